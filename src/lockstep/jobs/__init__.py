@@ -1,5 +1,5 @@
-"""Jobs as pure data and decisions.
+"""Defines jobs as pure data and pure decisions.
 
-Nothing here reads a clock, a file or a network (but for the packaged machine catalogue): the service and the command
-line pass everything in.
+The package reads no clock, no file and no network: the service and the command line pass everything in. The one
+exception is the packaged machine catalogue.
 """

@@ -1,7 +1,7 @@
-"""The process beside each replica's program: it starts the program, keeps its logs, measures it and stops it.
+"""Runs beside each replica's program: starts the program, collects its log, measures it and stops it.
 
-An engine starts ``python -m lockstep.runner``, writes one `ReplicaOrder` as a line of JSON to its standard input and
-reads one `ReplicaStatus` a line from its standard output (both of `lockstep.jobs.running.orders`); the last one has the
-phase ``ended``. A line ``stop`` on the standard input, or its end, stops the program: a runner never outlives the
-engine that started it.
+An engine starts ``python -m lockstep.runner`` and writes one `ReplicaOrder` as a line of JSON to its standard input. It
+reads one `ReplicaStatus` per line from the runner's standard output; the last one has the phase ``ended``. Both are
+defined in `lockstep.jobs.running.orders`. A line ``stop`` on the standard input, or its end, stops the program: a
+runner never outlives the engine that started it.
 """

@@ -1,4 +1,4 @@
-"""``python -m lockstep.runner``: reads an order, runs its program, reports; see `lockstep.runner`."""
+"""``python -m lockstep.runner``: reads an order, runs its program, and reports; see `lockstep.runner`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lockstep.runner.run import Runner
 
 
 def _read_line(descriptor: int) -> bytes:
-    """Reads up to a line feed, and not one byte further: what follows is for the runner's loop."""
+    """Reads until a line feed and not one byte further, because the runner's loop reads what follows."""
     line = bytearray()
     while (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
         line += byte
@@ -28,13 +28,13 @@ def _reporter(output: BinaryIO, status: ReplicaStatus) -> None:
         output.write(STATUS.dump_json(status) + b"\n")
         output.flush()
     except BrokenPipeError:
-        pass  # the engine is gone; the end of the standard input says so to the loop
+        pass  # the engine is gone; the loop sees the end of the standard input
 
 
 def main() -> int:
-    """Runs one replica; returns the exit code of the runner itself where it did not understand its order."""
-    # The engine stops a runner through its standard input; a signal to its group must not cut off the log. A handler
-    # and not SIG_IGN, which the program would inherit.
+    """Runs one replica; returns the runner's own exit code if it cannot parse its order."""
+    # The engine stops a runner through its standard input. A signal to the runner's group must not cut off the log.
+    # This sets a handler rather than SIG_IGN, which the program would inherit.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: None)
     try:
@@ -47,7 +47,7 @@ def main() -> int:
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     Runner(order, control=sys.stdin.fileno(), report=lambda status: _reporter(output, status)).run()
     output.flush()
-    os._exit(0)  # a thread may hang in a bucket that does not answer; all that matters is written
+    os._exit(0)  # a thread may hang in a bucket; all data is written
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The user's code on the node: packages fetched from the bucket and unpacked."""
+"""Downloads the user's code from the bucket to the node and unpacks it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from lockstep.storage import read_url
 
 
 def unpack(packages: Sequence[str], *, folder: Path) -> list[Code]:
-    """Fetches packages and unpacks each into the folder.
+    """Downloads packages and unpacks each into a folder.
 
     Args:
-        packages: bucket URLs.
-        folder: where to unpack; made if absent.
+        packages: the bucket URLs of the packages.
+        folder: the folder to unpack into; created if it does not exist.
 
     Returns:
-        The packages, in this order.
+        The unpacked packages, in the same order.
 
     Raises:
-        MissingInputError: a package does not exist.
-        StorageError: one could not be read.
-        InvalidInputError: one is of another kind, or a wheel with compiled parts.
-        CorruptDataError: one is damaged, or reaches outside the folder.
+        MissingInputError: If a package does not exist.
+        StorageError: If a package could not be read.
+        InvalidInputError: If a package is neither a source archive nor a wheel, or if it is a wheel with compiled
+            parts.
+        CorruptDataError: If a package is damaged, or contains a path outside the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
     return [unpack_package(url, data=read_url(url), folder=folder) for url in packages]

@@ -1,4 +1,4 @@
-"""The environment that a replica's program sees: little of the node's, all of the contract's."""
+"""Builds the environment variables of a replica's program: few of the node's, and all of the contract's."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ PASSED_ON: Final = frozenset(
         "VIRTUAL_ENV",
         "SSL_CERT_FILE",
         "SSL_CERT_DIR",
-        # what the engine granted of the node's GPUs
+        # the node's GPUs that the engine granted
         "CUDA_VISIBLE_DEVICES",
         "NVIDIA_VISIBLE_DEVICES",
-        # how the job's program reaches its bucket
+        # the access of the job's program to its bucket
         "GOOGLE_APPLICATION_CREDENTIALS",
         "AWS_ACCESS_KEY_ID",
         "AWS_SECRET_ACCESS_KEY",
@@ -41,11 +41,11 @@ PASSED_ON: Final = frozenset(
         "AWS_ENDPOINT_URL",
     }
 )
-"""Variables of the node that a program may see. All else, the engine's token among it, stays with the runner."""
+"""The node's variables that a program may see. All others, such as the engine's token, stay with the runner."""
 
 
 def topology_of(order: ReplicaOrder) -> Topology:
-    """Returns the job as the replica's program is to see it."""
+    """Returns the topology that the replica's program sees."""
     accelerators = None
     if order.accelerator_type is not None:
         accelerators = Accelerators(
@@ -66,22 +66,22 @@ def topology_of(order: ReplicaOrder) -> Topology:
 def program_environment(
     order: ReplicaOrder, *, code: Sequence[Code], node: Mapping[str, str], environment: Path | None = None
 ) -> dict[str, str]:
-    """Returns the whole environment of a replica's program.
+    """Returns the complete environment variables of a replica's program.
 
     Args:
-        order: the replica's order; its own variables and secrets win over all others.
-        code: its packages, the first of which is searched first.
-        environment: its Python environment, where it has one of its own.
-        node: the runner's own variables.
+        order: the order of the replica; its own variables and secrets override all others.
+        code: the replica's packages; the first one is searched first.
+        environment: the folder of the program's Python environment; None if it uses the node's.
+        node: the environment variables of the runner.
     """
     env = {name: value for name, value in node.items() if name in PASSED_ON or name.startswith("LC_")}
     env[SPOOL_VARIABLE] = order.spool
     env[HEARTBEAT_VARIABLE] = str(Path(order.spool) / HEARTBEAT_SOCKET)
-    env["PYTHONFAULTHANDLER"] = "1"  # a program that crashes, or is ended because it is stuck, says where it was
+    env["PYTHONFAULTHANDLER"] = "1"  # shows the stacks if the program crashes or is stuck
     if environment is not None:
         env["VIRTUAL_ENV"] = str(environment)
         env["PATH"] = os.pathsep.join([str(environment / "bin"), *([env["PATH"]] if "PATH" in env else [])])
-    env["PYTHONUNBUFFERED"] = "1"  # a line is in the log when it is printed, not when a buffer is full
+    env["PYTHONUNBUFFERED"] = "1"  # a line reaches the log when it is printed, not when a buffer is full
     if code:
         env["PYTHONPATH"] = os.pathsep.join(
             dict.fromkeys(str(path) for package in code for path in package.module_path)
@@ -91,7 +91,7 @@ def program_environment(
     if order.simulated:
         env.update(virtual_devices_env(order.accelerator_count))
     elif order.accelerator_type is None:
-        # A machine type without accelerators gets none, whatever the node has.
+        # A machine type without accelerators gets none, even if the node has some.
         env.update({"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""})
     env.update(order.environment)
     env.update(order.secrets)

@@ -1,4 +1,4 @@
-"""What a replica's GPUs do, as NVIDIA's management library tells."""
+"""Reads the metrics of a replica's GPUs from NVIDIA's management library (NVML)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, final
 
 @final
 class GpuReader:
-    """Reads the GPUs that a replica was given. Without the library, its driver, or GPUs, there is nothing to read.
+    """Reads the GPUs of a replica. It reads nothing if there is no library, no driver or no GPU.
 
     Args:
-        visible: what ``CUDA_VISIBLE_DEVICES`` says: numbers or UUIDs, separated by commas; None for all of the node.
-        library: NVML's bindings (``pynvml``); found by itself if left out.
+        visible: the value of ``CUDA_VISIBLE_DEVICES``: numbers or UUIDs, separated by commas; None for all of the node.
+        library: NVML's bindings (``pynvml``); by default, imported if installed.
     """
 
     def __init__(self, visible: str | None, *, library: ModuleType | Any | None = None) -> None:
@@ -26,7 +26,7 @@ class GpuReader:
                 self._handles = [self._handle(name) for name in self._names(visible)]
 
     def read(self) -> Mapping[str, float]:
-        """Returns the metrics of the GPUs by name; none where there are none or they do not answer."""
+        """Returns the metrics of the GPUs by name; an empty mapping if there are none, or if they do not answer."""
         if not self._handles or self._library is None:
             return {}
         try:

@@ -1,4 +1,4 @@
-"""Hears a program's heartbeats."""
+"""Receives the heartbeats of a program."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ BEATS_AT_ONCE: Final = 64
 
 @final
 class HeartbeatListener:
-    """Listens on a socket of its own; without one, where the system has none, nothing is ever heard.
+    """Listens for heartbeats on a socket. If the system cannot create one, no heartbeat ever arrives.
 
     Args:
-        path: where the socket is made; what lies there is replaced.
-        clock: seconds since 1970 UTC.
+        path: the path of the socket; an existing file there is replaced.
+        clock: returns the time in seconds since 1970 UTC.
 
     Attributes:
-        progress: how far the program said it is; None before its first heartbeat.
+        progress: the progress that the program reported; None before its first heartbeat.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
@@ -43,14 +43,14 @@ class HeartbeatListener:
             os.chmod(path, 0o600)
 
     def fileno(self) -> int:
-        """Returns the file descriptor to wait on."""
+        """Returns the file descriptor to wait for."""
         return self._socket.fileno()
 
     def read(self) -> bool:
-        """Takes what has come, without waiting; returns whether a heartbeat was among it."""
+        """Reads the heartbeats that have arrived, without waiting; returns whether there was any."""
         heard = False
         with contextlib.suppress(BlockingIOError):
-            for _ in range(BEATS_AT_ONCE):  # a program that writes without end must not keep the runner
+            for _ in range(BEATS_AT_ONCE):  # a flood of heartbeats must not block the runner
                 beat = Beat.from_bytes(self._socket.recv(MAX_BEAT_BYTES))
                 if beat is not None:
                     heard = True
@@ -58,7 +58,7 @@ class HeartbeatListener:
         return heard
 
     def close(self) -> None:
-        """Removes the socket."""
+        """Closes and removes the socket."""
         self._socket.close()
         with contextlib.suppress(OSError):
             self._path.unlink()

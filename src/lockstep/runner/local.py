@@ -1,8 +1,8 @@
-"""``python -m lockstep.runner.local``: the replicas of a job as processes of this machine, without any service.
+"""``python -m lockstep.runner.local``: runs the replicas of a job as processes of this machine, without a service.
 
-It reads a `LocalRun` from its standard input, starts every program where its code is, and passes on what they print.
-What a gang supervisor decides for a job is decided here, too, by the same function. When the standard input ends, it
-stops all programs: they never outlive whoever asked for them.
+It reads a `LocalRun` from its standard input, starts each program in the folder of its code, and forwards the output.
+The decisions of a gang supervisor are made by the same function here. When the standard input ends, all programs are
+stopped: they never outlive the process that started them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ READ_BYTES: Final = 64 * 1024
 DRAIN_S: Final = 1.0
 CONTAINER_TIMEOUT_S: Final = 4000.0
 STOPPED_EXIT_CODE: Final = 130
-"""As a shell has it for a program that Ctrl-C ended."""
+"""A shell's exit code for a program that Ctrl-C ended."""
 
 _DEVICES: Final = ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
 
@@ -55,11 +55,11 @@ _DEVICES: Final = ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
 @final
 @dataclass(frozen=True, kw_only=True)
 class LocalRun:
-    """What to run.
+    """A job to run locally.
 
     Attributes:
-        order: the replicas; their logs and packages have no meaning here.
-        folder: the folder with the program's code, in which it runs.
+        order: the replicas; the locations of their logs and packages are not used.
+        folder: the folder with the program's code, which is also its working folder.
     """
 
     order: GangOrder
@@ -71,11 +71,11 @@ LOCAL_RUN: Final = TypeAdapter(LocalRun)
 
 
 def local_environment(order: ReplicaOrder, *, folder: Path, environment: Path | None = None) -> dict[str, str]:
-    """Returns the environment of a program: that of a job, with the devices that this machine has."""
+    """Returns the environment variables of a program: those of a job, but with this machine's devices."""
     code = Code(folder=folder, module_path=(folder, folder.parent))
     env = program_environment(order, code=(code,), environment=environment, node=os.environ)
-    del env[HEARTBEAT_VARIABLE]  # nobody listens here
-    for name in _DEVICES:  # a job's machine type says which there are; here it is whoever runs it
+    del env[HEARTBEAT_VARIABLE]  # no runner listens here
+    for name in _DEVICES:  # for a job, its machine type decides; here, the user does
         if name in order.environment:
             continue
         env.pop(name, None)
@@ -86,12 +86,12 @@ def local_environment(order: ReplicaOrder, *, folder: Path, environment: Path | 
 
 @final
 class _Output:
-    """One stream of one program, on its way to ours.
+    """One output stream of one program, which is forwarded to a stream of this process.
 
     Args:
-        descriptor: where it is read.
-        to: our standard output or standard error.
-        prefix: what stands before each line; None passes the bytes on as they are.
+        descriptor: the file descriptor to read from.
+        to: the file descriptor to write to: this process's standard output or standard error.
+        prefix: the text before each line; None to forward the bytes unchanged.
     """
 
     def __init__(self, descriptor: int, *, to: int, prefix: str | None) -> None:
@@ -101,10 +101,10 @@ class _Output:
         self._splitter = LineSplitter()
 
     def carry(self) -> bool:
-        """Reads once and writes what came; returns whether more may come.
+        """Reads once and writes the output; returns whether more may follow.
 
         Raises:
-            BrokenPipeError: nobody reads ours any more.
+            BrokenPipeError: If nobody reads this process's output any more.
         """
         try:
             data = os.read(self.descriptor, READ_BYTES)
@@ -122,11 +122,11 @@ class _Output:
 
 @final
 class LocalGang:
-    """Runs the replicas to their end.
+    """Runs the replicas until they have ended.
 
     Args:
-        run: what to run.
-        control: file descriptor whose end means that all are to stop.
+        run: the job to run.
+        control: the file descriptor whose end means that all programs have to stop.
     """
 
     def __init__(self, run: LocalRun, *, control: int) -> None:
@@ -141,10 +141,10 @@ class LocalGang:
         self._stop_requested = False
 
     def run(self) -> int:
-        """Starts all, waits for the end, and returns the exit code: the culprit's where one failed.
+        """Starts all programs, waits for the end, and returns the exit code: that of the failed program if one failed.
 
         Raises:
-            LockstepError: one could not be started; the others have been ended.
+            LockstepError: If a program could not be started; the others have been ended.
         """
         try:
             return self._run()
@@ -160,7 +160,7 @@ class LocalGang:
         receiver, sender = socket.socketpair()
 
         def wake() -> None:
-            with contextlib.suppress(OSError):  # the loop is over: nobody is to be woken
+            with contextlib.suppress(OSError):  # the loop is over, and no longer needs to be woken
                 sender.send(b".")
 
         with receiver, sender, self._selector:
@@ -178,7 +178,7 @@ class LocalGang:
                     self._take(replica, program)
                 end = self._loop()
             finally:
-                for program in [*self._programs.values()][:1]:  # all are this process's family
+                for program in [*self._programs.values()][:1]:  # all are descendants of this process
                     end_family(program)
             self._drain()
         return self._exit_code(end)
@@ -190,7 +190,7 @@ class LocalGang:
         python = sys.executable if environment is None else str(environment / "bin" / "python")
         try:
             return Program((python, *replica.command), cwd=self._folder, env=env, on_end=on_end)
-        except (OSError, ValueError) as error:  # the last one: a null byte
+        except (OSError, ValueError) as error:  # ValueError: a null byte
             raise LockstepError(f"{replica.name} could not be started: {error}") from None
 
     def _container(self, replica: ReplicaOrder, *, runs_code: bool, on_end: Callable[[], object]) -> AbstractProgram:
@@ -244,7 +244,7 @@ class LocalGang:
                 self._statuses[name] = replace(status, phase=ReplicaPhase.ENDED, ended_time_s=time.time(), end=end)
 
     def _stop(self, names: tuple[str, ...]) -> None:
-        """Sends SIGTERM to programs, and SIGKILL when their time of grace is over."""
+        """Sends SIGTERM to programs, and SIGKILL when their grace period is over."""
         grace_s = {replica.name: replica.grace_s for replica in self._order.replicas}
         now = time.monotonic()
         for name in names:
@@ -291,7 +291,7 @@ class LocalGang:
         if failed.exit_code is not None:
             return failed.exit_code
         number = signal.Signals.__members__.get(failed.signal or "", 0)
-        return 128 + number  # as a shell has it
+        return 128 + number  # as a shell reports it
 
 
 def _say(text: str) -> None:
@@ -301,8 +301,9 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Runs what the standard input says; returns the exit code."""
-    # It is stopped through its standard input; a handler and not SIG_IGN, which the programs would inherit.
+    """Runs the job that the standard input describes; returns the exit code."""
+    # This process is stopped through its standard input. It sets a handler rather than SIG_IGN, which the programs
+    # would inherit.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: None)
     run = LOCAL_RUN.validate_json(sys.stdin.buffer.readline())

@@ -1,12 +1,12 @@
-"""A replica's log: entries numbered from 0, carried to the bucket in segments while the program runs.
+"""Writes a replica's log: entries numbered from 0, which are uploaded in segments while the program runs.
 
-A segment is an immutable object named by the number of its first entry, ``000000000042.jsonl``; each of its lines is a
-`lockstep.jobs.logs.StoredEntry` as JSON. The numbers have no gaps, so a reader that has seen entry n knows what comes
-next, whoever died in between; and a segment appears whole or not at all, so nothing is seen twice.
+A segment is an immutable object named for the number of its first entry, such as ``000000000042.jsonl``. Each of its
+lines is a `lockstep.jobs.logs.StoredEntry` as JSON. The numbers have no gaps, so a reader that has seen entry n knows
+which one is next, whichever process died in between. A segment appears whole or not at all, so no entry is seen twice.
 
-An entry is one line, or the lines that belong together, such as a traceback. A line is numbered and safe as soon as any
-other: what belongs to the entry before it is added to it while that one is still here, and is an entry of its own
-otherwise.
+An entry is one line, or lines that belong together, such as a traceback. Every line gets its number and is stored
+without delay: a line that continues an entry is added to it while the entry is still in memory, and otherwise becomes
+an entry of its own.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SEGMENT_BYTES: Final = 256 * 1024
 BUFFER_BYTES: Final = 8 * 1024 * 1024
 LINE_BYTES: Final = 64 * 1024
 ENTRY_BYTES: Final = 128 * 1024
-"""An entry with as much text takes no more lines."""
+"""The maximum size of an entry's text, in bytes; further lines begin a new entry."""
 HOLD_S: Final = 0.2
-"""How long an entry that may go on is kept out of a segment; less than `FLUSH_INTERVAL_S`, so no line waits longer."""
+"""How long an unfinished entry is kept out of a segment, in seconds; below `FLUSH_INTERVAL_S`, so no line is late."""
 OVERHEAD_BYTES: Final = 100
-"""What an entry takes besides its text, about."""
+"""The approximate size of an entry without its text, in bytes."""
 RETRY_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -46,13 +46,13 @@ def segment_key(first_seq: int) -> str:
 
 @final
 class LineSplitter:
-    """Cuts a byte stream into lines of text.
+    """Splits a stream of bytes into lines of text.
 
-    A carriage return starts its line anew, as on a terminal; what is not UTF-8 is replaced; a line longer than
-    `LINE_BYTES` is cut into several.
+    A carriage return restarts its line, as on a terminal. Bytes that are not UTF-8 are replaced. A line longer than
+    `LINE_BYTES` is split into several.
 
     Args:
-        redactor: takes secrets out, before anything is cut.
+        redactor: removes secrets, before anything is split.
     """
 
     def __init__(self, redactor: Redactor | None = None) -> None:
@@ -60,10 +60,10 @@ class LineSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """Takes the next bytes and returns the lines that they complete."""
+        """Adds the next bytes and returns the lines that they complete."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         texts = [text for line in lines for text in self._texts(line)]
-        # As much more stays as a secret that is cut by the end of the data may have, counted without those before it.
+        # The limit leaves room for a secret that the end of the data cuts; the secrets before it are redacted first.
         most = LINE_BYTES + self._redactor.longest_bytes
         if len(self._rest) > most:
             self._rest = self._redactor.redact(self._rest)
@@ -95,7 +95,7 @@ class _Entry:
     lines: list[str]
     size_bytes: int
     held_until: float
-    """When it is to go to the bucket though it may go on, by ``time.monotonic()``; 0 for one that is whole."""
+    """The time, by ``time.monotonic()``, when it is uploaded even if it is unfinished; 0 for a finished entry."""
 
     def encode(self) -> bytes:
         text = "\n".join(self.lines)
@@ -104,16 +104,16 @@ class _Entry:
 
 @final
 class LogWriter:
-    """Numbers entries and carries them to the bucket from a thread of its own.
+    """Numbers entries and uploads them from a thread of its own.
 
-    While the bucket refuses, segments wait in a folder on the node and are tried again; where that folder refuses too,
-    entries wait in memory up to `BUFFER_BYTES` and `full` turns true: the caller then stops reading its program, so
-    that nothing is lost.
+    While the bucket fails, segments are kept in a folder on the node and retried. If that folder fails too, entries
+    stay in memory. When they exceed `BUFFER_BYTES`, `full` becomes true, and the caller stops reading the program's
+    output, so that nothing is lost.
 
     Args:
-        url: bucket URL under which the segments appear.
-        spool: folder for segments that the bucket did not take yet.
-        first_seq: the number of the first entry; what has smaller ones is in the bucket, or in the folder.
+        url: the bucket URL for the segments.
+        spool: the folder for segments that the bucket has not accepted yet.
+        first_seq: the number of the first entry; entries with lower numbers are in the bucket or in the folder.
     """
 
     def __init__(self, url: str, *, spool: Path, first_seq: int = 0) -> None:
@@ -135,21 +135,21 @@ class LogWriter:
 
     @property
     def num_entries(self) -> int:
-        """How many entries the log has so far."""
+        """The number of entries in the log so far."""
         return self._num_entries
 
     @property
     def full(self) -> bool:
-        """Whether no more lines should be read for now."""
+        """Whether the caller should stop reading lines for now."""
         return self._num_bytes > BUFFER_BYTES
 
     def add(self, stream: str, text: str, *, reading: Reading = PLAIN) -> None:
-        """Takes one line. Does not block.
+        """Adds one line. Does not block.
 
         Args:
             stream: ``stdout`` or ``stderr``.
-            text: the line without its line feed.
-            reading: what the line is.
+            text: the line, without its line feed.
+            reading: the classification of the line.
         """
         size_bytes = (len(text) if text.isascii() else len(text.encode())) + 1
         with self._lock:
@@ -178,28 +178,28 @@ class LogWriter:
                 self._lock.notify()
 
     def close(self, *, timeout_s: float) -> bool:
-        """Carries what is left, and ends the thread.
+        """Uploads the remaining entries, and ends the thread.
 
         Args:
-            timeout_s: how long to go on trying.
+            timeout_s: how long to wait for the upload, in seconds.
 
         Returns:
-            Whether everything is in the bucket. What is not stays in the spool folder, beside the URL where it belongs.
+            Whether everything is in the bucket. The rest stays in the spool folder, beside a file with the log's URL.
         """
         with self._lock:
             self._closed = True
             self._lock.notify()
         self._thread.join(timeout_s)
-        if self._thread.is_alive():  # it hangs in the bucket, or goes on trying: the lines must not end with it
+        if self._thread.is_alive():  # the thread hangs or retries: the lines must not end with it
             self._given_up = True
             self._spill()
         return not self._backlog and not self._entries
 
     def rescue(self) -> bool:
-        """Tries once more to get what `close` left in memory to the node's disk or to the bucket.
+        """Tries once more to save what `close` left in memory, to the node's disk or the bucket.
 
         Returns:
-            Whether nothing is left that would be lost with this process.
+            Whether nothing is left in memory that would be lost with this process.
         """
         self._spill()
         with contextlib.suppress(LockstepError):
@@ -216,7 +216,7 @@ class LogWriter:
             with self._lock:
                 while not (failures or self._entries or self._backlog or self._closed):
                     self._lock.wait()
-                # A line after a pause goes at once; those that follow it wait for company.
+                # A line after a pause is uploaded at once; the lines that follow it are collected first.
                 pause_s = RETRY_S[min(failures, len(RETRY_S)) - 1] if failures else next_s - time.monotonic()
                 if self._closed:
                     pause_s = min(pause_s, RETRY_S[0]) if failures else 0.0
@@ -231,7 +231,7 @@ class LogWriter:
                 return
 
     def _pause(self, pause_s: float, *, is_firm: bool) -> None:
-        """Waits with the lock given up, at most until the log is closed; or holds a segment, if that matters."""
+        """Waits without the lock until the time is over, the log is closed, or (unless `is_firm`) a segment is full."""
         until_s, was_closed = time.monotonic() + pause_s, self._closed
         while (left_s := until_s - time.monotonic()) > 0 and self._closed is was_closed:
             if not is_firm and self._num_bytes > SEGMENT_BYTES:
@@ -244,7 +244,7 @@ class LogWriter:
             try:
                 self._bucket.write(path.name, path.read_bytes())
             except FileNotFoundError:
-                pass  # somebody else has carried it
+                pass  # another process has uploaded it
             except (LockstepError, OSError):
                 self._spill()
                 return False
@@ -253,7 +253,7 @@ class LogWriter:
         return True
 
     def _send_entries(self, *, whole: bool) -> bool:
-        end_seq = self._num_entries  # what is printed meanwhile waits for the next time: segments are not to be tiny
+        end_seq = self._num_entries  # later lines wait for the next round, so that segments do not get tiny
         while not self._given_up and (segment := self._take_segment(end_seq, whole=whole)) is not None:
             first_seq, data, num_entries = segment
             try:
@@ -265,14 +265,14 @@ class LogWriter:
         return True
 
     def _take_segment(self, end_seq: int, *, whole: bool) -> tuple[int, bytes, int] | None:
-        """Returns the first entries, up to a segment's size; they are removed once they are safe.
+        """Returns the first entries, up to a segment's size; `_drop` removes them when they are safe.
 
-        A segment keeps the length that it was first taken with: a write that hung may still end, after another one of
-        the same name, and must not replace it by less.
+        A segment keeps the length with which it was first taken. A write that hung may still complete after another
+        write of the same name, and must not replace it with less.
 
         Args:
-            end_seq: no segment begins with this entry or a later one.
-            whole: whether to take entries that may go on as well.
+            end_seq: the number of an entry; no segment begins with this entry or a later one.
+            whole: whether to take unfinished entries, too.
         """
         with self._lock:
             if not self._entries or self._entries[0].seq >= end_seq:
@@ -289,7 +289,7 @@ class LogWriter:
         return first_seq, b"".join(entry.encode() for entry in entries), num_entries
 
     def _segment_length(self, *, hold: bool) -> int:
-        """Returns how many entries the next segment has; to hold is to end it before one that may go on."""
+        """Returns the number of entries of the next segment; with `hold`, it ends before an unfinished entry."""
         now = time.monotonic()
         size_bytes = 0
         self._holds = False
@@ -303,13 +303,13 @@ class LogWriter:
         return len(self._entries)
 
     def _drop(self, first_seq: int, num_entries: int) -> None:
-        """Removes entries that are safe; those that the other thread removed meanwhile are gone already."""
+        """Removes entries that are safe, except those that the other thread has removed already."""
         with self._lock:
             while self._entries and self._entries[0].seq < first_seq + num_entries:
                 self._num_bytes -= self._entries.popleft().size_bytes
 
     def _spill(self) -> None:
-        """Moves the entries in memory to the spool folder; where that fails too they stay in memory."""
+        """Moves the entries in memory to the spool folder; if that fails, they stay in memory."""
         with contextlib.suppress(OSError):
             while (segment := self._take_segment(self._num_entries, whole=True)) is not None:
                 first_seq, data, num_entries = segment
@@ -319,17 +319,17 @@ class LogWriter:
 
 
 def next_seq(url: str, *, spool: Path) -> int:
-    """Returns the number of the entry that comes after all that a writer which has ended left of a log.
+    """Returns the number that follows the last entry of a writer that has ended.
 
     Args:
-        url: bucket URL of the log.
-        spool: the folder that the writer was given.
+        url: the bucket URL of the log.
+        spool: the spool folder of the writer.
 
     Raises:
-        StorageError: the bucket refuses.
+        StorageError: If the bucket cannot be read.
     """
     bucket = open_bucket(url)
-    # The folder first: what the service carries from there meanwhile is in the bucket when that is looked at.
+    # The folder comes first: segments that the service uploads from it meanwhile are then found in the bucket.
     ends = [0, *(_waiting_end_seq(path) for path in segments_in(spool)[-1:])]
     carried = max((item.key for item in bucket.list()), default=None)
     if carried is not None:
@@ -340,7 +340,7 @@ def next_seq(url: str, *, spool: Path) -> int:
 def _waiting_end_seq(path: Path) -> int:
     try:
         return _end_seq(path.name, path.read_bytes())
-    except FileNotFoundError:  # the service has carried it: it is in the bucket
+    except FileNotFoundError:  # the service has uploaded it: it is in the bucket
         return 0
 
 
@@ -349,19 +349,20 @@ def _end_seq(key: str, data: bytes) -> int:
 
 
 def carry_leftovers(spool: Path) -> int:
-    """Carries segments that a runner could not, from its spool folder to the bucket, and removes what it carried.
+    """Uploads the segments that a runner left in its spool folder, and removes them there.
 
-    May run beside the runner: a segment that both write is written twice with the same content, and one that comes
-    meanwhile stays, for the next time. A folder that it emptied is removed; a runner that still needs it makes it anew.
+    This may run at the same time as the runner: a segment that both write is written twice with the same content, and a
+        segment that appears meanwhile is left for the next call. A folder that becomes empty is removed; a runner that
+        still needs it creates it again.
 
     Args:
-        spool: the folder that a `LogWriter` was given.
+        spool: the spool folder of a `LogWriter`.
 
     Returns:
-        How many segments were carried.
+        The number of segments that were uploaded.
 
     Raises:
-        StorageError: the bucket refuses still.
+        StorageError: If the bucket still fails.
     """
     try:
         url = (spool / URL_FILE).read_text()
@@ -370,7 +371,7 @@ def carry_leftovers(spool: Path) -> int:
     bucket = open_bucket(url)
     num_carried = 0
     for path in segments_in(spool):
-        with contextlib.suppress(FileNotFoundError):  # its runner was quicker
+        with contextlib.suppress(FileNotFoundError):  # its runner was faster
             bucket.write(path.name, path.read_bytes())
             path.unlink()
             num_carried += 1
@@ -380,12 +381,12 @@ def carry_leftovers(spool: Path) -> int:
 
 
 def _remove_empty(spool: Path, *, url: str) -> None:
-    """Removes a spool folder without segments, and without losing one that a runner writes meanwhile."""
-    with contextlib.suppress(FileNotFoundError):  # a runner's end has removed it, or is writing the same
+    """Removes a spool folder without segments, without losing a segment that a runner writes meanwhile."""
+    with contextlib.suppress(FileNotFoundError):  # the runner's end removed it, or it is rewriting it
         for path in (*spool.glob("*.partial"), spool / URL_FILE):
             path.unlink(missing_ok=True)
         try:
             spool.rmdir()
         except OSError:
-            if any(spool.iterdir()):  # a segment has come: it needs to know where it belongs
+            if any(spool.iterdir()):  # a new segment needs the URL of its log
                 write_whole(spool / URL_FILE, url.encode())

@@ -1,4 +1,4 @@
-"""How much memory a program may have, and whether the system killed it for want of some (Linux alone)."""
+"""Determines a program's memory limit, and whether the system killed it because it was out of memory (Linux only)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _PROC: Final = Path("/proc")
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 KEPT_S: Final = 60.0
 _UNLIMITED: Final = 1 << 60
-"""Limits of cgroups that are none: version 1 writes the largest number of pages."""
+"""The value from which a control group's limit means no limit: version 1 writes the largest number of pages."""
 
 
 def memory_limit_bytes(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Returns how much memory this process and its children may have: their control group's limit, or the machine's.
+    """Returns the memory limit of this process and its children, in bytes: of their control group or of the machine.
 
     Args:
-        proc: where the kernel's process files are.
-        cgroups: where control groups are mounted.
+        proc: the folder of the kernel's process files.
+        cgroups: the folder where control groups are mounted.
     """
     total = psutil.virtual_memory().total
     try:
@@ -41,7 +41,7 @@ def memory_limit_bytes(*, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
 
 
 def _limits(root: Path, path: str, name: str) -> list[int]:
-    """Returns the limits of a control group and of those that it is in."""
+    """Returns the limits of a control group and of the groups that contain it."""
     group = root / path.lstrip("/")
     found: list[int] = []
     for folder in (group, *group.parents):
@@ -58,14 +58,14 @@ def _limits(root: Path, path: str, name: str) -> list[int]:
 
 @final
 class MemoryKills:
-    """Notices that the kernel killed somebody on this machine for want of memory.
+    """Detects that the kernel killed a process on this machine because it was out of memory.
 
-    The kernel counts such kills for the whole machine, in a control group or not; who looks every second or two, and
-    sees the count grow as a program of its own dies by SIGKILL, knows why.
+    The kernel counts such kills for the whole machine, inside and outside of control groups. If the count grows while a
+    program dies by SIGKILL, a caller that samples the count every second or two knows the cause.
 
     Args:
-        proc: where the kernel's process files are.
-        clock: seconds of a steady clock.
+        proc: the folder of the kernel's process files.
+        clock: returns the time of a monotonic clock, in seconds.
     """
 
     def __init__(self, *, proc: Path = _PROC, clock: Callable[[], float] = time.monotonic) -> None:
@@ -74,17 +74,17 @@ class MemoryKills:
         self._looks = deque([(clock(), self._count())])
 
     def look(self) -> None:
-        """Remembers the count."""
+        """Records the current count."""
         now_s = self._clock()
         self._looks.append((now_s, self._count()))
-        while self._looks[1][0] < now_s - KEPT_S:  # one of before stays
+        while self._looks[1][0] < now_s - KEPT_S:  # one sample from before the period is kept
             self._looks.popleft()
 
     def grew(self, *, within_s: float) -> bool:
-        """Whether there was a kill so lately; a look's time earlier at the most.
+        """Returns whether there was a kill within a recent time, or at most one sampling interval before it.
 
         Args:
-            within_s: at most `KEPT_S`.
+            within_s: the length of that time in seconds, at most `KEPT_S`.
         """
         since_s = self._clock() - within_s
         before = next((count for time_s, count in reversed(self._looks) if time_s <= since_s), self._looks[0][1])

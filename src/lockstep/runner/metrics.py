@@ -1,4 +1,4 @@
-"""A replica's metrics: looked at every few seconds while its program runs, kept as series, the latest at hand."""
+"""Samples a replica's metrics every few seconds while its program runs, and stores them as series."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ CLOSE_S: Final = 3.0
 
 @final
 class MetricsRecorder:
-    """Records one program's metrics.
+    """Records the metrics of one program.
 
     Args:
-        order: the replica's order.
-        meter: knows what the program consumed when it was last looked at.
+        order: the order of the replica.
+        meter: the meter of the program's consumption.
 
     Attributes:
-        latest: the last sample's values by name.
+        latest: the values of the last sample, by name.
 
     Raises:
-        StorageError: the series have no place.
+        StorageError: If the bucket for the series cannot be opened.
     """
 
     def __init__(self, order: ReplicaOrder, *, meter: AbstractMeter) -> None:
@@ -49,7 +49,7 @@ class MetricsRecorder:
         self.latest: Mapping[str, float] = {}
 
     def look(self, progress: Progress | None) -> None:
-        """Takes a sample if it is time."""
+        """Takes a sample if one is due."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -60,5 +60,5 @@ class MetricsRecorder:
             self._writer.add(sample)
 
     def close(self) -> bool:
-        """Carries what is left; returns whether it is all in the bucket."""
+        """Uploads the remaining samples; returns whether all are in the bucket."""
         return self._writer is None or self._writer.close(timeout_s=CLOSE_S)

@@ -1,4 +1,4 @@
-"""The user's program as a process: started in a session of its own, waited for, and ended with all its children."""
+"""Runs the user's program as a process: starts it in its own session, waits for it, and ends it with its children."""
 
 from __future__ import annotations
 
@@ -22,57 +22,57 @@ from lockstep.runner.memory import memory_limit_bytes
 from lockstep.runner.usage import AbstractMeter, UsageMeter
 
 END_S: Final = 1.0
-"""How long what a program left running has to end by itself, and how long it is looked for after that."""
+"""The time that a program's remaining processes have to end by themselves, and then to be killed, in seconds."""
 
 _POLL_S: Final = 0.02
 
 
 class AbstractProgram(Protocol):
-    """What the runner's loop knows of a program: `Program`, or one in a container."""
+    """A running program, as the runner's loop sees it: a `Program`, or a program in a container."""
 
     @property
     def pid(self) -> int:
-        """Process id of its first process."""
+        """The process id of its first process."""
         ...
 
     @property
     def started(self) -> float:
-        """``time.monotonic()`` at the start."""
+        """The time of the start, by ``time.monotonic()``."""
         ...
 
     @property
     def started_time_s(self) -> float:
-        """Seconds since 1970 UTC at the start."""
+        """The time of the start, in seconds since 1970 UTC."""
         ...
 
     @property
     def stdout(self) -> int:
-        """File descriptor of its standard output, non-blocking."""
+        """The file descriptor of its standard output, non-blocking."""
         ...
 
     @property
     def stderr(self) -> int:
-        """File descriptor of its standard error, non-blocking."""
+        """The file descriptor of its standard error, non-blocking."""
         ...
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended, and it is known how."""
+        """Whether the program has ended and the way it ended is known."""
         ...
 
     @property
     def telling_s(self) -> float:
-        """How long after its end, at the most, that may be known."""
+        """The maximum time between the program's end and `ended`, in seconds."""
         ...
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code, None where there is none."""
+        """The exit code; None if there is none."""
         ...
 
     @property
     def signal_name(self) -> str | None:
-        """The signal that ended it, None where that is not known."""
+        """The name of the signal that ended it; None if none did, or if it is not known."""
         ...
 
     @property
@@ -82,72 +82,72 @@ class AbstractProgram(Protocol):
 
     @property
     def was_starved(self) -> bool:
-        """Whether it is known that it was killed for want of memory."""
+        """Whether it is known that it was killed because it was out of memory."""
         ...
 
     @property
     def memory_limit_bytes(self) -> int:
-        """How much memory it may have."""
+        """Its memory limit, in bytes."""
         ...
 
     @property
     def problem(self) -> str | None:
-        """How it was lost without an end of its own, None while it was not."""
+        """How it was lost without an end of its own; None if it was not lost."""
         ...
 
     @property
     def has_children_left(self) -> bool:
-        """Whether something that it started lives on."""
+        """Whether processes that it started are still alive."""
         ...
 
     def signal_own(self, number: signal.Signals) -> None:
-        """Sends a signal to it alone, where this process runs several programs."""
+        """Sends a signal to this program only, if this process runs several programs."""
         ...
 
     def signal_all(self, number: signal.Signals, *, spare: Collection[int] = ()) -> None:
-        """Sends a signal to it and what it started, but for these processes and theirs."""
+        """Sends a signal to the program and what it started, except for the given processes and their descendants."""
         ...
 
     def reap_adopted(self, *, spare: Collection[int] = ()) -> None:
-        """Asks for the exit codes of processes that fell to the runner; somebody else asks for those to be spared."""
+        """Reaps ended processes that this process has adopted, except those that other code waits for."""
         ...
 
     @property
     def meter(self) -> AbstractMeter:
-        """What measures it."""
+        """The meter of its resources."""
         ...
 
     def final_usage(self) -> ProgramUsage:
-        """Returns what it used in all, once it has ended."""
+        """Returns its total usage, after it has ended."""
         ...
 
     def close(self) -> None:
-        """Gives back what is held for it, once it has ended."""
+        """Releases the resources that are held for it, after it has ended."""
         ...
 
 
 @final
 class Program:
-    """One running program.
+    """A running program that is a process of the node.
 
     Args:
         command: the program and its arguments.
-        cwd: its working folder.
-        env: its whole environment.
-        user: id of the user that it runs as, and of its only group; None for this process's own.
+        cwd: the working folder.
+        env: the complete environment variables.
+        user: the id of the user, and of the only group, that it runs as; None for this process's own.
         on_end: called once, from another thread, when the program itself has ended.
 
     Raises:
-        OSError: the program could not be started.
+        OSError: If the program could not be started.
 
     Attributes:
-        pid: its process id, which is also the id of its session and its process group.
-        started: ``time.monotonic()`` at the start.
-        started_time_s: seconds since 1970 UTC at the start.
-        stdout: file descriptor of its standard output, non-blocking.
-        stderr: file descriptor of its standard error, non-blocking.
-        wait_status: the status of ``wait4``, None while it runs.
-        rusage: what the kernel accounted to it, None while it runs.
+        pid: the process id, which is also the id of its session and process group.
+        started: the time of the start, by ``time.monotonic()``.
+        started_time_s: the time of the start, in seconds since 1970 UTC.
+        stdout: the file descriptor of its standard output, non-blocking.
+        stderr: the file descriptor of its standard error, non-blocking.
+        wait_status: the status that ``wait4`` returned; None while the program runs.
+        rusage: the resource usage that ``wait4`` returned; None while the program runs.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Program:
         threading.Thread(target=self._wait, name="program-wait", daemon=True).start()
 
     def _wait(self) -> None:
-        # wait4 rather than Popen.wait: it says what the program used.
+        # wait4 rather than Popen.wait, because it returns the resource usage.
         _, status, self.rusage = os.wait4(self.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
         self.wait_status = status
@@ -196,24 +196,24 @@ class Program:
 
     @property
     def ended(self) -> bool:
-        """Whether the program itself has ended; children of it may go on."""
+        """Whether the program itself has ended; its children may still be running."""
         return self.wait_status is not None
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code; None while it runs and where a signal ended it."""
+        """The exit code; None while it runs, or if a signal ended it."""
         if self.wait_status is None or not os.WIFEXITED(self.wait_status):
             return None
         return os.WEXITSTATUS(self.wait_status)
 
     @property
     def telling_s(self) -> float:
-        """None: how a process ended is known with its end."""
+        """0: how a process ended is known as soon as it ends."""
         return 0.0
 
     @property
     def signal_name(self) -> str | None:
-        """The signal that ended it, such as ``SIGKILL``; None otherwise."""
+        """The name of the signal that ended it, such as ``SIGKILL``; None otherwise."""
         if self.wait_status is None or not os.WIFSIGNALED(self.wait_status):
             return None
         number = os.WTERMSIG(self.wait_status)
@@ -228,26 +228,26 @@ class Program:
 
     @property
     def was_starved(self) -> bool:
-        """No: who killed it, nobody says of a process of the node."""
+        """False: for a process of the node, nothing records who killed it."""
         return False
 
     @property
     def memory_limit_bytes(self) -> int:
-        """How much memory it may have: as much as this process."""
+        """Its memory limit, in bytes: the same as that of this process."""
         return memory_limit_bytes()
 
     @property
     def problem(self) -> str | None:
-        """None: it is a child of this process, which cannot lose it."""
+        """None: it is a child of this process, so it cannot be lost."""
         return None
 
     @property
     def meter(self) -> AbstractMeter:
-        """What measures it and its children."""
+        """The meter of the program and its children."""
         return self._meter
 
     def final_usage(self) -> ProgramUsage:
-        """Returns what it used in all, once it has ended."""
+        """Returns the total usage, after the program has ended."""
         assert self.rusage is not None
         kibibytes = 1 if sys.platform == "darwin" else 1024  # ru_maxrss is in bytes there
         return self._meter.finish(
@@ -255,7 +255,7 @@ class Program:
         )
 
     def close(self) -> None:
-        """Closes the pipes of its output."""
+        """Closes the pipes of the program's output."""
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._process.stdout.close()
@@ -263,7 +263,7 @@ class Program:
 
     def signal_own(self, number: signal.Signals) -> None:
         """Sends a signal to the program's own process group."""
-        with contextlib.suppress(ProcessLookupError):  # it has ended in between
+        with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.killpg(self.pid, number)
 
     def signal_all(self, number: signal.Signals, *, spare: Collection[int] = ()) -> None:
@@ -271,7 +271,8 @@ class Program:
 
         Args:
             number: the signal.
-            spare: ids of children that are not the program's; nothing that they started gets it either.
+            spare: the ids of children that do not belong to the program; they and their descendants do not get the
+                signal.
         """
         for process in self._family(spare=spare):
             with contextlib.suppress(psutil.Error):
@@ -279,19 +280,19 @@ class Program:
 
     @property
     def has_children_left(self) -> bool:
-        """Whether processes that the program started live on."""
+        """Whether processes that the program started are still alive."""
         return bool(self._family())
 
     def reap_adopted(self, *, spare: Collection[int] = ()) -> None:
-        """Asks for the exit codes of ended grandchildren that fell to this process (see `adopt_orphans`).
+        """Reaps ended grandchildren that this process has adopted (see `adopt_orphans`).
 
         Args:
-            spare: ids of children that somebody else asks for.
+            spare: the ids of children that other code waits for.
         """
         reap_children(lambda process: process.pid not in (self.pid, *spare))
 
     def _family(self, *, spare: Collection[int] = ()) -> list[psutil.Process]:
-        """The living descendants of this process: the program, and all it started, whatever session they are in."""
+        """Returns the living descendants of this process in any session: the program and everything it started."""
         members: list[psutil.Process] = []
         spared: set[int] = set(spare)
         for pid in spare:
@@ -307,7 +308,7 @@ class Program:
 
 
 def end_family(program: AbstractProgram) -> None:
-    """Ends a program and what it left running, so that nothing of a job outlives it. Blocks, bounded."""
+    """Ends a program and what it left running, so nothing of a job outlives it. Blocks for a bounded time."""
     if not program.has_children_left:
         return
     program.signal_all(signal.SIGTERM)
@@ -315,7 +316,7 @@ def end_family(program: AbstractProgram) -> None:
     while program.has_children_left and time.monotonic() < deadline:
         time.sleep(_POLL_S)
     deadline = time.monotonic() + END_S
-    # More than once: what is about to die may still have started another.
+    # Repeatedly, because a process that is about to die may still have started another one.
     while program.has_children_left and time.monotonic() < deadline:
         program.signal_all(signal.SIGKILL)
         time.sleep(_POLL_S)

@@ -1,4 +1,4 @@
-"""The runner's loop: one thread that reads the program's output, listens for "stop", and reports."""
+"""Runs the runner's loop: one thread that reads the program's output, listens for "stop", and reports."""
 
 from __future__ import annotations
 
@@ -53,23 +53,23 @@ USAGE_INTERVAL_S: Final = 2.0
 DRAIN_S: Final = 1.0
 LOG_CLOSE_S: Final = 5.0
 RESCUE_S: Final = 3600.0
-"""How long the last lines stay in memory, and their replica unended, where bucket and disk both refuse them."""
+"""How long the last entries are kept in memory, and the replica unended, if bucket and disk both fail, in seconds."""
 RESCUE_PAUSE_S: Final = 1.0
 FETCH_TIMEOUT_S: Final = 600.0
 CONTAINER_TIMEOUT_S: Final = 4000.0
 READ_BYTES: Final = 64 * 1024
 
 _MACHINES: Final = (StorageError, UnavailableError, ContainerEngineError)
-"""Errors that are none of the program's."""
+"""Errors that the program did not cause."""
 
 
 @final
 class Runner:
-    """Runs one replica's program to its end.
+    """Runs one replica's program until it has ended.
 
     Args:
-        order: what to run.
-        control: file descriptor on which "stop" arrives, and whose end means that the engine is gone.
+        order: the order of the replica.
+        control: the file descriptor on which "stop" arrives, and whose end means that the engine is gone.
         report: called with each change of the replica's status.
     """
 
@@ -96,7 +96,7 @@ class Runner:
         self._status = replace(launched(order, now_s=time.time()), phase=ReplicaPhase.SETUP, host=socket.gethostname())
 
     def run(self) -> ReplicaStatus:
-        """Fetches code and environment, runs the program, and returns the final status, already reported."""
+        """Gets code and environment, runs the program, and returns the final status, which it has reported already."""
         self._update()
         try:
             log = self._open_log()
@@ -108,21 +108,21 @@ class Runner:
             return self._run(log)
         except StoppedError:
             return self._finish(log, ProgramEnd(stopped=True, problem="stopped before its program started"))
-        except Exception as error:  # whatever it was, the job must hear of it, and its log be kept
+        except Exception as error:  # whatever it was, the job must get it, with its log
             said = str(error) if isinstance(error, LockstepError | OSError) else repr(error)
             reason = self._redactor.redact_text(said)
             log.add("stderr", f"lockstep: {reason}", reading=Reading(severity=Severity.ERROR))
-            # What does not answer may do so on another day; an archive that cannot be unpacked never will.
+            # A service that does not answer may do so later. An archive that cannot be unpacked never will.
             fault = Fault.MACHINE if isinstance(error, _MACHINES) or may_pass(error) else Fault.PROGRAM
             return self._finish(log, ProgramEnd(problem=f"could not run the program: {reason}", fault=fault))
 
     def _open_log(self) -> LogWriter:
-        """Returns the log: a new one, or that of the launch before, which goes on."""
+        """Returns the log: a new one, or the continuation of the previous launch's log."""
         spool, earlier = self._spool / LOG_FOLDER, self._order.earlier
         if earlier is None:
             return LogWriter(self._order.log_url, spool=spool)
         first_seq = None if earlier.end is None else earlier.end.num_log_entries
-        if first_seq is None:  # its runner died, and could not say
+        if first_seq is None:  # its runner died before it could report it
             first_seq = wait_for(
                 lambda: next_seq(self._order.log_url, spool=spool),
                 control=self._control,
@@ -139,7 +139,7 @@ class Runner:
         receiver, sender = socket.socketpair()
 
         def wake() -> None:
-            with contextlib.suppress(OSError):  # the loop is over: nobody is to be woken
+            with contextlib.suppress(OSError):  # the loop is over, and no longer needs to be woken
                 sender.send(b".")
 
         with receiver, sender, self._selector:
@@ -163,7 +163,7 @@ class Runner:
                 self._selector.register(self._heartbeats, selectors.EVENT_READ, "heartbeat")
                 self._silence.break_at(program.started)
                 self._loop(program, metrics, log)
-            finally:  # whatever failed beside it: nobody would watch it any more
+            finally:  # even after an error: nobody would watch the program any more
                 if self._shells is not None:
                     self._shells.close()
                 end_family(program)
@@ -174,7 +174,7 @@ class Runner:
         return self._finish(log, self._end_of(program), usage=self._used.plus(program.final_usage()))
 
     def _fetch_code(self) -> list[Code]:
-        """Unpacks the code; a bucket that does not answer can be stopped waiting for."""
+        """Downloads and unpacks the code; "stop" ends the wait for a bucket that does not answer."""
         packages = self._order.packages
         return wait_for(
             lambda: unpack(packages, folder=self._spool / "work"),
@@ -193,7 +193,7 @@ class Runner:
     def _start(
         self, code: list[Code], environment: Path | None, log: LogWriter, *, on_end: Callable[[], object]
     ) -> tuple[AbstractProgram, Callable[[], ShellServer]]:
-        """Starts the program; returns it, and what serves shells beside it."""
+        """Starts the program; returns it, and a function that starts its shell server."""
         if self._order.container is not None:
             return self._start_container(code, log, on_end=on_end)
         user = self._order.user
@@ -234,7 +234,7 @@ class Runner:
         next_usage = time.monotonic()
         reading = True
         while not program.ended:
-            if reading == log.full:  # the log is full: let the program wait; or it has room again
+            if reading == log.full:  # the program waits while the log is full
                 reading = not log.full
                 self._pause_output(program, paused=not reading)
             for key, _ in self._selector.select(timeout=0.2):
@@ -268,7 +268,7 @@ class Runner:
                 self._selector.register(descriptor, selectors.EVENT_READ, name)
 
     def _read_control(self, program: AbstractProgram) -> None:
-        if os.read(self._control, 4096) == b"":  # the engine is gone: no more to hear
+        if os.read(self._control, 4096) == b"":  # the engine is gone: nothing more will arrive
             self._selector.unregister(self._control)
         if not self._stopped:
             self._stopped = True
@@ -276,7 +276,7 @@ class Runner:
             self._signal(program, signal.SIGTERM)
 
     def _signal(self, program: AbstractProgram, number: signal.Signals) -> None:
-        """Signals the program alone: shells beside it end with the replica, and are told that it is over."""
+        """Signals the program without the shells beside it, which end with the replica and are notified of its end."""
         with self._sparing_shells() as shells:
             program.signal_all(number, spare=shells)
 
@@ -284,13 +284,13 @@ class Runner:
         return contextlib.nullcontext(frozenset[int]()) if self._shells is None else self._shells.sparing()
 
     def _end_stuck(self, program: AbstractProgram, now: float) -> None:
-        """Ends a program that gives no sign; Python writes every thread's stack to the log when it gets this signal."""
+        """Ends a stuck program with SIGABRT, on which Python writes the stacks of all threads to the log."""
         self._stuck = self._silence.describe(now)
         self._kill_time = now + self._order.grace_s
         self._signal(program, signal.SIGABRT)
 
     def _read_output(self, descriptor: int, name: str, log: LogWriter) -> bool:
-        """Reads once from a pipe; returns whether more may come."""
+        """Reads once from a pipe; returns whether more may follow."""
         try:
             data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:
@@ -365,12 +365,12 @@ class Runner:
 
     @property
     def _progress(self) -> Progress | None:
-        """How far the program is; before its first heartbeat, how far the launch before was."""
+        """The program's progress; before its first heartbeat, that of the previous launch."""
         return self._heartbeats.progress or self._status.progress
 
     def _update(self, **changes: object) -> None:
         self._status = replace(self._status, **changes, seen_time_s=time.time())
-        if not self._order.machine:  # on one that comes and goes, or is somebody else's, nobody would read it
-            with contextlib.suppress(OSError):  # the engine is told; a disk that is full is not the program's fault
+        if not self._order.machine:  # on a machine that comes and goes, nobody reads it
+            with contextlib.suppress(OSError):  # the report counts; a full disk is not the program's fault
                 write_whole(self._spool / STATUS_FILE, STATUS.dump_json(self._status))
         self._report(self._status)

@@ -1,4 +1,4 @@
-"""One replica's samples: what its processes, its node and its GPUs count, as rates and levels."""
+"""Takes samples of a replica: rates and levels of its processes, its node and its GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOOPBACK: Final = ("lo", "lo0")
 
 
 def node_network_bytes() -> tuple[int, int]:
-    """Returns how much the node has received and sent; nothing where it does not tell."""
+    """Returns the bytes that the node has received and sent; zeros if the system does not tell."""
     try:
         interfaces = psutil.net_io_counters(pernic=True)
     except OSError:
@@ -26,11 +26,11 @@ def node_network_bytes() -> tuple[int, int]:
 
 @final
 class Sampler:
-    """Makes samples of what is counted.
+    """Computes samples from counters.
 
     Args:
-        gpus: reads the replica's GPUs: their metrics by name; none where it has none.
-        network: reads how many bytes the node has received and sent.
+        gpus: returns the metrics of the replica's GPUs by name; an empty mapping if it has none.
+        network: returns the bytes that the node has received and sent.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Sampler:
         self._before: tuple[float, dict[str, float]] | None = None
 
     def sample(self, consumption: Consumption, *, progress: Progress | None, now_s: float) -> Sample:
-        """Returns what there is to say now; rates from the second sample on.
+        """Returns a sample; it contains rates from the second sample on.
 
         Args:
-            consumption: what the program has consumed so far.
-            progress: how far it says it is.
-            now_s: seconds since 1970 UTC.
+            consumption: the program's consumption so far.
+            progress: the progress that the program reported; None if it never did.
+            now_s: the current time, in seconds since 1970 UTC.
         """
         received, sent = self._network()
         counted = {
@@ -63,7 +63,7 @@ class Sampler:
         values: dict[str, float] = {"memoryBytes": float(consumption.memory_bytes)}
         if self._before is not None and now_s > self._before[0]:
             took_s = now_s - self._before[0]
-            # A counter that went back, as a child's does that ended unseen, says nothing of this time.
+            # A counter can decrease, as when a child ended unseen. Then there is no rate for this interval.
             rates = {name: (count - self._before[1][name]) / took_s for name, count in counted.items()}
             values.update({name: round(rate, 3) for name, rate in rates.items() if rate >= 0})
         self._before = (now_s, counted)
@@ -75,7 +75,7 @@ class Sampler:
 
 
 def _of_program(progress: Progress, *, is_new: bool) -> dict[str, float]:
-    """Returns what a program says; the rates of one that says nothing new are not known."""
+    """Returns the metrics that a program reported; without a new report, its rates are unknown."""
     counted = {
         "step": progress.step,
         "stepsPerSecond": progress.steps_per_s if is_new else None,

@@ -1,9 +1,9 @@
-"""A replica's samples on their way to the bucket, in segments of an hour.
+"""Uploads a replica's samples in segments of one hour.
 
-A segment is an object named by the time of its first sample, ``001732270000123.jsonl``. It is written anew every few
-seconds as it grows, whole each time, and never touched again once the next one has begun: a reader finds what it needs
-by names alone, and a day is two dozen objects. Where a bucket hangs, an older writing of the last segment may be the
-one that stays: some seconds of samples are then missing, none is wrong.
+A segment is an object named for the time of its first sample, such as ``001732270000123.jsonl``. While it grows, it is
+rewritten as a whole every few seconds; once the next one has begun, it is never changed again. A reader therefore finds
+the segments of a period by their names alone, and a day has two dozen objects. If a bucket hangs, an older write of the
+last segment may be the one that remains: a few seconds of samples are then missing, but none is wrong.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 FLUSH_INTERVAL_S: Final = 10.0
 SEGMENT_SAMPLES: Final = 720
 NUM_WAITING_MAX: Final = 48
-"""How many whole segments wait in memory for a bucket that refuses, at the most: two days."""
+"""The maximum number of finished segments in memory while a bucket fails: two days."""
 
 
 def sample_key(time_s: float) -> str:
-    """Returns the object name of the segment that begins with a sample of this time."""
+    """Returns the object name of the segment whose first sample has this time."""
     return f"{round(time_s * 1000):015d}.jsonl"
 
 
 def key_time_s(key: str) -> float | None:
-    """Returns the time of a segment's first sample, from its name; None for the name of something else."""
+    """Returns the time of a segment's first sample according to its name; None if it is not the name of a segment."""
     number, _, rest = key.partition(".")
     return int(number) / 1000 if number.isdecimal() and rest == "jsonl" else None
 
 
 @final
 class SeriesWriter:
-    """Carries samples to the bucket from a thread of its own.
+    """Uploads samples from a thread of its own.
 
     Args:
-        url: bucket URL under which the segments appear.
-        spool: folder for segments that the bucket did not take until the end; the service carries them later.
+        url: the bucket URL for the segments.
+        spool: the folder for segments that the bucket did not accept before the end; the service uploads them later.
     """
 
     def __init__(self, url: str, *, spool: Path) -> None:
@@ -59,7 +59,7 @@ class SeriesWriter:
         self._thread.start()
 
     def add(self, sample: Sample) -> None:
-        """Takes a sample. Does not block. One from before the last one is dropped: somebody set the clock back."""
+        """Adds a sample. Does not block. Drops a sample that is not after the last one: the clock was set back."""
         if sample.time_s <= self._last_time_s:
             return
         with self._lock:
@@ -74,13 +74,13 @@ class SeriesWriter:
                 self._is_changed = False
 
     def close(self, *, timeout_s: float) -> bool:
-        """Carries what is left, and ends the thread.
+        """Uploads the remaining samples, and ends the thread.
 
         Args:
-            timeout_s: how long to wait for the bucket.
+            timeout_s: how long to wait for the bucket, in seconds.
 
         Returns:
-            Whether everything is in the bucket. What is not lies in the spool folder, beside the URL where it belongs.
+            Whether everything is in the bucket. The rest is in the spool folder, beside a file with the series' URL.
         """
         with self._lock:
             self._closed = True
@@ -104,13 +104,13 @@ class SeriesWriter:
                 closed = self._closed
                 left = self._left()
                 num_lines = len(self._lines)
-            with contextlib.suppress(LockstepError):  # the next round tries again
+            with contextlib.suppress(LockstepError):  # the next round retries
                 for key, data in left:
                     self._bucket.write(key, data)
                     self._forget(key, data, num_lines=num_lines)
 
     def _forget(self, key: str, data: bytes, *, num_lines: int) -> None:
-        """Notes that a segment is in the bucket, as it was when the last one had so many lines."""
+        """Records that a segment is in the bucket, as it was when the current segment had a number of lines."""
         with self._lock:
             if self._waiting and self._waiting[0] == (key, data):
                 self._waiting.popleft()
@@ -118,6 +118,6 @@ class SeriesWriter:
                 self._is_changed = False
 
     def _spill(self, left: list[tuple[str, bytes]]) -> None:
-        with contextlib.suppress(OSError):  # without a disk they are lost: the program's end must not be
+        with contextlib.suppress(OSError):  # without a disk they are lost, but the program's end is reported
             for key, data in left:
                 keep_segment(self._spool, url=self._bucket.url, key=key, data=data)

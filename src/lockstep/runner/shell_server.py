@@ -1,4 +1,4 @@
-"""Shells beside a replica's program: its environment, its folder, and their end with it at the latest."""
+"""Serves shells beside a replica's program, with its environment and folder. They end with it at the latest."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LOGGER: Final = logging.getLogger(__name__)
 MAX_SHELLS: Final = 8
 START_TIMEOUT_S: Final = 10.0
 SEND_TIMEOUT_S: Final = 60.0
-"""A reader that takes nothing for so long is gone."""
+"""The time after which a client that reads nothing counts as gone, in seconds."""
 HANG_UP_S: Final = 2.0
 DRAIN_S: Final = 1.0
 POLL_S: Final = 0.1
@@ -60,18 +60,18 @@ Enter = Callable[[Sequence[str], str | None], list[str]]
 
 @final
 class ShellServer:
-    """Listens on a socket for those who may open shells: this user's processes.
+    """Listens on a socket for processes of this user, which may open shells.
 
     Args:
-        path: where the socket is made.
-        env: the environment of the program.
-        cwd: the folder of the program.
-        user: id of the user that the program runs as; None for this process's own.
-        enter: makes of a command, and the kind of its terminal, one that runs where the program does; None where that
-            is this node itself.
+        path: the path of the socket.
+        env: the environment variables of the program.
+        cwd: the working folder of the program.
+        user: the id of the user that the program runs as; None for this process's own.
+        enter: converts a command and its terminal's kind to a command line that runs where the program runs; None if
+            that is this node itself.
 
     Raises:
-        OSError: the socket cannot be made.
+        OSError: If the socket cannot be created.
     """
 
     def __init__(
@@ -101,15 +101,15 @@ class ShellServer:
 
     @contextlib.contextmanager
     def sparing(self) -> Iterator[frozenset[int]]:
-        """Gives the shells' process ids, whose exit codes are asked for here; none is started within the block."""
+        """Yields the process ids of the shells, which only this server waits for; no shell starts within the block."""
         with self._lock:
             yield frozenset(session.pid for session in self._sessions if session.pid is not None)
 
     def close(self) -> None:
-        """Ends all shells, which are told that the replica is over, and removes the socket. Bounded."""
+        """Ends all shells, notifies their clients that the replica is over, and removes the socket. Bounded in time."""
         self._closed.set()
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes whoever waits in accept
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in `accept`
         self._listener.close()
         with self._lock:
             sessions = list(self._sessions)
@@ -123,21 +123,21 @@ class ShellServer:
         while not self._closed.is_set():
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # it was closed; or there is no descriptor left, which may pass
+            except OSError:  # closed; or out of descriptors, which may pass
                 self._closed.wait(POLL_S)
                 continue
             try:
                 self._let_in(connection)
-            except (OSError, RuntimeError):  # the same; or there is no room for another thread
+            except (OSError, RuntimeError):  # the same; or out of threads
                 connection.close()
                 self._closed.wait(POLL_S)
 
     def _let_in(self, connection: socket.socket) -> None:
-        """Begins a shell for whoever has connected.
+        """Starts a shell for a client that has connected.
 
         Raises:
-            OSError: there is no descriptor left for it.
-            RuntimeError: there is no thread for it.
+            OSError: If there is no file descriptor left for it.
+            RuntimeError: If no thread can be started for it.
         """
         if not _is_ours(connection):
             connection.close()
@@ -170,7 +170,7 @@ class ShellServer:
     def _serve(self, session: _Session) -> None:
         try:
             session.run()
-        except Exception:  # one shell's trouble is not the program's
+        except Exception:  # a failed shell must not affect the program
             LOGGER.exception("a shell failed")
         finally:
             with self._lock:
@@ -178,7 +178,7 @@ class ShellServer:
 
 
 def _is_ours(connection: socket.socket) -> bool:
-    """Whether the other end is a process of this user, or the system's own; elsewhere the socket's mode has to do."""
+    """Returns whether the client is a process of this user or of root. Outside Linux, its mode protects the socket."""
     if sys.platform != "linux":
         return True
     _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
@@ -187,7 +187,7 @@ def _is_ours(connection: socket.socket) -> bool:
 
 @final
 class _Session:
-    """One shell, and whoever is connected to it."""
+    """One shell, and the client that is connected to it."""
 
     def __init__(
         self,
@@ -218,13 +218,13 @@ class _Session:
         self._is_connected = True
 
     def refuse(self, problem: str) -> None:
-        """Says why there is no shell, and hangs up."""
+        """Tells the client why it gets no shell, and closes the connection."""
         with self._connection, contextlib.suppress(OSError):
             self._connection.settimeout(1.0)
             self._connection.sendall(encode_frame(FrameKind.END, SHELL_END.dump_json(ShellEnd(problem=problem))))
 
     def run(self) -> None:
-        """Runs the shell to its end, or to that of whoever is connected."""
+        """Runs the shell until it ends, or until the client disconnects."""
         with self._connection, self._selector:
             try:
                 request, early = self._await_request()
@@ -337,13 +337,13 @@ class _Session:
                     open_outputs.discard(key.fd)
             self._is_connected = self._is_connected and not self._has_hung_up()
             if process.poll() is not None:
-                # What it left running may hold its output open for ever.
+                # Processes that the command left running may hold its output open forever.
                 drained_at = drained_at or time.monotonic() + DRAIN_S
                 if not open_outputs or time.monotonic() > drained_at:
                     return
 
     def _has_hung_up(self) -> bool:
-        """Whether the other end is gone; while its input waits to be read, nothing else says so."""
+        """Returns whether the client is gone; while its input is not read, nothing else shows this."""
         watch = select.poll()
         watch.register(self._connection, 0)
         return any(event & select.POLLHUP for _, event in watch.poll(0))
@@ -365,7 +365,7 @@ class _Session:
             elif frame.kind is FrameKind.INPUT_END:
                 self._input_ended = True
             elif frame.kind is FrameKind.RESIZE and self._input is not None:
-                with contextlib.suppress(ValidationError, OSError):  # where there is no terminal there is no window
+                with contextlib.suppress(ValidationError, OSError):  # without a terminal there is no window
                     _resize(self._input, TERMINAL.validate_json(frame.payload))
 
     def _write_input(self) -> None:
@@ -390,12 +390,12 @@ class _Session:
             self._selector.register(self._connection, selectors.EVENT_READ, "connection")
 
     def _read_output(self, descriptor: int, kind: FrameKind) -> bool:
-        """Carries what is there; returns whether more may come."""
+        """Sends the available output; returns whether more may follow."""
         try:
             data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:
             return True
-        except OSError:  # a terminal whose last process has gone
+        except OSError:  # a terminal without any process left
             return False
         if data:
             self._send(kind, data)
@@ -408,8 +408,8 @@ class _Session:
             self._is_connected = False
 
     def _hang_up(self, process: subprocess.Popen[bytes]) -> None:
-        """Ends what is left of the shell: politely, then not."""
-        if process.poll() is not None:  # its number may be another's by now
+        """Ends what is left of the shell: first with SIGHUP, then with SIGKILL."""
+        if process.poll() is not None:  # its pid may belong to another process by now
             return
         with contextlib.suppress(psutil.NoSuchProcess):
             family = psutil.Process(process.pid).children(recursive=True)

@@ -1,4 +1,4 @@
-"""For how long a program has given no sign."""
+"""Measures how long a program has given no sign."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class Silence:
     """Measures the time since a program's last sign: a heartbeat, or a line of output.
 
     Args:
-        limit_s: how long a program may be silent; None for as long as it likes.
-        now: seconds, growing, at its start.
+        limit_s: the maximum time without a sign, in seconds; None for no limit.
+        now: the time of a monotonic clock at the program's start, in seconds.
     """
 
     def __init__(self, *, limit_s: float | None, now: float) -> None:
@@ -19,13 +19,13 @@ class Silence:
         self._since = now
 
     def break_at(self, now: float) -> None:
-        """Notes a sign, or a time at which none could come."""
+        """Records a sign, or a time at which none was possible."""
         self._since = now
 
     def is_too_long(self, now: float) -> bool:
-        """Whether the program has been silent for longer than it may."""
+        """Returns whether the time since the last sign exceeds the limit."""
         return self._limit_s is not None and now - self._since > self._limit_s
 
     def describe(self, now: float) -> str:
-        """Says it in words: "600 s without a heartbeat or a line"."""
+        """Describes the silence, as in "600 s without a heartbeat or a line"."""
         return f"{now - self._since:.0f} s without a heartbeat or a line"

@@ -1,6 +1,7 @@
-"""Run by itself, with a terminal as its standard input: takes it as its session's, and becomes the command it is given.
+"""Makes its standard input the controlling terminal of its session, and replaces itself with the given command.
 
-Between a fork and the new program nothing may run in a process with threads; so this runs after both.
+It runs as a script of its own. Between a fork and the start of a program, no code may run in a process with threads, so
+this code runs after both.
 """
 
 import fcntl

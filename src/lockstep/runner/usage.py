@@ -1,4 +1,4 @@
-"""What a program and its children use of the node."""
+"""Measures the node's resources that a program and its children use."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lockstep.processes import ProcessIdentity
 @final
 @dataclass(frozen=True, kw_only=True)
 class Consumption:
-    """What a program and its descendants were seen to consume.
+    """The measured consumption of a program and its descendants.
 
     Attributes:
-        cpu_s: processor seconds so far, user and system.
-        memory_bytes: resident now.
-        disk_read_bytes: read from disks so far, where the system tells.
-        disk_written_bytes: written to disks so far, likewise.
+        cpu_s: the processor time so far, user and system, in seconds.
+        memory_bytes: the current resident size, in bytes.
+        disk_read_bytes: the bytes read from disks so far, if the system reports them.
+        disk_written_bytes: the bytes written to disks so far, if the system reports them.
     """
 
     cpu_s: float = 0.0
@@ -33,44 +33,44 @@ class Consumption:
 
 
 class AbstractMeter(Protocol):
-    """What measures a program: `UsageMeter`, or one of a container."""
+    """Measures a program: a `UsageMeter`, or the meter of a container."""
 
     def sample(self) -> ProgramUsage:
-        """Looks once, and returns what was used so far."""
+        """Takes one sample, and returns the usage so far."""
         ...
 
     @property
     def consumption(self) -> Consumption:
-        """What was consumed when it was last looked at."""
+        """The consumption at the last sample."""
         ...
 
 
 @final
 class UsageMeter:
-    """Adds up processor time and memory of a process and its descendants, by sampling.
+    """Sums the processor time and memory of a process and its descendants, by sampling.
 
-    A child that ended between two samples leaves the time that was seen last; the exact sum of the program itself comes
-    with its end (see `finish`).
+    For a child that ended between two samples, the last measured time counts. The exact sum for the program itself is
+    known when it ends (see `finish`).
 
     Args:
-        pid: the program's process id.
-        started: ``time.monotonic()`` at its start.
+        pid: the process id of the program.
+        started: the time of its start, by ``time.monotonic()``.
     """
 
     def __init__(self, pid: int, *, started: float) -> None:
         try:
             self._process = psutil.Process(pid)
-        except psutil.NoSuchProcess:  # it has ended already: `finish` knows the rest
+        except psutil.NoSuchProcess:  # it has ended already; `finish` gets the rest
             self._process = None
         self._started = started
-        # By identities that hold across a step of the system's clock: psutil's creation times move with it.
+        # These identities stay the same when the system's clock is set; psutil's creation times change with it.
         self._seen: dict[ProcessIdentity, Consumption] = {}
         self._ended = Consumption()
         self._memory_bytes = 0
         self._peak_memory_bytes = 0
 
     def sample(self) -> ProgramUsage:
-        """Looks once, and returns what was used so far."""
+        """Takes one sample, and returns the usage so far."""
         resident = 0
         processes: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error):
@@ -82,14 +82,14 @@ class UsageMeter:
                     times = process.cpu_times()
                     resident += process.memory_info().rss
                     read, written = _disk_bytes(process)
-            except psutil.Error:  # it ended meanwhile
+            except psutil.Error:  # it has just ended
                 continue
             identity = ProcessIdentity.of(process.pid)
             if identity is not None:
                 self._seen[identity] = Consumption(
                     cpu_s=times.user + times.system, disk_read_bytes=read, disk_written_bytes=written
                 )
-        # A program may start children without end: those that are gone, and whose parent knows it, are kept as a sum.
+        # A program may start ever more children. Those that are gone and reaped are therefore kept as a sum only.
         gone = [identity for identity in self._seen if ProcessIdentity.of(identity.pid) != identity]
         self._ended = _sum([self._ended, *(self._seen.pop(identity) for identity in gone)])
         self._memory_bytes = resident
@@ -98,15 +98,16 @@ class UsageMeter:
 
     @property
     def consumption(self) -> Consumption:
-        """What was consumed when it was last looked at."""
+        """The consumption at the last sample."""
         return replace(_sum([self._ended, *self._seen.values()]), memory_bytes=self._memory_bytes)
 
     def finish(self, *, cpu_s: float, peak_memory_bytes: int) -> ProgramUsage:
-        """Returns the final sum.
+        """Returns the final usage.
 
         Args:
-            cpu_s: what the kernel accounted to the program and the children that it waited for.
-            peak_memory_bytes: the program's own largest resident size, from the kernel.
+            cpu_s: the processor time that the kernel counted for the program and the children that it waited for, in
+                seconds.
+            peak_memory_bytes: the program's own largest resident size, from the kernel, in bytes.
         """
         self._peak_memory_bytes = max(self._peak_memory_bytes, peak_memory_bytes)
         return self._usage(max(cpu_s, self.consumption.cpu_s))
@@ -125,7 +126,7 @@ def _sum(counted: Sequence[Consumption]) -> Consumption:
 
 
 def _disk_bytes(process: Any) -> tuple[int, int]:
-    """Returns what a process has read from disks and written to them; nothing on macOS, which does not tell."""
+    """Returns the bytes that a process has read from and written to disks; zeros on macOS, which does not tell."""
     try:
         counters = process.io_counters()
     except (AttributeError, psutil.AccessDenied):

@@ -1,4 +1,4 @@
-"""Waiting for what may take long before a program starts, without being deaf to "stop"."""
+"""Waits for slow actions before a program starts, while still reacting to "stop"."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Result = TypeVar("Result")
 
 
 class StoppedError(Exception):
-    """Somebody asked for the end before the program had started."""
+    """Raised if a stop is requested before the program has started."""
 
 
 def wait_for(action: Callable[[], Result], *, control: int, timeout_s: float, what: str) -> Result:
-    """Runs an action in a thread of its own and returns what it returns; the thread is left behind where it hangs.
+    """Runs an action in a thread and returns its result; if the action hangs, the thread is left behind.
 
     Args:
-        action: what to do.
-        control: a file descriptor; something to be read there, or its end, means "stop".
-        timeout_s: how long to wait at the most.
-        what: the problem, where it takes longer.
+        action: the action to run.
+        control: the file descriptor on which any input, or its end, means "stop".
+        timeout_s: the maximum time to wait, in seconds.
+        what: the beginning of the error message if the action takes longer.
 
     Raises:
-        StoppedError: something came on `control`.
-        StorageError: it took longer.
-        Exception: what the action raised.
+        StoppedError: If "stop" arrives on `control`.
+        StorageError: If the action takes longer than the timeout.
+        Exception: If the action raises it.
     """
     outcome: list[Result | Exception] = []
     receiver, sender = socket.socketpair()
@@ -39,7 +39,7 @@ def wait_for(action: Callable[[], Result], *, control: int, timeout_s: float, wh
     def act() -> None:
         try:
             outcome.append(action())
-        except Exception as error:  # handed to the caller, which raises it
+        except Exception as error:  # passed to the caller, which raises it
             outcome.append(error)
         with contextlib.suppress(OSError):  # nobody waits any more
             sender.send(b".")

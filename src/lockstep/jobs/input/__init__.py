@@ -1,1 +1,1 @@
-"""What a job asks for: its documents, read once into frozen models, and the gang that follows."""
+"""Reads the documents that request a job into frozen models, and resolves the gang of replicas they ask for."""

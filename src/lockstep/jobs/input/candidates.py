@@ -1,4 +1,4 @@
-"""What a job would take instead, where the machines that it asks for cannot be had."""
+"""Resolves a job's candidates: the alternative sets of machines to use if the requested ones are unavailable."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _CONFIGS: Final = ("masterConfig", "workerConfig", "parameterServerConfig", "eva
 
 
 def num_candidates(asked: TrainingInput) -> int:
-    """Returns how many sets of machines a job would take, the one that it asks for included."""
+    """Returns the number of sets of machines that a job accepts: the requested set and its candidates."""
     return 1 + len(asked.lockstep.candidates)
 
 
 def candidate(asked: TrainingInput, *, number: int, source: str = "trainingInput") -> TrainingInput:
-    """Returns what a job asks for with one of its sets of machines.
+    """Returns a job's training input with one of the sets of machines that the job accepts.
 
     Args:
-        asked: what it asks for.
-        number: which: 0 is what it asks for, 1 the first of its candidates.
-        source: what to call it in errors.
+        asked: the training input as the user requested it.
+        number: the set to use: 0 for the requested machines, 1 for the first candidate.
+        source: the name of the input in error messages.
 
     Raises:
-        ConfigError: what is asked for and the candidate do not fit together.
+        ConfigError: If the candidate and the rest of the training input do not fit together.
     """
     if number == 0:
         return asked
@@ -43,10 +43,11 @@ def candidate(asked: TrainingInput, *, number: int, source: str = "trainingInput
 
 
 def check_candidates(asked: TrainingInput, *, catalogue: Catalogue) -> None:
-    """Looks at every candidate of a job.
+    """Checks every candidate of a job.
 
     Raises:
-        ConfigError: one does not fit, or names a machine that the catalogue does not have.
+        ConfigError: If a candidate does not fit the training input or changes its replicas, or if it names a machine
+            that the catalogue does not have.
     """
     gang = resolve(asked, catalogue=catalogue)
     for number in range(1, num_candidates(asked)):

@@ -1,4 +1,7 @@
-"""From the successor's form of a job to the contract's: nothing is lost on the way, or it is refused by its name."""
+"""Translates a custom job, Vertex AI's form of a job, into the contract's form.
+
+A field that has no counterpart there is never dropped: the job is rejected with an error that names the field.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running.restarts import RestartCondition
 
 FLEX_START_WAIT: Final = "86400s"
-"""How long a job with strategy FLEX_START waits where it does not say: a day, as the successor has it."""
+"""How long a job with strategy FLEX_START waits if it sets no maximum: one day, Vertex AI's default."""
 
 _POOLS: Final[tuple[tuple[str, Role], ...]] = (
     ("master", "master"),
@@ -37,28 +40,28 @@ _POOLS: Final[tuple[tuple[str, Role], ...]] = (
     ("parameterServer", "ps"),
     ("evaluator", "evaluator"),
 )
-"""The contract's keys and roles, by the pools' numbers."""
+"""The contract's key and role of each worker pool, by the pool's index."""
 
 
 def translate(
     spec: CustomJobSpec, *, encryption: EncryptionConfig | None = None, root: str = "", source: str
 ) -> TrainingInput:
-    """Returns what a custom job asks for as a training input.
+    """Returns a custom job as a training input.
 
     Args:
-        spec: what it asks for.
-        encryption: its key, which stands beside the spec.
-        root: what stands before the spec's own keys in errors: "" or "jobSpec.".
-        source: the file's name, or "request", for errors.
+        spec: the custom job's specification.
+        encryption: the customer-managed key, which a custom job has beside its spec.
+        root: the prefix of the spec's keys in error messages: "" or "jobSpec.".
+        source: the file's name, or "request", for error messages.
 
     Raises:
-        ConfigError: it asks for something that cannot be honoured, or that is not in the catalogue, named as it is in
-            this form.
+        ConfigError: If the job asks for something that this version cannot provide, or that the catalogue does not
+            have. The error uses the field names of the custom job.
     """
     wait = _max_wait(spec.scheduling, what=f"{source}: {root}scheduling.maxWaitDuration")
     document: dict[str, Any] = {
         "scaleTier": ScaleTier.CUSTOM,
-        "useChiefInTfConfig": True,  # the successor's TF_CONFIG knows no master
+        "useChiefInTfConfig": True,  # Vertex AI's TF_CONFIG has no master
         "scheduling": {
             key: text for key, text in (("maxRunningTime", spec.scheduling.timeout), ("maxWaitTime", wait)) if text
         },
@@ -99,7 +102,10 @@ def translate(
 
 
 def _check_catalogue(asked: TrainingInput, *, names: Mapping[str, str], source: str) -> None:
-    """Refuses what is not in the catalogue: by this form's names, which nobody has later."""
+    """Rejects what the catalogue does not have.
+
+    It checks here because later code knows only the names of the training input, not those of the custom job.
+    """
     try:
         resolve(asked, catalogue=load_catalogue())
     except ConfigError as error:
@@ -122,7 +128,7 @@ def _max_wait(scheduling: CustomJobScheduling, *, what: str) -> str | None:
 
 
 def _pool(key: str, pool: WorkerPoolSpec) -> dict[str, Any]:
-    """Returns what a pool says, as fields of a training input."""
+    """Returns the fields of a training input that correspond to a worker pool."""
     machine, container, task = pool.machine_spec, pool.container_spec, pool.python_package_spec
     assert machine is not None
     config: dict[str, Any] = {"acceleratorConfig": _accelerators(machine), "diskConfig": pool.disk_spec}
@@ -149,7 +155,7 @@ def _accelerators(machine: MachineSpec) -> dict[str, Any] | None:
 
 
 def _pool_names(key: str, *, path: str) -> dict[str, str]:
-    """Returns the names of a pool's fields in this form, by those that they have in a training input."""
+    """Returns the custom job's names of a pool's fields, keyed by their names in the training input."""
     return {
         f"{key}Type": f"{path}.machineSpec.machineType",
         f"{key}Config.acceleratorConfig": f"{path}.machineSpec.acceleratorType",

@@ -1,8 +1,8 @@
-"""The form of a job that came after the contract's: Vertex AI's CustomJob.
+"""Defines custom jobs, the form of a job in Vertex AI, the successor of AI Platform.
 
-`AbstractDocument`s by the names of the public discovery document ``aiplatform.v1.json``, and `read_custom_job`, which
-translates one into a training input. What has no counterpart there, or cannot be honoured by this version, is refused
-by the name that it has in this form.
+The documents follow the public discovery document ``aiplatform.v1.json`` and keep its names.
+`lockstep.jobs.input.custom_job_translation` translates a `CustomJob` into a training input. `refusals` yields the
+fields that have no counterpart there, or that this version cannot honour, by their names in this form.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ ACCELERATORS: Final[Mapping[str, AcceleratorType]] = {
     **{kind.value: kind for kind in AcceleratorType},
     "TPU_V5_LITEPOD": AcceleratorType.TPU_V5E,
 }
-"""Accelerators by the names of this form, and by today's of the catalogue."""
+"""Accelerator types by Vertex AI's name, and by the catalogue's current name."""
 
 MACHINE_TYPES: Final[Mapping[str, str]] = {"cloud-tpu": "cloud_tpu"}
-"""Machine types whose name in the contract is another one."""
+"""The contract's names of the machine types that have another name here."""
 
 UNSPECIFIED: Final = "ACCELERATOR_TYPE_UNSPECIFIED"
 
@@ -54,8 +54,8 @@ class EnvVar(AbstractDocument):
     """An environment variable.
 
     Attributes:
-        name: its name.
-        value: its value, taken as it is.
+        name: the variable's name.
+        value: the variable's value, used literally: ``$(NAME)`` is not expanded.
     """
 
     name: Text
@@ -74,12 +74,12 @@ class MachineSpec(AbstractDocument):
     """The machine of each replica of a pool.
 
     Attributes:
-        machine_type: name of the machine type.
-        accelerator_type: its accelerators' name.
-        accelerator_count: how many.
-        tpu_topology: how a TPU machine's chips lie, such as "2x2".
-        gpu_partition_size: parts of GPUs.
-        reservation_affinity: machines that were reserved.
+        machine_type: the name of the machine type.
+        accelerator_type: the name of the accelerators' type.
+        accelerator_count: the number of accelerators.
+        tpu_topology: the arrangement of a TPU machine's chips, such as "2x2".
+        gpu_partition_size: the size of a part of a GPU, if the GPUs are to be partitioned.
+        reservation_affinity: the reserved machines to use.
     """
 
     machine_type: Text
@@ -96,19 +96,19 @@ class MachineSpec(AbstractDocument):
 
     @property
     def accelerator(self) -> AcceleratorType | None:
-        """The accelerators' kind, None without any."""
+        """The type of the accelerators; None if there are none."""
         return None if self.accelerator_type is None else ACCELERATORS.get(self.accelerator_type)
 
 
 @final
 class ContainerSpec(AbstractDocument):
-    """A container that each replica of a pool runs.
+    """The container that each replica of a pool runs.
 
     Attributes:
-        image_uri: the image.
-        command: replaces the image's entry point.
-        args: arguments of the entry point.
-        env: its environment variables.
+        image_uri: the container image.
+        command: the command that replaces the image's entry point.
+        args: the arguments of the entry point.
+        env: the container's environment variables.
     """
 
     image_uri: Text
@@ -119,14 +119,14 @@ class ContainerSpec(AbstractDocument):
 
 @final
 class PythonPackageSpec(AbstractDocument):
-    """A Python program that each replica of a pool runs.
+    """The Python program that each replica of a pool runs.
 
     Attributes:
-        executor_image_uri: the image that it runs in.
-        package_uris: bucket URLs of its packages.
+        executor_image_uri: the container image that the program runs in.
+        package_uris: the bucket URLs of the program's packages.
         python_module: the module to run.
-        args: its arguments.
-        env: its environment variables.
+        args: the program's arguments.
+        env: the program's environment variables.
     """
 
     executor_image_uri: Text | None = None
@@ -138,16 +138,16 @@ class PythonPackageSpec(AbstractDocument):
 
 @final
 class WorkerPoolSpec(AbstractDocument):
-    """Replicas that are alike.
+    """A pool of equal replicas.
 
     Attributes:
-        machine_spec: the machine of each.
-        replica_count: how many; one where it is not given.
-        container_spec: the container that they run.
-        python_package_spec: the Python program that they run.
-        disk_spec: the boot disk of each.
-        nfs_mounts: NFS folders.
-        lustre_mounts: Lustre folders.
+        machine_spec: the machine of each replica.
+        replica_count: the number of replicas; one by default.
+        container_spec: the container that the replicas run.
+        python_package_spec: the Python program that the replicas run.
+        disk_spec: the boot disk of each replica.
+        nfs_mounts: the NFS folders to mount.
+        lustre_mounts: the Lustre folders to mount.
     """
 
     machine_spec: MachineSpec | None = None
@@ -165,14 +165,14 @@ class WorkerPoolSpec(AbstractDocument):
 
     @property
     def num_replicas(self) -> int:
-        """How many replicas it has; 0 for a pool that is left out by an empty value."""
+        """The number of replicas; 0 for a pool that an empty value leaves out."""
         if self.replica_count is not None:
             return self.replica_count
         return 1 if self.machine_spec or self.container_spec or self.python_package_spec else 0
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment variables of its program."""
+        """The environment variables of the pool's program."""
         task = self.container_spec or self.python_package_spec
         return {} if task is None else {variable.name: variable.value for variable in task.env}
 
@@ -182,12 +182,12 @@ class CustomJobScheduling(AbstractDocument):
     """When a job runs, and for how long at most.
 
     Attributes:
-        timeout: longest time in RUNNING.
-        restart_job_on_worker_restart: whether a lost worker starts the whole job again, beside parameter servers too;
-            without them it always does.
-        disable_retries: whether it is never started again.
-        strategy: which kind of machines to wait for.
-        max_wait_duration: longest time before RUNNING; 0s is no limit.
+        timeout: the maximum time in RUNNING.
+        restart_job_on_worker_restart: whether the whole job restarts after the loss of a worker even if it has
+            parameter servers. Without parameter servers it always does.
+        disable_retries: whether the job is never restarted.
+        strategy: the kind of machines to wait for.
+        max_wait_duration: the maximum time before RUNNING; 0s means no limit.
     """
 
     timeout: Duration | None = None
@@ -202,7 +202,7 @@ class GcsDestination(AbstractDocument):
     """A folder of a bucket.
 
     Attributes:
-        output_uri_prefix: its URL.
+        output_uri_prefix: the folder's URL.
     """
 
     output_uri_prefix: Text
@@ -215,24 +215,25 @@ def _one_or_several(value: object) -> object:
 
 @final
 class CustomJobSpec(AbstractDocument):
-    """What to run, on which machines (``GoogleCloudAiplatformV1CustomJobSpec``).
+    """What to run, and on which machines (``GoogleCloudAiplatformV1CustomJobSpec``).
 
     Attributes:
-        worker_pool_specs: the master, workers, parameter servers and evaluators, in this order; {} leaves one out.
-        scheduling: when, and for how long at most.
-        base_output_directory: where results belong.
+        worker_pool_specs: the master, the workers, the parameter servers and the evaluators, in this order; {} leaves a
+            pool out.
+        scheduling: when the job runs, and for how long at most.
+        base_output_directory: the folder for the job's results.
         service_account: the account to run as.
         network: the network to peer with.
-        reserved_ip_ranges: addresses in that network.
-        psc_interface_config: another way into it.
+        reserved_ip_ranges: the reserved address ranges in that network.
+        psc_interface_config: the configuration of a Private Service Connect interface, another way into that network.
         enable_web_access: whether to open interactive shells.
-        enable_dashboard_access: whether to open the program's own dashboard.
-        tensorboard: a managed TensorBoard that shows the job's event files.
-        experiment: an experiment that it belongs to.
-        experiment_run: a run of it.
-        models: models whose places it is told.
-        persistent_resource_id: machines that are kept between jobs.
-        protected_artifact_location_id: where protected artifacts lie.
+        enable_dashboard_access: whether to give access to the program's own dashboard.
+        tensorboard: the managed TensorBoard that shows the job's event files.
+        experiment: the experiment that the job belongs to.
+        experiment_run: the run of that experiment.
+        models: the models whose locations the program receives.
+        persistent_resource_id: the machines to use, which are kept between jobs.
+        protected_artifact_location_id: the location of protected artifacts.
     """
 
     worker_pool_specs: Annotated[tuple[WorkerPoolSpec, ...], BeforeValidator(_one_or_several)] = Field(
@@ -266,21 +267,21 @@ def _check_display_name(value: object) -> object:
 
 
 def job_id_of(display_name: str) -> str:
-    """Returns a display name as a job's name: what a name cannot have becomes "_"; "" where that gives none."""
+    """Returns a display name as a job name, with "_" for each invalid character; "" if no valid name results."""
     name = re.sub(r"[^a-zA-Z0-9_]", "_", display_name)
     return name if len(name) <= 128 and name[:1].isalpha() else ""
 
 
 @final
 class CustomJob(AbstractDocument):
-    """The CustomJob message as a client may send it.
+    """The CustomJob message, as a client may send it.
 
-    Fields that only the service sets are taken and not used, as in a Job of the contract.
+    Fields that only the service sets are accepted and ignored, as in a Job of the contract.
 
     Attributes:
-        display_name: its name.
+        display_name: the job's name.
         job_spec: what to run.
-        labels: its labels.
+        labels: the job's labels.
         encryption_spec: a customer-managed key.
     """
 
@@ -359,7 +360,11 @@ def _program(task: PythonPackageSpec) -> tuple[object, ...]:
 
 
 def refusals(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
-    """Yields what has no counterpart in a training input and cannot be honoured: path in the spec, and reason."""
+    """Yields each field that has no counterpart in a training input and cannot be honoured.
+
+    Yields:
+        The path of the field in the spec, and the reason.
+    """
     scheduling = spec.scheduling
     spot = scheduling.strategy in ("LOW_COST", "SPOT")
     asked: list[tuple[str, object, str]] = [
@@ -394,7 +399,7 @@ def refusals(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
 
 
 def _odd_topology(machine: MachineSpec) -> bool:
-    """Whether a machine's TPU topology is not that of the machine's own chips."""
+    """Returns whether a machine's TPU topology has another number of chips than the machine itself."""
     chips = _NUM_CHIPS.search(machine.machine_type)
     if machine.tpu_topology is None:
         return False

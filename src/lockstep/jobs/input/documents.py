@@ -1,7 +1,7 @@
-"""The documents that carry a job: a ``config.yaml``, and the Job resource of the REST interface.
+"""Parses the documents that describe a job: a ``config.yaml``, and the Job resource of the REST interface.
 
-Each may be in the contract's form (``trainingInput``, as ``gcloud ai-platform jobs submit training --config`` takes it)
-or in that of its successor (``workerPoolSpecs``; see `lockstep.jobs.input.custom_jobs`), which is translated here.
+A document may have the contract's form (``trainingInput``, as ``gcloud ai-platform jobs submit training --config``
+takes it) or Vertex AI's form (``workerPoolSpecs``; see `lockstep.jobs.input.custom_jobs`), which is translated here.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _CONTRACT: Final = ("trainingInput", "jobId")
 
 @final
 class JobConfig(AbstractDocument):
-    """A ``config.yaml``: what it says of a job; flags may say the rest.
+    """The content of a ``config.yaml``; command-line flags may add what it leaves out.
 
     Attributes:
-        job_id: the job's name, where the file gives one.
-        labels: labels of the job.
+        job_id: the job's name, if the file gives one.
+        labels: the job's labels.
         training_input: what to run.
     """
 
@@ -39,12 +39,12 @@ class JobConfig(AbstractDocument):
 
 @final
 class JobRequest(AbstractDocument):
-    """A job that is to be created.
+    """A request to create a job.
 
     Attributes:
-        job_id: the job's name, unique in its project.
+        job_id: the job's name, unique within its project.
         training_input: what to run.
-        labels: labels of the job.
+        labels: the job's labels.
     """
 
     job_id: JobId
@@ -62,10 +62,10 @@ class JobRequest(AbstractDocument):
 
 @final
 class _JobResource(AbstractDocument):
-    """The Job message as a client may send it.
+    """The Job message, as a client may send it.
 
-    A client may send back a job that it has read: fields that only the service sets are taken and not used, as
-    Google's services do.
+    A client may send back a job that it has read. Fields that only the service sets are therefore accepted and ignored,
+    as Google's services do.
     """
 
     job_id: JobId
@@ -93,17 +93,18 @@ class _JobResource(AbstractDocument):
 
 
 def parse_config(document: object, *, source: str) -> JobConfig:
-    """Reads the content of a ``config.yaml``: ``trainingInput``, and ``jobId`` and ``labels`` beside it.
+    """Parses the content of a ``config.yaml``: ``trainingInput``, with ``jobId`` and ``labels`` beside it.
 
-    In the successor's form it is a CustomJob, or its ``jobSpec`` alone, as ``gcloud ai custom-jobs create --config``
-    takes it.
+    In Vertex AI's form, the content is a CustomJob, or its ``jobSpec`` alone, as ``gcloud ai custom-jobs create
+    --config`` takes it.
 
     Args:
-        document: what the YAML parser gave.
-        source: the file's name, for errors.
+        document: the value that the YAML parser returned.
+        source: the file's name, for error messages.
 
     Raises:
-        ConfigError: it has an unknown key, a wrong type, or breaks a rule of the contract; it is in both forms.
+        ConfigError: If the document has an unknown key or a wrong type, breaks a rule of the contract, or mixes both
+            forms.
     """
     kind = _custom_form(document, source=source)
     if kind is None:
@@ -115,27 +116,31 @@ def parse_config(document: object, *, source: str) -> JobConfig:
 
 
 def parse_training_input(document: object, *, source: str) -> TrainingInput:
-    """Reads the ``trainingInput`` of a ``config.yaml``'s content; see `parse_config` for what may stand beside it.
+    """Returns the ``trainingInput`` in the content of a ``config.yaml``; see `parse_config` for its other keys.
 
     Args:
-        document: what the YAML parser gave.
-        source: the file's name, for errors.
+        document: the value that the YAML parser returned.
+        source: the file's name, for error messages.
 
     Raises:
-        ConfigError: it has an unknown key, a wrong type, or breaks a rule of the contract.
+        ConfigError: If the document has an unknown key or a wrong type, breaks a rule of the contract, or mixes both
+            forms.
     """
     return parse_config(document, source=source).training_input
 
 
 def parse_job(document: object, *, source: str) -> JobRequest:
-    """Reads the Job resource that a client asks to create; or a CustomJob, whose display name becomes the job's.
+    """Parses the Job resource that a client asks to create.
+
+    It may also be a CustomJob, whose display name becomes the job's name.
 
     Args:
-        document: what the JSON parser gave.
-        source: what to call it in errors, such as "request".
+        document: the value that the JSON parser returned.
+        source: the name of the document in error messages, such as "request".
 
     Raises:
-        ConfigError: it has an unknown key, a wrong type, or breaks a rule of the contract; it is in both forms.
+        ConfigError: If the document has an unknown key or a wrong type, breaks a rule of the contract, or mixes both
+            forms.
     """
     if _custom_form(document, source=source) is not None:
         read = _read_custom_job(document, source=source)
@@ -146,7 +151,7 @@ def parse_job(document: object, *, source: str) -> JobRequest:
 
 
 def _custom_form(document: object, *, source: str) -> str | None:
-    """Returns the key that says that a document is in the successor's form; None for one in the contract's."""
+    """Returns the key that marks a document as Vertex AI's form; None for a document in the contract's form."""
     if not isinstance(document, dict):
         return None
     found = next((key for key in (_RESOURCE, _SPEC) if key in document), None)

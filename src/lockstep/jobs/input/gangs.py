@@ -1,4 +1,4 @@
-"""From what a job asks for to its gang: every replica by name, with its machine and its program."""
+"""Resolves a training input into a gang: every replica by name, with its machine and its program."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from lockstep.jobs.input.spec import AcceleratorConfig, ReplicaConfig, ScaleTier
 from lockstep.jobs.machines.catalogue import Catalogue, Category, Role, TierMember
 
 MAX_REPLICAS: Final = 1000
-"""The most replicas of one job."""
+"""The maximum number of replicas of one job."""
 
 MAX_ORDERED_BYTES: Final = 64 * 1024 * 1024
-"""How long a training input may be as JSON, times its replicas."""
+"""The maximum size of a training input as JSON, in bytes, times the number of its replicas."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Replica:
-    """One process of a job, with a machine of its own.
+    """One member of a job: one program on one machine.
 
     Attributes:
-        role: master, worker, ps or evaluator.
-        index: position within the role, from 0.
-        tf_role: its role in ``TF_CONFIG``, which calls the master "chief" where the job asks so.
-        machine_type: name of its machine type.
-        accelerator: its accelerators, those that come with the machine type included.
-        python_module: the module to run; None where a container says what runs.
-        args: the program's arguments, ``--job-dir`` at their end where the job has one.
-        package_uris: bucket URLs of the program's packages.
-        image_uri: container image, its role's own or the master's.
-        container_command: replaces the image's entry point.
-        container_args: arguments of the entry point.
-        env: environment variables of the program by name.
+        role: the replica's role: master, worker, ps or evaluator.
+        index: the position within the role, from 0.
+        tf_role: the role in ``TF_CONFIG``, which calls the master "chief" if the job asks for it.
+        machine_type: the name of the machine type.
+        accelerator: the accelerators, including those that are built into the machine type.
+        python_module: the module to run; None if a container defines what runs.
+        args: the program's arguments, followed by ``--job-dir`` if the job has one.
+        package_uris: the bucket URLs of the program's packages.
+        image_uri: the container image of the replica's role, or else the master's.
+        container_command: the command that replaces the image's entry point.
+        container_args: the arguments of the entry point.
+        env: the program's environment variables, by name.
     """
 
     role: Role
@@ -53,17 +53,17 @@ class Replica:
 
     @property
     def name(self) -> str:
-        """Its name within the job, such as ``worker-replica-1``."""
+        """The replica's name within the job, such as ``worker-replica-1``."""
         return f"{self.role}-replica-{self.index}"
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Gang:
-    """The replicas of a job, which are placed together or not at all.
+    """The replicas of a job, which are placed as a whole or not at all.
 
     Attributes:
-        replicas: the master first, then workers, parameter servers and evaluators by index.
+        replicas: the master, then the workers, the parameter servers and the evaluators, each ordered by index.
     """
 
     replicas: tuple[Replica, ...]
@@ -75,7 +75,7 @@ class Gang:
         return len(self.replicas)
 
     def describe(self) -> str:
-        """Says it in words: "1 master (n1-standard-8 + 2 x NVIDIA_TESLA_V100), 4 worker (n1-standard-4)"."""
+        """Describes the gang, as in "1 master (n1-standard-8 + 2 x NVIDIA_TESLA_V100), 4 worker (n1-standard-4)"."""
         counts: dict[str, int] = {}
         machines: dict[str, str] = {}
         for replica in self.replicas:
@@ -85,20 +85,21 @@ class Gang:
 
 
 def describe_machine(machine_type: str, *, accelerator: AcceleratorConfig | None) -> str:
-    """Says a machine in words: "n1-standard-8 + 2 x NVIDIA_TESLA_V100"."""
+    """Describes a machine, as in "n1-standard-8 + 2 x NVIDIA_TESLA_V100"."""
     return machine_type if accelerator is None else f"{machine_type} + {accelerator.count} x {accelerator.type}"
 
 
 def resolve(training_input: TrainingInput, *, catalogue: Catalogue) -> Gang:
-    """Expands what a job asks for into its replicas.
+    """Expands a training input into its replicas.
 
     Args:
-        training_input: what the job asks for.
-        catalogue: the machines that there are.
+        training_input: the training input of the job.
+        catalogue: the available machines.
 
     Raises:
-        ConfigError: a machine type, an accelerator or a region that is not in the catalogue, a count that a machine
-            does not take, machine types of two categories, or more than `MAX_REPLICAS` replicas.
+        ConfigError: If the catalogue does not have a machine type, an accelerator or a region of the job, if a machine
+            type does not support a number of accelerators, if the job mixes legacy and Compute Engine machine types, or
+            if it has more than `MAX_REPLICAS` replicas.
     """
     catalogue.price_region(training_input.region, what="trainingInput.region")
     members = list(_members(training_input, catalogue))
@@ -118,14 +119,15 @@ def resolve(training_input: TrainingInput, *, catalogue: Catalogue) -> Gang:
 
 
 def check_size(training_input: TrainingInput, *, gang: Gang) -> None:
-    """Refuses a job of which its replicas would be told more together than a service can hold.
+    """Rejects a job whose training input, which each replica receives, is too large for its number of replicas.
 
     Args:
-        training_input: what the job asks for.
-        gang: its replicas.
+        training_input: the training input of the job.
+        gang: the job's replicas.
 
     Raises:
-        ConfigError: it is such a job.
+        ConfigError: If the size of the training input as JSON, times the number of replicas, exceeds
+            `MAX_ORDERED_BYTES`.
     """
     size_bytes = len(json.dumps(training_input.to_json()))
     if size_bytes * len(gang) > MAX_ORDERED_BYTES:
@@ -140,7 +142,7 @@ _Member = tuple[Role, TierMember, ReplicaConfig]
 
 
 def _custom(asked: TrainingInput) -> Iterator[tuple[Role, str, str | None, int, ReplicaConfig]]:
-    """Yields role, its key in the document, machine type, count and configuration, of every role."""
+    """Yields each role with its key in the document, its machine type, its count and its configuration."""
     nothing = ReplicaConfig()
     yield "master", "master", asked.master_type, 1, asked.master_config or nothing
     yield "worker", "worker", asked.worker_type, asked.worker_count, asked.worker_config or nothing
@@ -192,7 +194,7 @@ def _accelerator(
 
 
 def _check_categories(asked: TrainingInput, catalogue: Catalogue) -> None:
-    """Refuses legacy beside Compute Engine machine types, as the contract does."""
+    """Rejects a mix of legacy and Compute Engine machine types, as the contract does."""
     kinds: dict[Category, str] = {}
     for _, key, machine_type, count, _ in _custom(asked):
         if machine_type is None or not count:

@@ -1,4 +1,4 @@
-"""The hyperparameter search of a job, as the contract writes one (``GoogleCloudMlV1__HyperparameterSpec``)."""
+"""Defines a job's hyperparameter search, in the contract's form (``GoogleCloudMlV1__HyperparameterSpec``)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_DISCRETE_VALUES = 1000
 
 @final
 class Goal(StrEnum):
-    """Which way the metric is to go."""
+    """Whether to maximize or to minimize the metric."""
 
     MAXIMIZE = "MAXIMIZE"
     MINIMIZE = "MINIMIZE"
@@ -25,7 +25,7 @@ class Goal(StrEnum):
 
 @final
 class Algorithm(StrEnum):
-    """How the next trial's values are chosen; unspecified is Bayesian optimisation."""
+    """How the values of the next trial are chosen; unspecified means Bayesian optimisation."""
 
     UNSPECIFIED = "ALGORITHM_UNSPECIFIED"
     GRID_SEARCH = "GRID_SEARCH"
@@ -34,7 +34,7 @@ class Algorithm(StrEnum):
 
 @final
 class ParameterType(StrEnum):
-    """What kind of values a parameter takes."""
+    """The kind of values that a parameter takes."""
 
     DOUBLE = "DOUBLE"
     INTEGER = "INTEGER"
@@ -44,7 +44,7 @@ class ParameterType(StrEnum):
 
 @final
 class ScaleType(StrEnum):
-    """How a numeric parameter is laid over the search space."""
+    """How the values of a numeric parameter are scaled to the search space."""
 
     NONE = "NONE"
     UNIT_LINEAR_SCALE = "UNIT_LINEAR_SCALE"
@@ -54,16 +54,16 @@ class ScaleType(StrEnum):
 
 @final
 class ParameterSpec(AbstractDocument):
-    """One parameter of the search.
+    """One parameter of the search space.
 
     Attributes:
-        parameter_name: its name; the program gets it as ``--NAME=VALUE``.
-        type: what kind of values it takes.
-        min_value: smallest value of a DOUBLE or INTEGER.
-        max_value: largest value of a DOUBLE or INTEGER.
+        parameter_name: the parameter's name; the program receives it as ``--NAME=VALUE``.
+        type: the kind of values that the parameter takes.
+        min_value: the smallest value of a DOUBLE or INTEGER.
+        max_value: the largest value of a DOUBLE or INTEGER.
         categorical_values: the values of a CATEGORICAL.
         discrete_values: the values of a DISCRETE, strictly increasing, at most 1000.
-        scale_type: how it is laid over the search space.
+        scale_type: how the values are scaled to the search space.
     """
 
     parameter_name: Text
@@ -85,15 +85,15 @@ class HyperparameterSpec(AbstractDocument):
     """A search over hyperparameters.
 
     Attributes:
-        goal: which way the metric is to go.
-        params: the parameters to search, by unique names.
-        max_trials: how many trials in all.
-        max_parallel_trials: how many at a time.
-        max_failed_trials: failed trials that end the job; 0 leaves it to the service.
-        hyperparameter_metric_tag: name of the metric.
-        resume_previous_job_id: an earlier search whose trials count.
-        enable_trial_early_stopping: whether trials without promise end early.
-        algorithm: how values are chosen.
+        goal: whether to maximize or to minimize the metric.
+        params: the parameters to search, with unique names.
+        max_trials: the total number of trials.
+        max_parallel_trials: the maximum number of trials at a time.
+        max_failed_trials: the number of failed trials that ends the job; 0 lets the service decide.
+        hyperparameter_metric_tag: the name of the metric.
+        resume_previous_job_id: an earlier search whose trials are taken into account.
+        enable_trial_early_stopping: whether unpromising trials are stopped early.
+        algorithm: how the values of a trial are chosen.
     """
 
     goal: Goal = Goal.MAXIMIZE

@@ -1,4 +1,4 @@
-"""Paths that a program's arguments and variables name."""
+"""Finds the paths in a program's arguments and environment variables."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _WILDCARD: Final = re.compile(r"/[^/]*[*?[].*")
 
 
 def named_paths(words: Iterable[str]) -> tuple[str, ...]:
-    """Returns the absolute paths that words name; of a pattern the folder above it.
+    """Returns the absolute paths in the given words, without duplicates; for a glob pattern, the folder above it.
 
     Args:
-        words: such as ``/data/*.tfrec``, ``--data=/data`` or ``file:///data``.
+        words: arguments or values, such as ``/data/*.tfrec``, ``--data=/data`` or ``file:///data``.
     """
     found: list[str] = []
     for word in words:

@@ -1,6 +1,7 @@
-"""What a job is asked to be: the contract's ``trainingInput``, read once at the edge into frozen models.
+"""Defines a job's training input: the contract's ``trainingInput``, parsed once into frozen models.
 
-`lockstep.jobs.input.documents` reads the documents that carry it. `unsupported` names what this version cannot honour.
+`lockstep.jobs.input.documents` parses the documents that contain it. `unsupported` lists what this version cannot
+honour.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ MAX_CANDIDATES: Final = 20
 DEFAULT_RUNNING_TIME_S: Final = 604800.0
 
 Role = Literal["master", "worker", "ps", "evaluator"]
-"""A replica's role, by the contract's names."""
+"""A replica's role, by the contract's name."""
 
 
 @final
 class ScaleTier(StrEnum):
-    """A named makeup of machines; CUSTOM leaves it to the other fields."""
+    """A named set of machines; with CUSTOM, the other fields list the machines."""
 
     BASIC = "BASIC"
     STANDARD_1 = "STANDARD_1"
@@ -54,7 +55,7 @@ class ScaleTier(StrEnum):
 
 @final
 class AcceleratorType(StrEnum):
-    """Accelerators by the contract's names; those that came after it by the names that Vertex AI gives them."""
+    """Accelerators by the contract's names, and newer ones by Vertex AI's names."""
 
     NVIDIA_TESLA_K80 = "NVIDIA_TESLA_K80"
     NVIDIA_TESLA_P100 = "NVIDIA_TESLA_P100"
@@ -81,8 +82,8 @@ class AcceleratorConfig(AbstractDocument):
     """The accelerators of one replica.
 
     Attributes:
-        count: how many; TPUs v2 to v4 are counted in cores, later ones in chips.
-        type: which.
+        count: the number of accelerators; TPUs v2 to v4 are counted in cores, later ones in chips.
+        type: the type of the accelerators.
     """
 
     count: Int64 = Field(ge=1)
@@ -94,8 +95,8 @@ class DiskConfig(AbstractDocument):
     """The boot disk of one replica.
 
     Attributes:
-        boot_disk_type: kind of disk.
-        boot_disk_size_gb: its size in GB.
+        boot_disk_type: the type of the disk.
+        boot_disk_size_gb: the disk's size, in GB.
     """
 
     boot_disk_type: Literal["pd-ssd", "pd-standard"] = "pd-ssd"
@@ -104,15 +105,15 @@ class DiskConfig(AbstractDocument):
 
 @final
 class ReplicaConfig(AbstractDocument):
-    """What each replica of a role has and runs.
+    """The hardware of each replica of a role, and the container that it runs.
 
     Attributes:
-        accelerator_config: its accelerators.
-        image_uri: container image; other roles fall back to the master's.
-        container_command: replaces the image's entry point.
-        container_args: arguments of the entry point.
-        tpu_tf_version: TensorFlow version of a TPU's image.
-        disk_config: its boot disk.
+        accelerator_config: the accelerators.
+        image_uri: the container image; roles without one use the master's.
+        container_command: the command that replaces the image's entry point.
+        container_args: the arguments of the entry point.
+        tpu_tf_version: the TensorFlow version of a TPU's image.
+        disk_config: the boot disk.
     """
 
     accelerator_config: AcceleratorConfig | None = None
@@ -136,10 +137,10 @@ class EncryptionConfig(AbstractDocument):
 
 @final
 class CandidateConfig(AbstractDocument):
-    """What a replica would have instead.
+    """The hardware of a replica in a candidate.
 
     Attributes:
-        accelerator_config: its accelerators.
+        accelerator_config: the accelerators.
     """
 
     accelerator_config: AcceleratorConfig
@@ -147,18 +148,20 @@ class CandidateConfig(AbstractDocument):
 
 @final
 class Candidate(AbstractDocument):
-    """Machines that a job would take where those that it asks for cannot be had; what is left out stays as it is.
+    """An alternative set of machines that a job accepts if the requested ones are unavailable.
+
+    A field that is left out keeps the requested value.
 
     Attributes:
-        region: another region.
-        master_type: another machine type of the master.
-        worker_type: of the workers.
-        parameter_server_type: of the parameter servers.
-        evaluator_type: of the evaluators.
-        master_config: other accelerators of the master.
-        worker_config: of the workers.
-        parameter_server_config: of the parameter servers.
-        evaluator_config: of the evaluators.
+        region: the alternative region.
+        master_type: the alternative machine type of the master.
+        worker_type: the alternative machine type of the workers.
+        parameter_server_type: the alternative machine type of the parameter servers.
+        evaluator_type: the alternative machine type of the evaluators.
+        master_config: the alternative accelerators of the master.
+        worker_config: the alternative accelerators of the workers.
+        parameter_server_config: the alternative accelerators of the parameter servers.
+        evaluator_config: the alternative accelerators of the evaluators.
     """
 
     region: Text | None = None
@@ -174,20 +177,21 @@ class Candidate(AbstractDocument):
 
 @final
 class OwnInput(AbstractDocument):
-    """What the contract has no place for; it stands under ``lockstep`` in a training input.
+    """Lockstep's own extensions of the contract, under ``lockstep`` in a training input.
 
     Attributes:
-        base_output_directory: bucket URL for results, as ``jobDir`` is, but not handed on as ``--job-dir``.
-        env: environment variables of the program, by role and name.
-        secrets: names of the project's secrets, by the environment variables that all programs have them in.
-        restart_policy: whether the job is started again when it fails.
-        environment: what its Python environment is built from.
-        stuck_after: how long a master's or worker's program may give no sign, neither a heartbeat nor a line of output;
-            without it, as long as it likes.
-        candidates: machines that it would take instead, in this order, where those that it asks for cannot be had.
-        provisioning_timeout: how long its machines may take to come up, where they do not stand ready; 1200s where it
-            is not given.
-        webhooks: who is told of its states.
+        base_output_directory: the bucket URL for results, as in ``jobDir``, but not passed to the program as
+            ``--job-dir``.
+        env: the program's environment variables, by role and name.
+        secrets: the names of the project's secrets, by the environment variable that passes the secret to all programs.
+        restart_policy: whether and how often a failed job is restarted.
+        environment: the packages of the job's Python environment.
+        stuck_after: the time after which the program of a master or worker counts as stuck if it sends no heartbeat and
+            prints no line; no limit by default.
+        candidates: the alternative sets of machines, in order of preference.
+        provisioning_timeout: the maximum time for the job's machines to come up, if they are not running yet; 1200s by
+            default.
+        webhooks: the job's webhooks, which are notified of its state changes.
     """
 
     base_output_directory: Text | None = None
@@ -204,14 +208,14 @@ class OwnInput(AbstractDocument):
 
     @property
     def provisioning_timeout_s(self) -> float:
-        """How long its machines may take to come up, in seconds."""
+        """The maximum time for the job's machines to come up, in seconds."""
         if self.provisioning_timeout is None:
             return DEFAULT_PROVISIONING_TIME_S
         return duration_s(self.provisioning_timeout)
 
     @property
     def stuck_after_s(self) -> float | None:
-        """How long a program may give no sign, in seconds; None without a limit."""
+        """The time without a sign after which a program counts as stuck, in seconds; None for no limit."""
         return None if self.stuck_after is None else duration_s(self.stuck_after)
 
     @model_validator(mode="after")
@@ -230,9 +234,9 @@ class Scheduling(AbstractDocument):
     """When a job runs, and for how long at most.
 
     Attributes:
-        max_running_time: longest time in RUNNING; seven days where it is not given.
-        max_wait_time: longest time before RUNNING, at least 1800s; no limit where it is not given.
-        priority: 0 to 1000; a bigger number starts earlier.
+        max_running_time: the maximum time in RUNNING; seven days by default.
+        max_wait_time: the maximum time before RUNNING, at least 1800s; no limit by default.
+        priority: the job's priority, 0 to 1000; jobs with a higher priority start earlier.
     """
 
     max_running_time: Duration | None = None
@@ -241,12 +245,12 @@ class Scheduling(AbstractDocument):
 
     @property
     def max_running_time_s(self) -> float:
-        """Longest time in RUNNING, in seconds."""
+        """The maximum time in RUNNING, in seconds."""
         return DEFAULT_RUNNING_TIME_S if self.max_running_time is None else duration_s(self.max_running_time)
 
     @property
     def max_wait_time_s(self) -> float | None:
-        """Longest time before RUNNING, in seconds; None without a limit."""
+        """The maximum time before RUNNING, in seconds; None for no limit."""
         return None if self.max_wait_time is None else duration_s(self.max_wait_time)
 
     @model_validator(mode="after")
@@ -257,38 +261,38 @@ class Scheduling(AbstractDocument):
 
 @final
 class TrainingInput(AbstractDocument):
-    """What to run, on which machines (``GoogleCloudMlV1__TrainingInput``).
+    """What to run, and on which machines (``GoogleCloudMlV1__TrainingInput``).
 
-    Counts, machine types and accelerators belong to scale tier CUSTOM; other tiers bring their own.
+    Counts, machine types and accelerators are only for scale tier CUSTOM; the other tiers define their own.
 
     Attributes:
-        scale_tier: named makeup of machines.
-        master_type: machine type of the master.
-        worker_type: machine type of the workers.
-        parameter_server_type: machine type of the parameter servers.
-        evaluator_type: machine type of the evaluators.
-        worker_count: how many workers beside the master.
-        parameter_server_count: how many parameter servers.
-        evaluator_count: how many evaluators.
-        master_config: what the master has and runs.
-        worker_config: what each worker has and runs.
-        parameter_server_config: what each parameter server has and runs.
-        evaluator_config: what each evaluator has and runs.
-        package_uris: bucket URLs of the program's packages, at most 100.
+        scale_tier: the named set of machines.
+        master_type: the machine type of the master.
+        worker_type: the machine type of the workers.
+        parameter_server_type: the machine type of the parameter servers.
+        evaluator_type: the machine type of the evaluators.
+        worker_count: the number of workers in addition to the master.
+        parameter_server_count: the number of parameter servers.
+        evaluator_count: the number of evaluators.
+        master_config: the hardware and container of the master.
+        worker_config: the hardware and container of each worker.
+        parameter_server_config: the hardware and container of each parameter server.
+        evaluator_config: the hardware and container of each evaluator.
+        package_uris: the bucket URLs of the program's packages, at most 100.
         python_module: the module to run.
         args: the program's arguments.
         hyperparameters: a search over hyperparameters.
-        region: whose prices apply.
-        job_dir: bucket URL for results, handed on as ``--job-dir``.
-        runtime_version: AI Platform's runtime version.
-        python_version: Python's version, such as "3.11".
+        region: the region whose prices apply.
+        job_dir: the bucket URL for results, passed to the program as ``--job-dir``.
+        runtime_version: the runtime version of AI Platform.
+        python_version: the Python version, such as "3.11".
         encryption_config: a customer-managed key.
-        scheduling: when, and for how long at most.
+        scheduling: when the job runs, and for how long at most.
         network: the network to peer with.
         service_account: the account to run as.
-        use_chief_in_tf_config: whether ``TF_CONFIG`` says chief rather than master.
+        use_chief_in_tf_config: whether ``TF_CONFIG`` calls the first replica chief rather than master.
         enable_web_access: whether to open interactive shells.
-        lockstep: what the contract has no place for.
+        lockstep: Lockstep's own extensions of the contract.
     """
 
     scale_tier: ScaleTier = ScaleTier.BASIC
@@ -325,7 +329,7 @@ class TrainingInput(AbstractDocument):
         return self
 
     def shown(self) -> TrainingInput:
-        """Returns it as whoever may look at the job sees it: of its webhooks' URLs the places alone."""
+        """Returns the input as readers of the job may see it: only the scheme and host of its webhooks' URLs."""
         hooks = tuple(hook.shown() for hook in self.lockstep.webhooks)
         return self.model_copy(update={"lockstep": self.lockstep.model_copy(update={"webhooks": hooks})})
 
@@ -342,15 +346,15 @@ class TrainingInput(AbstractDocument):
 
 
 def running_python_version() -> str:
-    """The Python that programs run on, as the contract writes a version: "3.11"."""
+    """Returns the version of the Python that programs run on, in the contract's form: "3.11"."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def unsupported(training_input: TrainingInput) -> list[str]:
-    """Names what a job asks for and this version cannot honour, each with the reason; the caller refuses the job.
+    """Lists what a job asks for and this version cannot honour, each with the reason; the caller rejects the job.
 
     Args:
-        training_input: what the job asks for.
+        training_input: the training input of the job.
 
     Returns:
         Lines such as ``"trainingInput.encryptionConfig: buckets keep their own encryption; remove it"``.
@@ -374,10 +378,10 @@ def unsupported(training_input: TrainingInput) -> list[str]:
 
 
 def ignored(training_input: TrainingInput) -> list[str]:
-    """Names what a job asks for and this version leaves undone, each with the reason; the caller says it and goes on.
+    """Lists what a job asks for and this version ignores, each with the reason; the caller shows it and continues.
 
     Args:
-        training_input: what the job asks for.
+        training_input: the training input of the job.
 
     Returns:
         Lines such as ``"trainingInput.runtimeVersion: 2.4 is ignored; ..."``.
@@ -388,11 +392,11 @@ def ignored(training_input: TrainingInput) -> list[str]:
 
 
 def renamed(line: str, *, names: Mapping[str, str]) -> str:
-    """Returns a line of `unsupported` or `ignored`, or a field's name, with the name that its reader gave the field.
+    """Returns a line of `unsupported` or `ignored`, or a field's name, with the name that the reader knows it by.
 
     Args:
-        line: a field's name, alone or before ": " and more.
-        names: the readers' names by the training input's.
+        line: a field's name, alone or followed by ": " and more text.
+        names: the readers' names of fields, by their names in the training input.
     """
     field, separator, rest = line.partition(": ")
     return f"{names.get(field, field)}{separator}{rest}"

@@ -1,1 +1,1 @@
-"""Filters of lists."""
+"""Parses and applies the filters of lists."""

@@ -1,15 +1,15 @@
-"""The filters of lists of jobs and operations, such as ``jobId:rnn* AND state:FAILED``, read with Lark.
+"""Parses the filters of lists of jobs and operations, such as ``jobId:rnn* AND state:FAILED``, with Lark.
 
-A filter is comparisons joined by AND (or a space), OR, NOT (or a minus) and parentheses; NOT binds closest, then AND,
-then OR. A comparison is a field of the contract's JSON, an operator and a value:
+A filter consists of comparisons, joined by AND (or a space), OR, NOT (or a minus) and parentheses. NOT binds most
+tightly, then AND, then OR. A comparison is a field of the contract's JSON, an operator and a value:
 
-- ``field:text``: the text occurs in the field, in any case; ``field:text*``: the field starts with it; ``field:*``: it
-  is set; each of a list where it holds for one of its items;
-- ``field=text``, ``field!=text``: it is equal, or starts with the text before a ``*`` at the end;
-- ``field<value`` and ``<=``, ``>``, ``>=``: times (such as ``createTime``) and numbers in order.
+- ``field:text``: the field contains the text, ignoring case. ``field:text*``: the field starts with the text.
+  ``field:*``: the field is set. For a list, the comparison is true if it is true for any item.
+- ``field=text``, ``field!=text``: the field is equal to the text, or starts with the text before a final ``*``.
+- ``field<value``, and ``<=``, ``>``, ``>=``: the order of times (such as ``createTime``) and numbers.
 
-Fields of messages and labels are reached by dots: ``labels.owner``, ``trainingInput.scaleTier``. In double quotes a
-value may have spaces, and ``*`` is an ordinary character. No part of a filter becomes a regular expression.
+Dots select the fields of messages and labels: ``labels.owner``, ``trainingInput.scaleTier``. In double quotes, a value
+    may contain spaces, and ``*`` is an ordinary character. No part of a filter becomes a regular expression.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 }
 
 _DOCUMENTS: Final = ("labels", "trainingInput")
-"""Fields at the top of a job that are kept in the JSON that the job shows."""
+"""The top-level fields of a job that the database stores as JSON, as the job shows it."""
 _PLAIN: Final = re.compile(r"[ !#-\[\]-~]+")
-"""Characters that JSON writes as they are."""
+"""The characters that JSON writes unescaped."""
 
 _TIME_STEP_S: Final = 0.01
-"""More than what is lost of a time where a resource shows it."""
+"""More than the rounding of a time when a resource shows it, in seconds."""
 
 _Resource = Mapping[str, object]
 _Program = tuple[Callable[[_Resource], bool] | Join, ...]
@@ -75,7 +75,7 @@ class _Comparison:
     sign: str
     word: str
     is_whole: bool
-    """Whether the word is all of what the field is compared with, and not what it begins with."""
+    """Whether the field is compared with the whole word, rather than with a prefix."""
 
     def __call__(self, resource: _Resource) -> bool:
         value: object = resource
@@ -87,11 +87,11 @@ class _Comparison:
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Listed:
-    """What a filter may say of one kind of resource.
+    """The fields that a filter may use for one kind of resource.
 
     Attributes:
-        fields: where a field's path may begin.
-        times: those of them that are times.
+        fields: the allowed beginnings of a field's path.
+        times: the fields that are times.
     """
 
     fields: tuple[str, ...]
@@ -131,20 +131,21 @@ _OPERATIONS: Final = _Listed(fields=OPERATION_FIELDS, times=_OPERATION_TIMES)
 
 
 def parse_filter(text: str) -> Predicate[_Resource]:
-    """Reads the filter of a list of jobs; an empty one holds for every job.
+    """Parses the filter of a list of jobs; an empty filter matches every job.
 
     Raises:
-        InvalidInputError: it does not follow the grammar, names a field that a job has not, or orders what has none.
+        InvalidInputError: If the filter does not follow the grammar, names an unknown field, or orders values that have
+            no order.
     """
     return read_filter(text, parser=_parser(_JOBS), example="jobId:rnn*")
 
 
 def parse_operation_filter(text: str) -> Predicate[_Resource]:
-    """Reads the filter of a list of operations; an empty one holds for every operation.
+    """Parses the filter of a list of operations; an empty filter matches every operation.
 
     Raises:
-        InvalidInputError: it does not follow the grammar, names a field that an operation has not, or orders what has
-            none.
+        InvalidInputError: If the filter does not follow the grammar, names an unknown field, or orders values that have
+            no order.
     """
     return read_filter(text, parser=_parser(_OPERATIONS), example="done:false")
 
@@ -152,19 +153,20 @@ def parse_operation_filter(text: str) -> Predicate[_Resource]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class JobBounds:
-    """What is true of every job that a filter holds for, of what a database can look for.
+    """The conditions that every job that a filter matches fulfils, as far as a database can search for them.
 
-    The filter has the last word: it need not hold for every job within its bounds.
+    A job within these bounds need not match: the filter itself decides.
 
     Attributes:
-        job_id: its name; None where that is open.
-        states: the states that such a job may be in.
-        labels: labels that it has, with their values.
-        since_s: it was not created before this time, in seconds since 1970 UTC.
-        until_s: nor after this one.
-        texts: of labels and the training input, texts that stand in the field's JSON, in upper or lower case; unless it
-            has escaped characters in it, of which some, such as the Kelvin sign, are plain letters in another case.
-        fields: the fields, at the top of a job, that the filter looks at.
+        job_id: the job's name; None if any name is possible.
+        states: the states that the job may be in.
+        labels: the labels that the job has, with their values.
+        since_s: the earliest creation time, in seconds since 1970 UTC.
+        until_s: the latest creation time, in seconds since 1970 UTC.
+        texts: texts that the JSON of ``labels`` or ``trainingInput`` contains, ignoring case, by field. This need not
+            hold for JSON with escaped characters: some of these, such as the Kelvin sign, are ASCII letters in another
+            case.
+        fields: the top-level fields of a job that the filter uses.
     """
 
     job_id: str | None = None
@@ -177,10 +179,10 @@ class JobBounds:
 
 
 def bounds_of(predicate: Predicate[_Resource]) -> JobBounds:
-    """Returns the bounds of a filter that `parse_filter` read."""
+    """Returns the bounds of a filter that `parse_filter` returned."""
     comparisons = [step for step in predicate.program if isinstance(step, _Comparison)]
     needed = _needed(predicate.program)
-    # What is not printable is in no name and no label, and not every database takes it.
+    # Names and labels have only printable characters, and not every database accepts others.
     equal = [c for c in needed if c.sign == "=" and c.is_whole and c.word.isprintable()]
     labelled = [c for c in equal if c.path[0] == "labels" and len(c.path) == 2]
     times = [
@@ -202,7 +204,7 @@ def bounds_of(predicate: Predicate[_Resource]) -> JobBounds:
 
 
 def _texts(needed: Iterable[_Comparison]) -> dict[str, frozenset[str]]:
-    """Returns, by field, the longest text of each word that JSON writes as it is, in lower case."""
+    """Returns by field, for each word, the longest part that JSON writes unescaped, in lower case."""
     found: dict[str, frozenset[str]] = {}
     for comparison in needed:
         name = comparison.path[0]
@@ -215,7 +217,7 @@ def _texts(needed: Iterable[_Comparison]) -> dict[str, frozenset[str]]:
 
 
 def _needed(program: _Program) -> list[_Comparison]:
-    """Returns comparisons each of which has to hold where the filter does: those that nothing but AND joins."""
+    """Returns the comparisons that are true whenever the filter is: those that only AND joins."""
     results: list[list[_Comparison]] = []
     for step in program:
         if isinstance(step, Join):
@@ -228,8 +230,8 @@ def _needed(program: _Program) -> list[_Comparison]:
 
 
 def _may_hold(program: _Program, *, state: JobState) -> bool:
-    """Whether a filter may hold for a job in a state, whatever else is true of the job."""
-    results: list[bool | None] = []  # None: it depends on what else is true
+    """Returns whether a filter may match a job in a state, whatever its other fields are."""
+    results: list[bool | None] = []  # None: depends on other fields
     for step in program:
         if isinstance(step, Join):
             last = results[-step.count :]
@@ -284,7 +286,7 @@ def _member(value: object, key: str) -> object:
 
 
 def _read_word(value: Token) -> tuple[str, bool]:
-    """Returns a value without its quotes, and whether it is but the beginning of what it stands for."""
+    """Returns a value without its quotes, and whether it is a prefix."""
     if value.type == "QUOTED":
         return value[1:-1], False
     return str(value), value.endswith("*")
@@ -370,7 +372,7 @@ def _time_test(sign: str, value: Token, word: str) -> _Test:
 
     def test(found: object) -> bool:
         time = _time(_text(found))
-        # What has not started has no start time: it is not equal to any.
+        # A job that has not started has no start time: it is equal to none.
         return sign == "!=" if time is None else compare(time, limit)
 
     return test

@@ -1,4 +1,7 @@
-"""What the filters of jobs and of log entries share: a predicate in postfix order, and how a text becomes one."""
+"""Defines what the filters of jobs and of log entries share: the predicate, and parsing a text into one.
+
+A predicate is a program in postfix order.
+"""
 
 from __future__ import annotations
 
@@ -20,31 +23,36 @@ Item = TypeVar("Item")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Join:
-    """Replaces the last `count` results by one: all of them, any of them, or (of one) its opposite."""
+    """Replaces the last `count` results by one: whether all are true, whether any is, or the opposite of a single one.
+
+    Attributes:
+        kind: "all", "any" or "not".
+        count: the number of results to replace.
+    """
 
     kind: str
     count: int
 
 
 Steps = list[Any]
-"""Tests (or, while a filter is being read, what becomes one) and joins, in postfix order."""
+"""Tests (or, during parsing, tokens that become tests) and joins, in postfix order."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Predicate(Generic[Item]):
-    """A filter that has been read: call it with an item.
+    """A parsed filter: call it with an item.
 
     Attributes:
-        text: the filter's own text.
-        program: the filter in postfix order, so that applying it needs no recursion however deep it is nested.
+        text: the filter's text.
+        program: the filter in postfix order, so that evaluating deeply nested filters needs no recursion.
     """
 
     text: str
     program: tuple[Callable[[Item], bool] | Join, ...]
 
     def __call__(self, item: Item) -> bool:
-        """Whether the filter holds for the item."""
+        """Returns whether the filter matches the item."""
         results: list[bool] = []
         for step in self.program:
             if not isinstance(step, Join):
@@ -57,30 +65,30 @@ class Predicate(Generic[Item]):
 
 
 class AbstractFilterCompiler(Transformer[Token, Steps]):
-    """Builds the postfix program bottom-up, while the parser reduces the rules that its methods are named for."""
+    """Builds the postfix program bottom-up, while the parser reduces the grammar's rules. Methods bear their names."""
 
     def start(self, items: list[Steps]) -> Steps:
-        """The whole filter, which may be empty."""
+        """Returns the steps of the whole filter, which may be empty."""
         return items[0] if items else []
 
     def any_of(self, items: list[Steps]) -> Steps:
-        """Terms joined by OR."""
+        """Returns the steps of terms joined by OR."""
         return _joined("any", items)
 
     def all_of(self, items: list[Steps]) -> Steps:
-        """Terms joined by AND, or by nothing."""
+        """Returns the steps of terms joined by AND, or by nothing."""
         return _joined("all", items)
 
     def negation(self, items: list[Steps]) -> Steps:
-        """A term after NOT or a minus."""
+        """Returns the steps of a term after NOT or a minus."""
         return [*items[0], Join(kind="not", count=1)]
 
     @abstractmethod
     def comparison(self, items: list[Any]) -> Steps:
-        """A field, an operator and a value. Pure.
+        """Returns the steps of a comparison: a field, an operator and a value. Pure.
 
         Raises:
-            InvalidInputError: there is no such field, or it does not take the operator or the value.
+            InvalidInputError: If there is no such field, or if it does not support the operator or the value.
         """
 
 
@@ -90,26 +98,26 @@ def _joined(kind: str, items: list[Steps]) -> Steps:
 
 
 def read_filter(text: str, *, parser: Lark, example: str) -> Predicate[Any]:
-    """Reads a filter; an empty one holds for everything.
+    """Parses a filter; an empty filter matches everything.
 
     Args:
-        text: the filter.
-        parser: its grammar, with an `AbstractFilterCompiler` inside.
-        example: a comparison, for those whose filter is not understood.
+        text: the filter's text.
+        parser: the parser of the grammar, with an `AbstractFilterCompiler` as its transformer.
+        example: an example of a comparison, for error messages.
 
     Raises:
-        InvalidInputError: it is too long, does not follow the grammar, or its compiler refused it.
+        InvalidInputError: If the filter is too long or does not follow the grammar, or if its compiler rejects it.
     """
     if len(text) > MAX_FILTER_LENGTH:
         raise InvalidInputError(
             "filter is too long", received=f"{len(text)} characters", allowed=f"{MAX_FILTER_LENGTH} characters"
         )
     try:
-        # Lark's types name a tree; with a transformer inside, what its start rule built comes back. They leave the
-        # text's own type open, hence the ignore.
+        # According to Lark's types, this returns a tree. With a transformer in the parser, it returns what the start
+        # rule's method returned. The types also leave the text's own type open, hence the ignore.
         program = cast("Steps", parser.parse(text))  # pyright: ignore[reportUnknownMemberType]
     except UnexpectedInput as error:
-        # Lark counts columns from 1, and gives -1 for the end of the text.
+        # Lark counts columns from 1, and reports -1 at the end of the text.
         at_end = error.column < 1 or getattr(getattr(error, "token", None), "type", "") == "$END"
         column = len(text) + 1 if at_end else (error.pos_in_stream or 0) + 1
         raise InvalidInputError(
@@ -121,7 +129,7 @@ def read_filter(text: str, *, parser: Lark, example: str) -> Predicate[Any]:
 
 
 def refused(token: Token, *, allowed: str | tuple[str, ...] | None, action: str | None = None) -> InvalidInputError:
-    """Returns the error of a word of a filter that is not allowed where it stands."""
+    """Builds the error of a word that is not allowed at its place in a filter."""
     return InvalidInputError(
         f"filter: column {(token.start_pos or 0) + 1}", received=str(token), allowed=allowed, action=action
     )

@@ -1,6 +1,7 @@
-"""Logs as pure data and decisions: severities, which lines are one entry, entries.
+"""Handles logs as pure data and decisions: severities, grouping of lines into entries, and the entries.
 
-Their filter is `lockstep.jobs.logs.filters`, which brings a parser with it that a runner does not need.
+The filter of logs is not imported here, because it needs a parser that a runner does without: see
+`lockstep.jobs.logs.filters`.
 """
 
 from lockstep.jobs.logs.entries import LogEntry, StoredEntry, decode_entry, encode_entry

@@ -1,4 +1,4 @@
-"""A log's entries: as segments hold them, and as Cloud Logging's ``LogEntry``."""
+"""Defines the entries of a log, as segments store them and as Cloud Logging's ``LogEntry``."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, Final, cast, final
 from lockstep.jobs.logs.severities import Severity
 
 RESOURCE_TYPE: Final = "ml_job"
-"""What AI Platform Training's log entries name as the type of their resource."""
+"""The resource type of AI Platform Training's log entries."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredEntry:
-    """An entry as a segment holds it: one line of JSON.
+    """An entry as a segment stores it: one line of JSON.
 
     Attributes:
-        seq: its number in the log of its replica and attempt, from 0 without gaps.
-        time_s: when its first line was read, seconds since 1970 UTC.
+        seq: the entry's number in the log of its replica and attempt, from 0 without gaps.
+        time_s: the time when its first line was read, in seconds since 1970 UTC.
         stream: ``stdout`` or ``stderr``.
-        severity: its severity.
-        text: its line or, with line feeds between them, its lines.
+        severity: the severity of the entry.
+        text: the line, or the lines joined by line feeds.
     """
 
     seq: int
@@ -37,13 +37,13 @@ _ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def encode_entry(*, seq: int, time_s: float, stream: str, severity: Severity, text: str) -> bytes:
-    """Returns an entry as a line of a segment; the arguments are `StoredEntry`'s."""
+    """Returns an entry as a line of a segment; the arguments are those of `StoredEntry`."""
     document = {"seq": seq, "time_s": time_s, "stream": stream, "severity": severity.name, "text": text}
     return _ENCODER.encode(document).encode() + b"\n"
 
 
 def decode_entry(line: bytes) -> StoredEntry | None:
-    """Reads a line of a segment; returns None if it is none."""
+    """Parses a line of a segment; returns None if the line is not an entry."""
     try:
         document = cast("dict[str, Any]", json.loads(line.decode()))
         return StoredEntry(
@@ -63,11 +63,11 @@ class LogEntry:
     """An entry of a job's log.
 
     Attributes:
-        project: the job's project.
+        project: the name of the job's project.
         job: the job's name.
         replica: the replica's name, such as ``worker-replica-1``.
-        attempt: which start of the gang, from 0.
-        stored: what the replica's log holds.
+        attempt: the number of the attempt, from 0.
+        stored: the entry in the replica's log.
     """
 
     project: str
@@ -78,17 +78,17 @@ class LogEntry:
 
     @property
     def insert_id(self) -> str:
-        """What names the entry in its job for ever."""
+        """The permanent id of the entry, unique within its job."""
         return f"{self.attempt:03d}.{self.replica}.{self.stored.seq:012d}"
 
     @property
     def timestamp(self) -> str:
-        """Its time by RFC 3339, in UTC, to the microsecond."""
+        """The entry's time as in RFC 3339, in UTC, to the microsecond."""
         time = datetime.fromtimestamp(self.stored.time_s, tz=UTC)
         return time.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
     def to_json(self) -> dict[str, Any]:
-        """Returns it as Cloud Logging's ``LogEntry``."""
+        """Returns the entry as Cloud Logging's ``LogEntry``."""
         return {
             "insertId": self.insert_id,
             "timestamp": self.timestamp,

@@ -1,19 +1,21 @@
-"""The filter of a log, in Cloud Logging's query language, read with Lark into a predicate.
+"""Parses the filter of a log, in Cloud Logging's query language, with Lark into a predicate.
 
-A filter is comparisons and words joined by NOT (or a minus), OR and AND (or nothing). As in Cloud Logging, NOT binds
-closest, then OR, then AND: ``"a" OR NOT "b" AND NOT "c" OR "d"`` is ``("a" OR (NOT "b")) AND ((NOT "c") OR "d")``. In
-the filter of a job list AND binds closer than OR, as the contract has it there.
+A filter consists of comparisons and words, joined by NOT (or a minus), OR and AND (or nothing). As in Cloud Logging,
+NOT binds most tightly, then OR, then AND: ``"a" OR NOT "b" AND NOT "c" OR "d"`` is ``("a" OR (NOT "b")) AND ((NOT "c")
+OR "d")``. In the filter of a list of jobs, AND binds more tightly than OR, as the contract defines it.
 
-- ``field=value``, ``!=``, ``<``, ``<=``, ``>``, ``>=``: severities and times by their order, attempts by their number,
-  and text by its letters, in any case.
-- ``field:text``: the text occurs in the field, in any case; ``field:*``: the field is there.
-- ``field=~"pattern"``, ``!~``: a regular expression by RE2 occurs in the field, in its own case.
-- ``field:("a" OR "b")``: field and operator apply to each value.
-- A value alone occurs in the entry's text, severity or labels, in any case.
+- ``field=value``, ``!=``, ``<``, ``<=``, ``>``, ``>=``: compares severities and times by their order, attempts by their
+  number, and text by its characters, ignoring case.
+- ``field:text``: the field contains the text, ignoring case. ``field:*``: the field exists.
+- ``field=~"pattern"``, ``!~``: the field contains (or does not contain) a match of an RE2 regular expression, which
+  respects case.
+- ``field:("a" OR "b")``: the field and the operator apply to each value.
+- A value without a field: the entry's text, severity or labels contain it, ignoring case.
 
-A label that an entry has not makes every comparison false, ``!=`` too, and NOT of it true. Comments are ``-- to the end
-of the line``. The language is described at https://cloud.google.com/logging/docs/view/logging-query-language; what is
-not here (functions, fields of ``jsonPayload`` and ``httpRequest``) is refused by its name.
+If an entry does not have a label, every comparison of the label is false, even ``!=``, and NOT of it is true. ``--``
+begins a comment, which ends with the line. The language is described at
+https://cloud.google.com/logging/docs/view/logging-query-language. Parts that are not supported (functions, fields of
+``jsonPayload`` and ``httpRequest``) are rejected by name.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ _TEXTS: Final[Mapping[str, Callable[[LogEntry], str]]] = {
     "labels.stream": lambda entry: entry.stored.stream,
 }
 LOG_FIELDS: Final = tuple(_TEXTS)
-"""The fields of an entry that a filter can ask for; other ``labels`` are not there in any entry."""
+"""The fields that a filter can use; no entry has ``labels`` other than these."""
 
 _ESCAPE: Final = re.compile(r'\\(?:u([0-9A-Fa-f]{4})|x([0-9A-Fa-f]{2})|(["\\nrt]))')
 _ESCAPED: Final = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
@@ -95,17 +97,17 @@ _ATTEMPT: Final = re.compile(r"[0-9]{1,9}")
 
 
 def parse_log_filter(text: str) -> Predicate[LogEntry]:
-    """Reads a filter; an empty one holds for every entry.
+    """Parses the filter of a log; an empty filter matches every entry.
 
     Raises:
-        InvalidInputError: it does not follow the grammar, names a field that entries have not, or compares one with
-            what it cannot be.
+        InvalidInputError: If the filter does not follow the grammar, names an unknown field, or compares a field with
+            an impossible value.
     """
     return read_filter(text, parser=_parser(), example='severity>=ERROR or textPayload:"loss"')
 
 
 def quoted(text: str) -> str:
-    """Returns a text as a value of a filter."""
+    """Returns a text as a quoted value of a filter."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
@@ -137,7 +139,7 @@ def _parser() -> Lark:
 
 
 def _folded(text: str) -> str:
-    """Returns a text without its letters' case and look, by which texts are compared."""
+    """Returns a text in the form for comparisons, without differences of case or of Unicode compatibility."""
     if text.isascii():
         return text.lower()
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
@@ -157,7 +159,7 @@ def _searched(entry: LogEntry) -> tuple[str, ...]:
 
 
 def _unquoted(token: Token, *, pattern: bool = False) -> str:
-    """Returns a value's text; in a pattern all but an escaped quotation mark is left to the pattern's own language."""
+    """Returns a value's text. In a pattern, only escaped quotation marks are unescaped: RE2 handles the rest."""
     if token.type != "QUOTED":
         return str(token)
     inner = token[1:-1]

@@ -1,8 +1,8 @@
-"""Which lines of a stream are one entry: a traceback, a Python warning, the stacks of a crash, each with all its lines.
+"""Groups the lines of a stream into entries: a traceback, a Python warning or the stacks of a crash is one entry.
 
-A line is read when it comes, without waiting for the next one: it begins an entry or belongs to the one of the line
-before. So nothing is held back, and whoever keeps the entries may end one at any time; what comes after is then an
-entry of the same severity.
+Each line is classified as it arrives, without waiting for the next one: it begins an entry, or continues the entry of
+    the line before. No line is therefore held back. Whoever stores the entries may end an entry at any time; the lines
+    that follow then form an entry of the same severity.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Final, final
 from lockstep.jobs.logs.severities import Severity, is_python_warning, severity_named, severity_of
 
 PAUSE_S: Final = 1.0
-"""After such a pause a line belongs to nothing before it."""
+"""The pause in seconds after which a line never continues an earlier entry."""
 
 MESSAGE_LINES: Final = 40
-"""How many lines of an exception's message are taken for such, besides the first."""
+"""The maximum number of lines of an exception's message, in addition to the first."""
 
 _PREFIX_CHARS: Final = 200
 
@@ -26,7 +26,7 @@ _HEADER: Final = "Traceback (most recent call last):"
 _BEGINNINGS: Final = ("Exception in thread ", "Exception ignored in", "Process ", '  File "')
 _BEGINNING: Final = re.compile(
     r"Exception in thread .*:$|Exception ignored in.*:|Process [\w-]*(?:Process|Worker)-\d+(?::\d+)*:$"
-    r'|  File ".+", line \d+$'  # of a SyntaxError, which has no other head
+    r'|  File ".+", line \d+$'  # of a SyntaxError, which has no other first line
 )
 _CHAINS: Final = (
     "During handling of the above exception, another exception occurred:",
@@ -45,12 +45,12 @@ _EXCEPTION: Final = re.compile(r"([A-Za-z_][\w.<>]*)(?:: |:?$)")
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """What a line is.
+    """The classification of a line.
 
     Attributes:
-        severity: of its entry.
-        continues: whether it belongs to the entry of the line before it in its stream.
-        open: whether the next line may belong to its entry too.
+        severity: the severity of the line's entry.
+        continues: whether the line continues the entry of the line before it in its stream.
+        open: whether the next line may continue the entry.
     """
 
     severity: Severity = Severity.DEFAULT
@@ -59,7 +59,7 @@ class Reading:
 
 
 PLAIN: Final = Reading()
-"""A line that says nothing and is an entry of its own."""
+"""An ordinary line: an entry of its own, without an indicated severity."""
 
 _ALONE: Final = {severity: Reading(severity=severity) for severity in Severity}
 _BEGINS: Final = Reading(severity=Severity.ERROR, open=True)
@@ -76,22 +76,22 @@ class _State(Enum):
     """A line has announced a traceback."""
     FRAMES = auto()
     GROUP = auto()
-    """An exception group, whose lines have bars before them."""
+    """Inside an exception group, whose lines have bars before them."""
     MESSAGE = auto()
-    """The exception has been named; its message may go on, and another traceback follow."""
+    """The line with the exception's name was read; its message may continue, and another traceback may follow."""
     FATAL = auto()
-    """Python says where its threads were when it was ended."""
+    """Inside the stacks of the threads, which Python prints on a fatal error."""
     WARNED = auto()
-    """A Python warning has been read; its source line may follow."""
+    """A Python warning was read; its source line may follow."""
 
 
 @final
 class EntryGrouper:
-    """Reads the lines of one stream in their order.
+    """Classifies the lines of one stream, in order.
 
     Args:
-        whole_messages: whether unmarked lines right after a traceback are lines of its exception's message. So they are
-            on standard error; on standard output the program may simply go on.
+        whole_messages: whether unmarked lines right after a traceback belong to its exception's message. On standard
+            error they do; on standard output, they may be unrelated output of the program.
     """
 
     def __init__(self, *, whole_messages: bool) -> None:
@@ -103,11 +103,11 @@ class EntryGrouper:
         self._chained = False
 
     def take(self, line: str, *, now_s: float) -> Reading:
-        """Returns what the next line is.
+        """Classifies the next line.
 
         Args:
-            line: the line without its line feed.
-            now_s: a monotonic clock's seconds.
+            line: the line, without its line feed.
+            now_s: the time of a monotonic clock, in seconds.
         """
         if self._state is not _State.OUTSIDE:
             late = now_s - self._time_s > PAUSE_S
@@ -145,7 +145,7 @@ class EntryGrouper:
         self._state = _State.GROUP if group else _State.FRAMES
 
     def _inside(self, line: str) -> Reading | None:
-        """Returns what a line is within what was begun, None where it does not belong there."""
+        """Classifies a line inside an unfinished entry; returns None if the line does not belong to it."""
         if self._state is _State.WARNED:
             self._state = _State.OUTSIDE
             return _WARNS_AT if line.startswith("  ") else None

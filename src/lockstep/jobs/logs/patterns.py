@@ -1,4 +1,4 @@
-"""Regular expressions by RE2, as Cloud Logging has them: no pattern takes longer than linear time in the text."""
+"""Compiles regular expressions with RE2, as Cloud Logging does: matching takes time linear in the text's length."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any, Final
 from lockstep.errors import InvalidInputError
 
 MEMORY_BYTES: Final = 1024 * 1024
-"""What one pattern may take while it is applied; beyond it RE2 is slower, still in linear time."""
+"""The memory limit of one pattern while it is matched. Beyond it, RE2 is slower, but still linear."""
 
 
 def compile_pattern(pattern: str) -> Callable[[str], bool]:
-    """Returns a function that says whether a pattern occurs in a text, in the text's own case.
+    """Returns a function that tells whether a text contains a match of a pattern, respecting case.
 
     Raises:
-        InvalidInputError: RE2 does not take the pattern.
+        InvalidInputError: If RE2 rejects the pattern.
     """
-    # RE2 has no types. Imported here: it would add 10 ms to the start of every command, and few filters have patterns.
+    # re2 has no types. It is imported here because the import would add 10 ms to the start of every command, and few
+    # filters have patterns.
     import re2  # pyright: ignore
 
     library: Any = re2

@@ -1,8 +1,8 @@
-"""Severities by Cloud Logging's names, and which one a line of output says that it has.
+"""Defines severities by Cloud Logging's names, and detects the severity of a line of output.
 
-Read are the forms of Python's logging and warnings, absl and glog, XLA's C++ lines, JSON lines, and a level's word in
-brackets, bars or before a colon. What says nothing has DEFAULT, whichever stream it came from: much that is written to
-standard error is no error.
+It recognizes the formats of Python's logging and warnings, absl and glog, XLA's C++ lines, JSON lines, and a level in
+brackets, between bars or before a colon. Any other line has DEFAULT, whichever stream it came from: much of what is
+written to standard error is not an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, cast, final
 
 @final
 class Severity(IntEnum):
-    """How severe an entry is: Cloud Logging's ``LogSeverity``, with its numbers."""
+    """The severity of an entry: Cloud Logging's ``LogSeverity``, with its numbers."""
 
     DEFAULT = 0
     DEBUG = 100
@@ -46,10 +46,10 @@ _BY_LETTER: Final = {
     "F": Severity.CRITICAL,
 }
 _HEAD_CHARS: Final = 120
-"""Where in a line its severity may stand."""
+"""The number of characters at the beginning of a line that are searched for its severity."""
 
 _PATH_CHARS: Final = 500
-"""Where in a line of a Python warning, which begins with a path, its category may stand."""
+"""The number of characters of a Python warning, which begins with a path, that are searched for its category."""
 
 _WORD: Final = "TRACE|DEBUG|VERBOSE|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|ALERT|EMERGENCY"
 _TIME: Final = r"(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d[^\s\]]*"
@@ -68,18 +68,18 @@ _JSON_KEYS: Final = ("severity", "level", "levelname", "lvl")
 
 
 def severity_named(name: str) -> Severity | None:
-    """Returns the severity of a name in any case, such as ``warning`` or ``WARN``; None for what is no name of one."""
+    """Returns the severity with a name, ignoring case, such as ``warning`` or ``WARN``; None for an unknown name."""
     return _BY_NAME.get(name.upper())
 
 
 def is_python_warning(line: str) -> bool:
-    """Whether a line is the first of a Python warning: ``train.py:3: UserWarning: ...``."""
+    """Returns whether a line is the first line of a Python warning, such as ``train.py:3: UserWarning: ...``."""
     head = line[:_PATH_CHARS]
     return "Warning: " in head and _WARNING.match(head) is not None
 
 
 def severity_of(line: str) -> Severity:
-    """Returns the severity that a line of output says, DEFAULT where it says none. Takes microseconds.
+    """Returns the severity that a line of output indicates; DEFAULT if it indicates none. Takes microseconds.
 
     Args:
         line: one line, without its line feed.
@@ -117,7 +117,7 @@ def _word_in(head: str, first: str) -> re.Match[str] | None:
 
 
 def _of_json(line: str) -> Severity:
-    """Reads a line of structured logging, such as ``{"severity": "ERROR", "message": "..."}``."""
+    """Returns the severity of a structured log line, such as ``{"severity": "ERROR", "message": "..."}``."""
     if not line.rstrip().endswith("}"):
         return Severity.DEFAULT
     try:
@@ -128,7 +128,8 @@ def _of_json(line: str) -> Severity:
         value = document.get(key)
         if isinstance(value, str) and (severity := severity_named(value)) is not None:
             return severity
-        # Numbers of other keys mean one thing to Python's logging and another to others; Cloud Logging's are clear.
+        # Under other keys, numbers mean one thing to Python's logging and another to others. Cloud Logging's are
+        # unambiguous.
         if key == "severity" and type(value) is int and value in Severity.__members__.values():
             return Severity(value)
     return Severity.DEFAULT

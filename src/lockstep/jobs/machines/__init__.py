@@ -1,1 +1,1 @@
-"""Machine types, accelerators and scale tiers, with their list prices."""
+"""Provides machine types, accelerators and scale tiers, with their list prices."""

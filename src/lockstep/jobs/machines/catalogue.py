@@ -1,8 +1,8 @@
-"""The machine catalogue: machine types, accelerators, scale tiers, and their list prices.
+"""Defines the machine catalogue: machine types, accelerators, scale tiers, and their list prices.
 
-A price is exact (`fractions.Fraction`) until somebody rounds it, and is None where none was published: what has no
-price is unpriced, never free. The catalogue itself is the packaged ``machines.yaml``, which says where each price
-comes from.
+A price is exact (`fractions.Fraction`) until somebody rounds it. It is None if no price was published: a machine
+without a price is unpriced, never free. The data is the packaged ``machines.yaml``, which names the source of each
+price.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT_PRICE_REGION: Final = "americas"
 
 
 def _read_price(value: object) -> object:
-    # Quoted in the file, so that no float comes between the list and the bill.
+    # Quoted in the file, so that the price never becomes a float between the list and the bill.
     return Decimal(value) if isinstance(value, str) else value
 
 
@@ -34,32 +34,32 @@ Price = Annotated[Decimal, BeforeValidator(_read_price), Field(strict=True, ge=0
 
 
 class AbstractEntry(BaseModel):
-    """An entry of the catalogue: frozen, unknown keys refused."""
+    """An entry of the catalogue: frozen; unknown keys are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @final
 class Source(StrEnum):
-    """Where a price comes from."""
+    """The source of a price."""
 
     PUBLISHED = "published"
-    """The published list."""
+    """The published price list."""
     DERIVED = "derived"
-    """What is left of a published sum after its other parts."""
+    """A published sum minus its other parts."""
     UNITS = "units"
-    """A published figure in ML units."""
+    """A published number of ML units."""
     CLOUD_TPU = "cloud_tpu"
-    """The price list of Cloud TPU, whose prices have the host in them."""
+    """The price list of Cloud TPU, whose prices include the host."""
     CLOUD_STORAGE = "cloud_storage"
     """The price page of Cloud Storage."""
     OPERATOR = "operator"
-    """The operator's own prices, in whatever region: see `lockstep.jobs.billing.prices`."""
+    """The operator's own prices, which apply in every region: see `lockstep.jobs.billing.prices`."""
 
 
 @final
 class Category(StrEnum):
-    """The contract's kinds of machine types; the first two do not mix in one job."""
+    """The contract's categories of machine types; a job cannot mix the first two."""
 
     COMPUTE_ENGINE = "compute_engine"
     LEGACY = "legacy"
@@ -68,13 +68,14 @@ class Category(StrEnum):
 
 @final
 class Accelerator(AbstractEntry):
-    """An accelerator.
+    """A type of accelerator.
 
     Attributes:
-        counts: how many of it one replica may have.
-        usd_per_hour: list price of `priced_count` of it in the Americas, None without a published one.
-        priced_count: how many of it the price is for.
-        source: where the price comes from.
+        counts: the numbers of accelerators that one replica may have.
+        usd_per_hour: the list price of `priced_count` accelerators in the Americas, in US dollars per hour; None
+            without a published price.
+        priced_count: the number of accelerators that the price is for.
+        source: the source of the price.
     """
 
     counts: tuple[int, ...]
@@ -88,12 +89,13 @@ class MachineType(AbstractEntry):
     """A machine type.
 
     Attributes:
-        vcpus: virtual processors.
-        memory_gib: memory in GiB.
-        category: its kind.
-        accelerators: those that come with it: at most one type, by count.
-        usd_per_hour: list price in the Americas without accelerators asked for, None without a published one.
-        source: where the price comes from.
+        vcpus: the number of virtual CPUs.
+        memory_gib: the memory, in GiB.
+        category: the contract's category.
+        accelerators: the number of built-in accelerators, by type; at most one type.
+        usd_per_hour: the list price in the Americas, in US dollars per hour, without accelerators that the job asks
+            for; None without a published price.
+        source: the source of the price.
     """
 
     vcpus: int
@@ -105,23 +107,23 @@ class MachineType(AbstractEntry):
 
     @property
     def memory_mib(self) -> int:
-        """Its memory in whole MiB."""
+        """The memory, in whole MiB."""
         return int(self.memory_gib * 1024)
 
     @property
     def built_in(self) -> AcceleratorConfig | None:
-        """The accelerators that come with it."""
+        """The built-in accelerators; None if there are none."""
         return next((AcceleratorConfig(type=kind, count=n) for kind, n in self.accelerators.items()), None)
 
 
 @final
 class TierMember(AbstractEntry):
-    """One role's share of a scale tier.
+    """The replicas of one role in a scale tier.
 
     Attributes:
-        machine_type: name of the machine type.
-        count: how many replicas.
-        accelerator: what each has.
+        machine_type: the name of the machine type.
+        count: the number of replicas.
+        accelerator: the accelerators of each replica.
     """
 
     machine_type: str
@@ -131,11 +133,12 @@ class TierMember(AbstractEntry):
 
 @final
 class PriceList(AbstractEntry):
-    """A published list of prices.
+    """A published price list.
 
     Attributes:
-        name: what it is called, with the day or the place that it is of.
-        regions: price regions that its prices hold in; those of ML units hold wherever a unit has a price.
+        name: the list's name, with its date or location.
+        regions: the price regions in which the list's prices apply. Prices in ML units apply wherever a unit has a
+            price.
     """
 
     name: str
@@ -144,11 +147,11 @@ class PriceList(AbstractEntry):
 
 @final
 class StorageEntry(AbstractEntry):
-    """A kind of bucket.
+    """The price of storage in one kind of bucket.
 
     Attributes:
-        usd_per_gib_month: price of a GiB that is kept for a month.
-        source: where the price comes from.
+        usd_per_gib_month: the price of a GiB month, in US dollars.
+        source: the source of the price.
     """
 
     usd_per_gib_month: Price
@@ -158,11 +161,11 @@ class StorageEntry(AbstractEntry):
 @final
 @dataclass(frozen=True, kw_only=True)
 class StoragePrice:
-    """What it costs to keep something.
+    """The price of storage in a bucket.
 
     Attributes:
-        usd_per_gib_month: US dollars for a GiB over a month.
-        source: where the price is from, in words.
+        usd_per_gib_month: the price of a GiB month, in US dollars.
+        source: the name of the price list.
     """
 
     usd_per_gib_month: Fraction
@@ -174,14 +177,14 @@ class Catalogue(AbstractEntry):
     """All machine types, accelerators and scale tiers, with their prices.
 
     Attributes:
-        version: version of the catalogue's form.
-        price_lists: the lists that prices are from, in words, by the sources that stand for them.
-        ml_unit_usd_per_hour: what one ML unit costs for an hour, by price region.
-        region_prefixes: prefixes of region names by price region.
-        accelerators: by name.
-        machine_types: by name.
-        scale_tiers: makeup by tier, each by role.
-        storage: what is kept in buckets, by the scheme of their URLs; one without an entry is unpriced.
+        version: the version of the catalogue's format.
+        price_lists: the price lists, by their sources.
+        ml_unit_usd_per_hour: the price of one ML unit in US dollars per hour, by price region.
+        region_prefixes: the prefixes of region names, by price region.
+        accelerators: the accelerators, by type.
+        machine_types: the machine types, by name.
+        scale_tiers: the replicas of each scale tier, by role.
+        storage: the prices of storage, by URL scheme of the bucket; a scheme without an entry is unpriced.
     """
 
     version: Literal[1]
@@ -209,14 +212,14 @@ class Catalogue(AbstractEntry):
         return self
 
     def machine_type(self, name: str, *, what: str = "machine type") -> MachineType:
-        """Returns a machine type.
+        """Returns the machine type with a given name.
 
         Args:
-            name: its name.
-            what: what to call it in the error: the field that named it.
+            name: the name of the machine type.
+            what: the name of the field in error messages.
 
         Raises:
-            ConfigError: there is none of this name.
+            ConfigError: If there is no machine type with this name.
         """
         found = self.machine_types.get(name)
         if found is None:
@@ -228,11 +231,11 @@ class Catalogue(AbstractEntry):
         """Returns the price region that a region belongs to: "americas", "europe" or "asia".
 
         Args:
-            region: a region's name such as ``us-central1``; None stands for the Americas.
-            what: what to call it in the error: the field that named it.
+            region: the region's name, such as ``us-central1``; None means the Americas.
+            what: the name of the field in error messages.
 
         Raises:
-            ConfigError: no published price region has it.
+            ConfigError: If no published price region contains the region.
         """
         found = self._price_region(region)
         if found is not None:
@@ -241,7 +244,7 @@ class Catalogue(AbstractEntry):
         raise ConfigError(what, received=region, allowed=known)
 
     def has_region(self, region: str | None) -> bool:
-        """Says whether a published price region has a region; None stands for the Americas."""
+        """Returns whether a published price region contains a region; None means the Americas."""
         return self._price_region(region) is not None
 
     def _price_region(self, region: str | None) -> str | None:
@@ -251,40 +254,40 @@ class Catalogue(AbstractEntry):
         return next(found, None)
 
     def ml_unit_usd(self, region: str | None) -> Fraction:
-        """Returns what one ML unit costs for an hour in a region, in US dollars.
+        """Returns the price of one ML unit in a region, in US dollars per hour.
 
         Raises:
-            ConfigError: no published price region has it.
+            ConfigError: If no published price region contains the region.
         """
         return self.ml_unit_usd_in(self.price_region(region))
 
     def ml_unit_usd_in(self, price_region: str) -> Fraction:
-        """Returns what one ML unit costs for an hour in a price region, in US dollars.
+        """Returns the price of one ML unit in a price region, in US dollars per hour.
 
         Args:
-            price_region: one that `price_region` returned.
+            price_region: a price region that `price_region` returned.
         """
         return Fraction(self.ml_unit_usd_per_hour[price_region])
 
     def units_per_hour(
         self, machine_type: str, *, accelerator: AcceleratorConfig | None, region: str | None = None
     ) -> Fraction | None:
-        """Returns the ML units that one replica consumes in an hour, exactly; None where a part has no price there.
+        """Returns the exact ML units that a replica consumes per hour; None if a part of it has no price in the region.
 
         Args:
-            machine_type: name of its machine type.
-            accelerator: what it has, those that come with the machine type included.
-            region: where it is; None stands for the Americas.
+            machine_type: the name of the replica's machine type.
+            accelerator: the replica's accelerators, including those that are built into the machine type.
+            region: the replica's region; None means the Americas.
 
         Raises:
-            ConfigError: there is no machine type of this name, or no price region has the region.
+            ConfigError: If there is no machine type with this name, or if no price region contains the region.
         """
         price_region = self.price_region(region)
         units = Fraction(0)
         for entry, count in self._priced_parts(machine_type, accelerator):
             if entry is None or entry.usd_per_hour is None or entry.source is None:
                 return None
-            if entry.source is Source.OPERATOR:  # what is paid there; lists say what is paid in the Americas
+            if entry.source is Source.OPERATOR:  # the price there; lists have the price in the Americas
                 units += Fraction(entry.usd_per_hour) * count / self.ml_unit_usd_in(price_region)
                 continue
             if price_region not in self.price_lists[entry.source].regions:
@@ -295,32 +298,32 @@ class Catalogue(AbstractEntry):
     def usd_per_hour(
         self, machine_type: str, *, accelerator: AcceleratorConfig | None, region: str | None = None
     ) -> Fraction | None:
-        """Returns what one replica costs in an hour, in US dollars; None where a part has no price there.
+        """Returns the price of one replica in US dollars per hour; None if a part of it has no price in the region.
 
-        Args and errors are those of `units_per_hour`.
+        The arguments and errors are those of `units_per_hour`.
         """
         units = self.units_per_hour(machine_type, accelerator=accelerator, region=region)
         return None if units is None else units * self.ml_unit_usd(region)
 
     def price_list_names(self, machine_type: str, *, accelerator: AcceleratorConfig | None) -> tuple[str, ...]:
-        """Returns the names of the lists that a replica's price is from.
+        """Returns the names of the price lists behind a replica's price.
 
         Args:
-            machine_type: name of its machine type.
-            accelerator: what it has, those that come with the machine type included.
+            machine_type: the name of the replica's machine type.
+            accelerator: the replica's accelerators, including those that are built into the machine type.
 
         Raises:
-            ConfigError: there is no machine type of this name.
+            ConfigError: If there is no machine type with this name.
         """
         parts = self._priced_parts(machine_type, accelerator)
         sources = [entry.source for entry, _ in parts if entry is not None and entry.source is not None]
         return tuple(dict.fromkeys(self.price_lists[source].name for source in sources))
 
     def storage_price(self, url: str) -> StoragePrice | None:
-        """Returns what it costs to keep something in a bucket; None where it is unpriced.
+        """Returns the price of storage in a bucket; None if it is unpriced.
 
         Args:
-            url: the bucket.
+            url: the URL of the bucket.
         """
         entry = self.storage.get(url.partition("://")[0] if "://" in url else "file")
         if entry is None:
@@ -337,15 +340,15 @@ class Catalogue(AbstractEntry):
             return [(machine, Fraction(1))]
         entry = self.accelerators.get(accelerator.type)
         accelerators = (entry, Fraction(accelerator.count, 1 if entry is None else entry.priced_count))
-        # The host of a TPU is in the TPU's price.
+        # A TPU's price includes its host.
         return [accelerators] if machine.category is Category.TPU else [(machine, Fraction(1)), accelerators]
 
 
 def parse_catalogue(text: str) -> Catalogue:
-    """Reads a catalogue from its YAML text.
+    """Parses a catalogue from its YAML text.
 
     Raises:
-        ConfigError: it is not YAML, or not a catalogue.
+        ConfigError: If the text is not valid YAML, or not a catalogue.
     """
     source = "machine catalogue"
     return parse_document(Catalogue, document=parse_yaml(text, source=source), source=source)
@@ -355,6 +358,6 @@ def parse_catalogue(text: str) -> Catalogue:
 def load_catalogue() -> Catalogue:
     """Returns the packaged catalogue.
 
-    This reads a file, which nothing else in this room does: the file is part of the code and the same at every call.
+    This is the only function here that reads a file. The file is part of the code, and the same at every call.
     """
     return parse_catalogue(files("lockstep.jobs.machines").joinpath("machines.yaml").read_text("utf-8"))

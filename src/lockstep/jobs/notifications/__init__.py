@@ -1,1 +1,1 @@
-"""Webhooks: which there may be, and what is sent to them. Nothing is sent here."""
+"""Defines webhooks: which ones are allowed, and what is sent to them. Sending happens elsewhere."""

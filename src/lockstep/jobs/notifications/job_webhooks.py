@@ -1,4 +1,4 @@
-"""Webhooks that a job names itself: what may be asked for, and what of it is shown."""
+"""Defines the webhooks that a job itself names: which values are allowed, and what may be shown of them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lockstep.jobs.running.states import JobState
 MAX_JOB_WEBHOOKS: Final = 8
 MAX_URL_LENGTH: Final = 2048
 HIDDEN_PATH: Final = "/***"
-"""Stands where a job that is shown leaves the rest of a URL out."""
+"""Replaces the path and query of a URL when a job is shown."""
 
-# RFC 3986's characters: what parsers read differently (backslashes, blanks, line ends) is in no URL.
+# The characters of RFC 3986. What parsers read differently (backslashes, blanks, line ends) is not allowed in a URL.
 _URL = re.compile(r"[A-Za-z0-9:/?#\[\]@!$&'()*+,;=._~%-]+")
 _SECRET_NAME = re.compile(SECRET_NAME)
 
@@ -28,7 +28,7 @@ def _check_url(value: object) -> object:
 
 
 def _check_secret(value: object) -> object:
-    # Somebody may write the secret itself here: it is not repeated.
+    # Somebody may have written the secret itself here, so no error message repeats it.
     if value is not None and not (isinstance(value, str) and _SECRET_NAME.fullmatch(value)):
         allowed = "a secret's name: 1 to 64 letters, digits, _ and -, starting with a letter"
         raise rule_error(allowed=allowed, is_hidden=True)
@@ -37,12 +37,12 @@ def _check_secret(value: object) -> object:
 
 @final
 class JobWebhook(AbstractDocument):
-    """Somebody whom a job has told of its states.
+    """A webhook of one job, which is notified of the job's state changes.
 
     Attributes:
-        url: where; it may be a secret itself, so it is never shown whole.
-        secret: name of the project's secret that messages are signed with; None for no signature.
-        states: of which states; of all, where it is empty.
+        url: the URL to notify. It may contain a secret, so it is never shown whole.
+        secret: the name of the project's secret that signs the messages; None for no signature.
+        states: the states to notify of; all states if empty.
     """
 
     url: Annotated[str, BeforeValidator(_check_url)] = Field(repr=False)
@@ -51,16 +51,17 @@ class JobWebhook(AbstractDocument):
 
     @property
     def place(self) -> str:
-        """The part of its URL that may be shown."""
+        """The part of the URL that may be shown."""
         return place_of(self.url)
 
     def shown(self) -> JobWebhook:
-        """Returns it as whoever may look at the job sees it."""
+        """Returns the webhook as readers of the job may see it, with only the scheme, host and port of its URL."""
         return self.model_copy(update={"url": f"{self.place}{HIDDEN_PATH}"})
 
 
 def _check_hooks(value: object) -> object:
-    # Before anything else looks at them: errors about a list, or about an entry that is none, repeat what they got.
+    # This runs before all other validation: Pydantic's errors about a value that is not a list, or about an entry that
+    # is not a webhook, would repeat the value.
     entries = list(cast("list[object]", value)) if isinstance(value, list | tuple) else None
     if entries is None or not all(isinstance(entry, dict | JobWebhook) for entry in entries):
         raise rule_error(allowed="a list of webhooks, each with url, and secret and states if need be", is_hidden=True)

@@ -1,4 +1,4 @@
-"""Signs webhooks as Standard Webhooks says, so that its libraries verify them: https://www.standardwebhooks.com."""
+"""Signs webhooks according to Standard Webhooks (https://www.standardwebhooks.com), whose libraries verify them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ MAX_BYTES: Final = 64
 
 
 def parse_key(secret: str, *, what: str) -> bytes:
-    """Returns the key that a secret stands for.
+    """Returns the signing key in a secret.
 
     Args:
-        secret: ``whsec_`` and the key in base64.
-        what: names the secret in errors, which do not repeat it.
+        secret: ``whsec_`` followed by the key in base64.
+        what: the name of the secret in error messages, which do not repeat its value.
 
     Raises:
-        InvalidInputError: it has another form.
+        InvalidInputError: If the secret has another form.
     """
     try:
         key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
@@ -39,13 +39,13 @@ def parse_key(secret: str, *, what: str) -> bytes:
 
 
 def sign(body: bytes, *, message_id: str, timestamp: int, key: bytes) -> str:
-    """Returns the value of the header ``webhook-signature``.
+    """Returns the value of the ``webhook-signature`` header.
 
     Args:
-        body: what is sent.
-        message_id: the header ``webhook-id``.
-        timestamp: the header ``webhook-timestamp``, seconds since 1970 UTC.
-        key: what `parse_key` returned.
+        body: the body of the message.
+        message_id: the value of the ``webhook-id`` header.
+        timestamp: the value of the ``webhook-timestamp`` header, in seconds since 1970 UTC.
+        key: the signing key, as `parse_key` returns it.
     """
     digest = hmac.digest(key, b"%s.%d.%s" % (message_id.encode(), timestamp, body), hashlib.sha256)
     return f"v1,{base64.b64encode(digest).decode()}"

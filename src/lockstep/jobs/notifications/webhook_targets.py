@@ -1,7 +1,7 @@
-"""Where a job's webhooks may lead: a submitter must not have the service call into its operator's own network.
+"""Decides which destinations a job's webhooks may have, so no submitter makes the service call its operator's network.
 
-A name in a URL says nothing: whoever owns it decides what it stands for, and may say something else a moment later. So
-addresses are judged, those that are connected to.
+The host name in a URL proves nothing: its owner decides which address it resolves to, and can change that at any
+    moment. The check is therefore made on the address that the service connects to.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LOOPBACKS: Final = ("127.0.0.1", "::1")
 _GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 _AZURE: Final = IPv4Network("168.63.129.16/32")
-"""What a machine of Azure is told by its host; the address is a public one by its number alone."""
+"""The address at which Azure's host answers its virtual machines. By its number alone, it is a public address."""
 _NEVER_BY_NAME: Final[Sequence[IPv4Network | IPv6Network]] = (
     IPv4Network("0.0.0.0/8"),
-    IPv4Network("169.254.0.0/16"),  # link-local: the metadata services of clouds
-    IPv4Network("100.100.100.200/32"),  # and others of their addresses
+    IPv4Network("169.254.0.0/16"),  # link-local: metadata services of clouds
+    IPv4Network("100.100.100.200/32"),  # another metadata service
     IPv4Network("192.0.0.0/24"),
     _AZURE,
     IPv4Network("224.0.0.0/3"),
@@ -40,28 +40,28 @@ _NEVER_BY_NAME: Final[Sequence[IPv4Network | IPv6Network]] = (
     IPv6Network("fe80::/10"),
     IPv6Network("ff00::/8"),
 )
-"""What no host's name opens: these are asked for as networks."""
+"""Networks that allowing a host name does not open. They have to be allowed as networks."""
 _NOT_PUBLIC: Final[Sequence[IPv4Network | IPv6Network]] = (
     _AZURE,
     IPv4Network("192.0.0.0/24"),
     IPv4Network("192.88.99.0/24"),
     IPv4Network("224.0.0.0/3"),
-    # Ways from IPv6 to any IPv4 address.
+    # Prefixes of IPv6 that lead to arbitrary IPv4 addresses.
     IPv6Network("2001::/23"),
     IPv6Network("2002::/16"),
 )
-"""Beside what Python's table of the IANA's registries says, which differs from version to version."""
+"""Networks that are not public, in addition to Python's table of IANA's registries, which varies with the version."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class WebhookTargets:
-    """Where jobs' webhooks may lead.
+    """The destinations that jobs' webhooks may have, in addition to public addresses.
 
     Attributes:
-        hosts: names that may lead to private addresses and to loopback.
-        networks: networks that any host may be in.
-        is_local: whether the service listens on loopback alone: what http:// to loopback takes.
+        hosts: the names of hosts that may have private and loopback addresses.
+        networks: the networks in which any host is allowed.
+        is_local: whether the service listens on loopback only. Otherwise, http:// to loopback is not allowed.
     """
 
     hosts: frozenset[str] = frozenset()
@@ -69,12 +69,12 @@ class WebhookTargets:
     is_local: bool = True
 
     def allows(self, address: str, *, host: str, is_plain: bool) -> bool:
-        """Whether a message may go to an address.
+        """Returns whether a message may be sent to an address.
 
         Args:
-            address: the address, as the resolver gave it.
-            host: the host that it was found for, as the URL has it.
-            is_plain: whether it would go unencrypted.
+            address: the address, as the resolver returned it.
+            host: the host that resolved to this address, as written in the URL.
+            is_plain: whether the message would be sent unencrypted.
         """
         found = _reached(ipaddress.ip_address(address))
         if is_plain and not (self.is_local and found.is_loopback):
@@ -86,14 +86,17 @@ class WebhookTargets:
         return _is_public(found)
 
     def check(self, url: str, *, what: str) -> None:
-        """Refuses a URL that no message would ever go to. Names are not looked up: that is for when one is sent.
+        """Rejects a URL to which no message would ever be sent.
+
+        Host names are not resolved here: that happens when a message is sent.
 
         Args:
-            url: the URL, which `check_hook_url` has passed.
-            what: the field's name, for errors.
+            url: the URL, which `check_hook_url` has accepted.
+            what: the field's name, for error messages.
 
         Raises:
-            InvalidInputError: it leads nowhere that it may, or is not whole.
+            InvalidInputError: If the URL's destination is not allowed, or if the URL is the shortened form that is
+                shown.
         """
         parts = urlsplit(url)
         if parts.path == HIDDEN_PATH:
@@ -112,10 +115,10 @@ class WebhookTargets:
 
 
 def parse_targets(texts: Iterable[str], *, is_local: bool) -> WebhookTargets:
-    """Reads what an operator allows beside public addresses: hosts' names, addresses, networks.
+    """Parses the destinations that an operator allows in addition to public ones: host names, addresses, networks.
 
     Raises:
-        InvalidInputError: one is none of these.
+        InvalidInputError: If a text is none of these.
     """
     hosts: set[str] = set()
     networks: list[IPv4Network | IPv6Network] = []
@@ -124,7 +127,7 @@ def parse_targets(texts: Iterable[str], *, is_local: bool) -> WebhookTargets:
         try:
             networks.append(ipaddress.ip_network(text))
         except ValueError:
-            # A last part of digits is a misspelt address, not a name.
+            # A name whose last part is a number is a misspelt address.
             if not _HOST.fullmatch(name) or name.rpartition(".")[2].isdecimal():
                 allowed = "a host's name, an address, or a network such as 10.1.0.0/16"
                 raise InvalidInputError(TARGETS_FLAG, received=text, allowed=allowed) from None
@@ -140,7 +143,7 @@ def _written_addresses(host: str) -> tuple[str, ...]:
 
 
 def _reached(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Returns where packets to an address end: some of IPv6 stand for one of IPv4."""
+    """Returns the address that packets really reach: some IPv6 addresses stand for an IPv4 address."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -150,7 +153,7 @@ def _reached(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 
 def _is_in(address: IPv4Address | IPv6Address, networks: Iterable[IPv4Network | IPv6Network]) -> bool:
-    return any(address in network for network in networks)  # one of another version has none of its addresses
+    return any(address in network for network in networks)  # False if their IP versions differ
 
 
 def _is_public(address: IPv4Address | IPv6Address) -> bool:

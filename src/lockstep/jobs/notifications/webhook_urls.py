@@ -1,4 +1,4 @@
-"""The URLs of webhooks: which ones there may be, and what of one may be shown."""
+"""Checks the URLs of webhooks, and returns the part of a URL that may be shown."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from lockstep.jobs.parsing.fields import rule_error
 
 
 def check_hook_url(text: str) -> str:
-    """Returns a URL as it is.
+    """Returns a URL unchanged if a webhook may have it.
 
     Raises:
-        PydanticCustomError: it would send what happens to jobs unencrypted over a network, or has a user name in it.
+        PydanticCustomError: If messages would be sent unencrypted over a network, or if the URL contains a user name.
     """
     try:
         parts = urlsplit(text)
@@ -27,7 +27,7 @@ def check_hook_url(text: str) -> str:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a URL's host is this machine, by what is written there."""
+    """Returns whether a URL's host is this machine, judged by its text alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -35,6 +35,6 @@ def is_loopback_host(host: str) -> bool:
 
 
 def place_of(url: str) -> str:
-    """Returns the part of a URL that may be shown: its path and query may be secrets."""
+    """Returns the part of a URL that may be shown: its scheme, host and port. The path and query may be secrets."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"

@@ -1,4 +1,4 @@
-"""Webhooks: which events each one receives, and what is sent. Nothing is sent here."""
+"""Decides which events each webhook receives, and builds the messages. Sending happens elsewhere."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lockstep.jobs.parsing.rules import parse_document
 from lockstep.jobs.running.states import JobEvent, JobState
 
 ALERT: Final = "budget"
-"""What an alert is called where a change of state has its name."""
+"""The kind of an alert's event, in place of a `JobEvent`."""
 
 GAP_S: Final = 10.0
-"""How long a number that is missing between two events may still come: of a transaction that is not over."""
+"""How long a missing event number may still appear, in seconds: its transaction may not have ended yet."""
 
 MAX_AGE_S: Final = 3 * 86400.0
-"""Events that are older are dropped."""
+"""The maximum age of an event, in seconds; older events are dropped."""
 
 
 def _check_name(text: str) -> str:
@@ -50,15 +50,15 @@ class _WebhookFile(AbstractDocument):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Webhook:
-    """A URL that is notified, and of what.
+    """A URL that is notified, and the events that it is notified of.
 
     Attributes:
-        name: its permanent name: delivery progress is stored under it.
-        url: may be a secret itself, so it is never shown whole.
-        secret_file: file with the secret that messages are signed with; None for no signature.
-        projects: of whose jobs; of all if empty.
-        states: of which states; of all if empty.
-        budgets: whether it is notified of budgets' alerts as well.
+        name: the webhook's permanent name: delivery progress is stored under it.
+        url: the URL to notify. It may contain a secret, so it is never shown whole.
+        secret_file: the file with the secret that signs the messages; None for no signature.
+        projects: the projects whose jobs it is notified of; all projects if empty.
+        states: the states that it is notified of; all states if empty.
+        budgets: whether it is also notified of budget alerts.
     """
 
     name: str
@@ -70,11 +70,11 @@ class Webhook:
 
     @property
     def place(self) -> str:
-        """The part of its URL that may be shown."""
+        """The part of the URL that may be shown."""
         return place_of(self.url)
 
     def wants(self, event: HookEvent) -> bool:
-        """Whether it is notified of an event: only of changes of state, and of alerts."""
+        """Returns whether the webhook is notified of an event; only state changes and alerts qualify."""
         if self.projects and event.project not in self.projects:
             return False
         if event.alert is not None:
@@ -85,19 +85,19 @@ class Webhook:
 @final
 @dataclass(frozen=True, kw_only=True)
 class HookEvent:
-    """One thing that happened to a job, or one alert of a budget.
+    """An event of a job, or an alert of a budget.
 
     Attributes:
-        seq: its number among all events, or among all alerts.
-        time_s: when it was recorded, seconds since 1970 UTC.
-        time: when it happened, as the contract writes a time.
-        project: the project.
+        seq: the event's number among all events, or the alert's among all alerts.
+        time_s: the time when it was recorded, in seconds since 1970 UTC.
+        time: the time when it happened, in the contract's form.
+        project: the name of the project.
         job: the job's name.
-        uid: names the job for ever.
-        kind: what happened, such as ``started``.
-        state: the state after it.
+        uid: the permanent id of the job.
+        kind: the kind of event, such as ``started``.
+        state: the job's state after the event.
         detail: the cause, in words.
-        alert: what is spent of which budget, where it is no job that something happened to.
+        alert: the budget's alert; None for an event of a job.
     """
 
     seq: int
@@ -113,14 +113,14 @@ class HookEvent:
 
 
 def parse_webhooks(document: object, *, source: str) -> dict[str, Webhook]:
-    """Reads the content of a webhook file: ``webhooks`` by name, each with ``url`` and what else there is to say.
+    """Parses the content of a webhook file: ``webhooks`` by name, each with its ``url`` and options.
 
     Args:
-        document: what the YAML parser gave.
-        source: the file's name, for errors; files of secrets lie beside it unless their paths are absolute.
+        document: the value that the YAML parser returned.
+        source: the file's name, for error messages. Relative paths of secret files are relative to its folder.
 
     Raises:
-        ConfigError: it has an unknown key or a wrong type.
+        ConfigError: If the document has an unknown key or a wrong type.
     """
     read = parse_document(_WebhookFile, document=document, source=source)
     folder = Path(source).absolute().parent
@@ -138,7 +138,7 @@ def parse_webhooks(document: object, *, source: str) -> dict[str, Webhook]:
 
 
 def message_of(event: HookEvent) -> bytes:
-    """Returns what is sent of an event: JSON, always the same bytes of one event."""
+    """Returns the message about an event as JSON: always the same bytes for the same event."""
     if event.alert is None:
         own = {"job": event.job, "uid": event.uid, "state": event.state}
     else:
@@ -155,13 +155,13 @@ def message_of(event: HookEvent) -> bytes:
 
 
 def headers_of(event: HookEvent, *, name: str, key: bytes | None, time_s: float) -> Mapping[str, str]:
-    """Returns the headers of an event's message, as Standard Webhooks names them.
+    """Returns the headers of an event's message, as Standard Webhooks defines them.
 
     Args:
         event: the event.
         name: the webhook's name.
-        key: signs the message; None for no signature.
-        time_s: when it is sent, seconds since 1970 UTC.
+        key: the key that signs the message; None for no signature.
+        time_s: the time when the message is sent, in seconds since 1970 UTC.
     """
     message_id = f"{name}-{event.seq}" if event.alert is None else f"{name}-{event.seq}-{ALERT}"
     headers = {
@@ -176,15 +176,15 @@ def headers_of(event: HookEvent, *, name: str, key: bytes | None, time_s: float)
 
 
 def settled(events: Sequence[HookEvent], *, cursor: int, now_s: float) -> Sequence[HookEvent]:
-    """Returns the events up to the first one before which another may still appear.
+    """Returns the events up to the first gap in which another event may still appear.
 
-    Numbers are given when an event is written, and events are seen when their transactions end, which may be in another
-    order. A number that is still missing some seconds later was of a transaction that failed.
+    An event gets its number when it is written, but becomes visible when its transaction ends, and transactions may end
+    in another order. A number that is still missing after `GAP_S` belongs to a transaction that failed.
 
     Args:
-        events: those after the cursor, in the order of their numbers.
-        cursor: the number of the last one that was dealt with.
-        now_s: seconds since 1970 UTC.
+        events: the events after the cursor, ordered by number.
+        cursor: the number of the last event that was handled.
+        now_s: the current time, in seconds since 1970 UTC.
     """
     for position, event in enumerate(events):
         if event.seq != cursor + 1 and now_s - event.time_s < GAP_S:

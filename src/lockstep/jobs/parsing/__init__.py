@@ -1,1 +1,1 @@
-"""From documents to models: scalar types, rules, YAML. The other rooms read their documents with it."""
+"""Parses documents into models: scalar types, rules, YAML. The other subpackages of jobs use it for their documents."""

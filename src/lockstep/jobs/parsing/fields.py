@@ -1,7 +1,8 @@
-"""The scalar types of the contract's JSON, and the base of its documents.
+"""Defines the scalar types of the contract's JSON, and the base class of its documents.
 
-The contract is the public discovery document ``ml.v1.json``, whose JSON follows proto3's mapping: int64 is written as a
-string and read as a string or a number, a duration is text such as ``"3600s"``, and a field at its default is left out.
+The contract is the public discovery document ``ml.v1.json``. Its JSON follows proto3's mapping: an int64 is written as
+a string and read from a string or a number, a duration is a string such as ``"3600s"``, and a field with its default
+value is left out.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from lockstep.topology import (
 )
 
 RULE: Final = "rule"
-"""Type of the errors that this room raises inside Pydantic: ``ctx["allowed"]`` says what is allowed."""
+"""The type of the errors that this package raises inside Pydantic; ``ctx["allowed"]`` says what is allowed."""
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 _DURATION = re.compile(r"([0-9]{1,12})(\.[0-9]{1,9})?s")
@@ -33,13 +34,13 @@ _VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _OWN_VARIABLES: Final = frozenset(
     {TF_CONFIG, CLUSTER_SPEC, MODEL_DIR, CHECKPOINT_DIR, TENSORBOARD_DIR, *FRAMEWORK_VARIABLES}
 )
-"""What tells a program its place in the job and where its results belong; another value would break both."""
+"""The variables that give a program its place in the job and its result folders; another value would break both."""
 _OWN_PREFIX: Final = "LOCKSTEP_"
 _MAX_VARIABLES = 100
 FOREVER_S: Final = 253402300800.0
-"""The end of the year 9999: later times have no form in the contract."""
+"""The end of the year 9999, in seconds since 1970 UTC; the contract cannot express later times."""
 SECRET_NAME: Final = "[a-zA-Z][a-zA-Z0-9_-]{0,63}"  # noqa: S105 - a name's form, not a secret
-"""A secret's name, as a regular expression."""
+"""The regular expression of a secret's name."""
 _SECRET_NAME = re.compile(SECRET_NAME)
 _DOLLARS = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
 _JOB_ID = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,127}")
@@ -48,10 +49,10 @@ _MAX_LABEL_LENGTH = 63
 
 
 class AbstractDocument(BaseModel):
-    """A message of the contract: frozen, camelCase in JSON, unknown keys refused.
+    """A message of the contract: frozen, with camelCase keys in JSON; unknown keys are rejected.
 
-    In Python its fields are set by their snake_case names; documents from outside are read by their camelCase names
-    alone (`lockstep.jobs.input.documents.parse_training_input`, `parse_job`).
+    Python code sets the fields by their snake_case names. Documents from outside are read by their camelCase keys only
+    (`lockstep.jobs.parsing.rules.parse_document`).
     """
 
     model_config = ConfigDict(
@@ -63,16 +64,16 @@ class AbstractDocument(BaseModel):
     )
 
     def to_json(self) -> dict[str, object]:
-        """Returns the contract's JSON: camelCase, int64 as strings, fields at their defaults left out."""
+        """Returns the contract's JSON: camelCase keys, int64 as strings, and no fields with default values."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
 
 def rule_error(*, allowed: str, is_hidden: bool = False) -> PydanticCustomError:
-    """Builds the error of a value that breaks a rule; the parser words it.
+    """Builds the error of a value that breaks a rule; the parser builds the message from it.
 
     Args:
-        allowed: what is allowed instead.
-        is_hidden: whether the value may be a secret, which no error repeats.
+        allowed: the description of what is allowed instead.
+        is_hidden: whether the value may be a secret, which must not appear in an error message.
     """
     return PydanticCustomError(RULE, "allowed: {allowed}", {"allowed": allowed, "hidden": is_hidden})
 
@@ -80,7 +81,7 @@ def rule_error(*, allowed: str, is_hidden: bool = False) -> PydanticCustomError:
 def _read_int(value: object) -> object:
     if isinstance(value, str) and _WHOLE_NUMBER.fullmatch(value):
         return int(value)
-    # A bool is an int to Python, and Pydantic would take 2.0: neither is a whole number to a reader of the file.
+    # In Python a bool is an int, and Pydantic would accept 2.0. Readers of the file see neither as a whole number.
     if isinstance(value, bool) or not isinstance(value, int):
         raise rule_error(allowed="a whole number")
     if abs(value) >= 2**63:
@@ -95,7 +96,7 @@ def _read_double(value: object) -> object:
 
 
 def _read_dollars(value: object) -> object:
-    # In quotes, so that no float comes between the file and the bill.
+    # Quoted in the file, so that the amount never becomes a float between the file and the bill.
     if not (isinstance(value, str) and _DOLLARS.fullmatch(value)):
         raise rule_error(allowed='US dollars in quotes, such as "0.3800"')
     return Decimal(value)
@@ -136,10 +137,11 @@ def _check_labels(value: object) -> object:
 
 
 def check_variables(value: object) -> object:
-    """Returns environment variables by name as they are.
+    """Returns environment variables unchanged if their names are valid.
 
     Raises:
-        PydanticCustomError: a name is not one, or is Lockstep's own; there are more than the successor allows.
+        PydanticCustomError: If a name is invalid or is one that Lockstep itself sets, or if there are more variables
+            than Vertex AI allows.
     """
     if not isinstance(value, dict):
         raise rule_error(allowed="pairs of a name and a text value")
@@ -154,10 +156,10 @@ def check_variables(value: object) -> object:
 
 
 def allowed_variables(name: object) -> str | None:
-    """Returns what names are allowed where this is no name that a job may give to an environment variable; else None.
+    """Describes which names are allowed if a job may not set an environment variable of this name; else returns None.
 
     Args:
-        name: the name.
+        name: the variable's name.
     """
     if not (isinstance(name, str) and _VARIABLE.fullmatch(name)):
         return "names of letters, digits and underscores that do not begin with a digit"
@@ -167,12 +169,12 @@ def allowed_variables(name: object) -> str | None:
 
 
 def duration_s(text: str) -> float:
-    """Returns the seconds of a duration such as ``"3600s"`` or ``"1.5s"``, as the contract writes one."""
+    """Returns the seconds of a duration in the contract's form, such as ``"3600s"`` or ``"1.5s"``."""
     return float(text.removesuffix("s"))
 
 
 Text = StrictStr
-"""Text; numbers are refused, since YAML reads an unquoted 3.10 as 3.1."""
+"""Text; numbers are rejected, since YAML reads an unquoted 3.10 as 3.1."""
 
 Flag = StrictBool
 """true or false."""
@@ -187,10 +189,10 @@ Double = Annotated[float, BeforeValidator(_read_double)]
 """A finite number."""
 
 Dollars = Annotated[Decimal, BeforeValidator(_read_dollars)]
-"""US dollars, exactly: a decimal, written in quotes."""
+"""An exact amount of US dollars: a decimal number, written in quotes."""
 
 Duration = Annotated[str, BeforeValidator(_check_duration)]
-"""Seconds as text: ``"3600s"``, with up to nine fractional digits."""
+"""A number of seconds as text: ``"3600s"``, with up to nine fractional digits."""
 
 JobId = Annotated[StrictStr, AfterValidator(_check_job_id)]
 """A job's name: letters, digits and underscores, starting with a letter, at most 128."""
@@ -206,4 +208,4 @@ SecretName = Annotated[StrictStr, AfterValidator(_check_secret_name)]
 """A secret's name."""
 
 Labels = Annotated[dict[str, str], BeforeValidator(_check_labels)]
-"""Labels of a resource by key, by Google Cloud's rules."""
+"""The labels of a resource by key, according to Google Cloud's rules."""

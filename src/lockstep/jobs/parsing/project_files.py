@@ -1,4 +1,4 @@
-"""Files in which an operator says something of projects, such as their quotas."""
+"""Parses files in which an operator configures each project, such as quotas."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class _ProjectFile(AbstractDocument, Generic[Entry]):
 
 
 def parse_projects(kind: type[Entry], *, document: object, source: str) -> dict[str, Entry]:
-    """Reads the content of such a file: ``projects`` by name.
+    """Parses the content of a project file: entries by project name, under ``projects``.
 
     Args:
-        kind: what it says of each.
-        document: what the YAML parser gave.
-        source: the file's name, for errors.
+        kind: the model of one project's entry.
+        document: the value that the YAML parser returned.
+        source: the file's name, for error messages.
 
     Raises:
-        ConfigError: it has an unknown key or a wrong type.
+        ConfigError: If the document has an unknown key or a wrong type.
     """
     return parse_document(_ProjectFile[kind], document=document, source=source).projects

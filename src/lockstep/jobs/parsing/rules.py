@@ -1,4 +1,4 @@
-"""From a document to a model, and from what Pydantic found wrong to one line that a person can act on."""
+"""Parses documents into models, and turns Pydantic's validation errors into one-line messages a person can act on."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _ALLOWED_BY_TYPE: Final = {
 @final
 @dataclass(frozen=True, kw_only=True)
 class Violation:
-    """A rule between fields that a document breaks.
+    """A rule about several fields that a document breaks.
 
     Attributes:
-        path: keys and indices from the model to the field, in the document's own spelling.
-        allowed: what is allowed there.
-        received: the value, None where the field is missing.
+        path: the keys and indices from the model to the field, spelled as in the document.
+        allowed: the description of what is allowed there.
+        received: the value; None if the field is missing.
     """
 
     path: tuple[str | int, ...]
@@ -46,10 +46,10 @@ class Violation:
 
 
 def raise_violations(violations: Iterable[Violation]) -> None:
-    """Raises what a Pydantic validator has to raise when there is any violation.
+    """Raises all violations in one error that Pydantic accepts from a validator; does nothing if there are none.
 
     Raises:
-        PydanticCustomError: there is one; it carries all of them.
+        PydanticCustomError: If there is a violation. The error carries all of them.
     """
     found = list(violations)
     if found:
@@ -57,15 +57,15 @@ def raise_violations(violations: Iterable[Violation]) -> None:
 
 
 def parse_document(model: type[Model], *, document: object, source: str) -> Model:
-    """Reads a document (what a YAML or JSON parser gave) into a model, by its camelCase keys.
+    """Parses a document, as a YAML or JSON parser returned it, into a model, by its camelCase keys.
 
     Args:
-        model: the class to read it into.
-        document: the parsed document; None, an empty file, reads as no keys.
-        source: what to call it in errors: a file's name, or "request".
+        model: the class of the result.
+        document: the parsed document; None (an empty file) means no keys.
+        source: the name of the document in error messages: a file's name, or "request".
 
     Raises:
-        ConfigError: it does not fit. The message names the first problem and counts the others.
+        ConfigError: If the document does not fit the model. The message names the first problem and counts the others.
     """
     content: object = {} if document is None else document
     if not isinstance(content, dict):
@@ -74,7 +74,7 @@ def parse_document(model: type[Model], *, document: object, source: str) -> Mode
         return model.model_validate(content, by_alias=True, by_name=False)
     except ValidationError as error:
         problems = [problem for details in error.errors(include_url=False) for problem in _problems(details, model)]
-        # A rule between fields tells less than the field that is wrong in itself; Pydantic checks in that order.
+        # A wrong field says more than a broken rule about several fields. Pydantic checks in that order.
         first = problems[0]
         others = f"(and {len(problems) - 1} more)" if len(problems) > 1 else None
         actions = " ".join(part for part in (first.action, others) if part)
@@ -153,7 +153,7 @@ def _aliases(model: type[BaseModel] | None) -> list[str]:
 
 
 def _annotation(model: type[BaseModel], path: tuple[str | int, ...]) -> object:
-    """Follows keys and indices through nested models; the type found there, or `_MISSING`."""
+    """Returns the type that keys and indices lead to through nested models; `_MISSING` if they lead nowhere."""
     kind: object = model
     for part in path:
         if isinstance(part, int):
@@ -166,7 +166,7 @@ def _annotation(model: type[BaseModel], path: tuple[str | int, ...]) -> object:
 
 
 def _members(kind: object) -> list[object]:
-    """The alternatives of ``X | None``; the type itself otherwise."""
+    """Returns the alternatives of ``X | None``; for any other type, the type itself."""
     return list(get_args(kind)) if get_origin(kind) in (Union, UnionType) else [kind]
 
 

@@ -1,4 +1,4 @@
-"""YAML as people write it: read safely, and a key that is given twice is refused rather than the first one dropped."""
+"""Reads YAML safely, and rejects a key that is given twice; PyYAML would silently drop the first one."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from lockstep.errors import ConfigError, MissingInputError
 
 @final
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """PyYAML's safe loader, for mappings without doubled keys."""
+    """PyYAML's safe loader; rejects mappings with duplicate keys."""
 
 
 def parse_yaml(text: str, *, source: str) -> Any:
-    """Returns what a YAML document says; an empty one says no keys.
+    """Parses a YAML document; an empty document gives an empty dictionary.
 
     Args:
-        text: the document.
-        source: what to call it in errors.
+        text: the document's text.
+        source: the name of the document in error messages.
 
     Raises:
-        ConfigError: it is not YAML, or has a key twice.
+        ConfigError: If the text is not valid YAML, or has a key twice.
     """
     loader: _UniqueKeyLoader | None = None
     try:
@@ -37,7 +37,7 @@ def parse_yaml(text: str, *, source: str) -> Any:
         raise ConfigError(f"{source} is not YAML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{source} is nested too deeply") from None
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:  # of PyYAML's own constructors
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:  # by PyYAML's constructors
         raise ConfigError(f"{source} has a value that is not what it looks like: {error}") from None
     finally:
         if loader is not None:
@@ -46,15 +46,15 @@ def parse_yaml(text: str, *, source: str) -> Any:
 
 
 def read_yaml(path: Path, *, flag: str) -> Any:
-    """Returns what a YAML file that a flag names says.
+    """Reads and parses the YAML file that a command-line flag names.
 
     Args:
-        path: the file.
-        flag: the flag, for errors.
+        path: the path of the file.
+        flag: the flag, for error messages.
 
     Raises:
-        MissingInputError: it is not there, or cannot be read.
-        ConfigError: it is not YAML, or has a key twice.
+        MissingInputError: If the file does not exist or cannot be read.
+        ConfigError: If the file is not valid YAML, or has a key twice.
     """
     try:
         text = path.read_text()

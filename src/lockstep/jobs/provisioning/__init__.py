@@ -1,4 +1,4 @@
-"""Machines that come and go: what a cluster may have, the ledger of what it had, and what is done next. Pure."""
+"""Manages machines that come and go: the cluster's definition, the ledger, and the next decisions. Pure functions."""
 
 from lockstep.jobs.provisioning.decisions import Ask, Change, Mark, Plan, Sighting, StockOut, plan, stock_outs
 from lockstep.jobs.provisioning.definition import ClusterDefinition, NodeType, Provider, parse_cluster

@@ -1,6 +1,6 @@
-"""What is done next about a cluster's machines.
+"""Decides what to do next about a cluster's machines.
 
-It is decided from the ledger, from what the provider and the engine show, and from which slots jobs hold.
+The decisions follow from the ledger, from what the provider and the engine report, and from the slots that jobs hold.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from lockstep.jobs.provisioning.ledger import SEEN_S, NodeRecord, NodeState
 @final
 @dataclass(frozen=True, kw_only=True)
 class Sighting:
-    """What was seen of the outside at one moment.
+    """What the provider and the engine reported at one moment.
 
     Attributes:
-        time_s: when the look at the provider began, seconds since 1970 UTC.
-        machines: names of the machines that the provider has for this cluster.
-        joined: names of the nodes that are on the engine; None where the engine did not answer.
-        refused: of the machines that the provider refused since the last look, its reason by name.
-        words: of the machines that are not up yet, why, where the provider says it, by name.
-        asking: machines about which the provider had not answered yet, whether there is room for them.
+        time_s: the time when the query of the provider began, in seconds since 1970 UTC.
+        machines: the names of the machines that the provider has for this cluster.
+        joined: the names of the nodes that have joined the engine; None if the engine did not answer.
+        refused: the provider's reasons, by name, for the machines that it refused since the last query.
+        words: the provider's explanations, by name, for machines that are not up yet, if it gives any.
+        asking: the names of the machines for which the provider has not said yet whether it has room.
     """
 
     time_s: float
@@ -39,12 +39,12 @@ class Sighting:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """A node to ask for.
+    """A node to request.
 
     Attributes:
-        slot: the slot that it fills.
-        node_type: its type.
-        asked_for: the job that waits for it, if one does.
+        slot: the slot that the node fills.
+        node_type: the node's type.
+        asked_for: the uid of the job that waits for the node; None if no job does.
     """
 
     slot: str
@@ -55,11 +55,11 @@ class Ask:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """Columns of a node's record to set.
+    """Fields to set in a node's record.
 
     Attributes:
-        name: the node.
-        changes: values by the record's fields.
+        name: the name of the node.
+        changes: the new values, by the names of the record's fields.
     """
 
     name: str
@@ -72,12 +72,12 @@ Change = Ask | Mark
 @final
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be recorded, and what follows from the record.
+    """The changes to record in the ledger, and the machines to remove.
 
     Attributes:
-        asks: nodes to ask for.
-        marks: changes of those that are there.
-        strays: machines of this cluster that the ledger does not know, or knows to be gone: to be removed.
+        asks: the nodes to request.
+        marks: the changes to nodes that are in the ledger.
+        strays: the machines of this cluster to remove: those that the ledger does not have, or records as down.
     """
 
     asks: tuple[Ask, ...] = ()
@@ -88,11 +88,11 @@ class Plan:
 @final
 @dataclass(frozen=True, kw_only=True)
 class StockOut:
-    """A node type that could not be had of late.
+    """A node type that was recently unavailable.
 
     Attributes:
-        until_s: when it is tried again, seconds since 1970 UTC.
-        reason: why it could not be had, as the provider said.
+        until_s: the time from which it is requested again, in seconds since 1970 UTC.
+        reason: why it was unavailable, as the provider said.
     """
 
     until_s: float
@@ -100,12 +100,12 @@ class StockOut:
 
 
 def stock_outs(nodes: Sequence[NodeRecord], *, definition: ClusterDefinition, now_s: float) -> dict[str, StockOut]:
-    """Returns the node types that could not be had of late, and are not asked for yet.
+    """Returns the node types that were recently unavailable and are not requested again yet.
 
     Args:
-        nodes: the ledger.
-        definition: the cluster.
-        now_s: seconds since 1970 UTC.
+        nodes: the records of the ledger.
+        definition: the cluster's definition.
+        now_s: the current time, in seconds since 1970 UTC.
     """
     found: dict[str, StockOut] = {}
     for node in nodes:
@@ -125,17 +125,17 @@ def plan(
     sighting: Sighting,
     now_s: float,
 ) -> Plan:
-    """Decides what is done next.
+    """Decides what to do next about the cluster's machines.
 
-    The look at the provider has to be older than the reading of the ledger: a machine is recorded before it is asked
-    for, so that one which is not in the ledger then is a stray.
+    The sighting has to be older than the reading of the ledger. A machine is recorded before it is requested, so a
+    machine that the ledger does not have is a stray.
 
     Args:
-        nodes: the records of all nodes that are not down, and of those that failed of late.
-        definition: the cluster.
-        held: the slots that jobs hold, each with the job's uid.
-        sighting: what was seen of the outside.
-        now_s: seconds since 1970 UTC.
+        nodes: the records of all nodes that are not down, and of those that failed recently.
+        definition: the cluster's definition.
+        held: the slots that jobs hold, each with the uid of its job.
+        sighting: what the provider and the engine reported.
+        now_s: the current time, in seconds since 1970 UTC.
     """
     active = [node for node in nodes if node.state is not NodeState.DOWN]
     kept = frozenset(definition.kept_slots())
@@ -163,7 +163,7 @@ def plan(
 def _changes(
     node: NodeRecord, *, definition: ClusterDefinition, sighting: Sighting, now_s: float
 ) -> dict[str, float | str | None]:
-    """Returns what was seen of one node that is not down."""
+    """Returns the changes to the record of a node that is not down, according to the sighting."""
     is_there = node.name in sighting.machines
     seen: dict[str, float | str | None] = {}
     if is_there and (node.seen_time_s is None or sighting.time_s - node.seen_time_s >= SEEN_S):
@@ -199,7 +199,7 @@ def _changes(
 
 
 def _between(seen_s: float, now_s: float) -> str:
-    """Says when a machine went which is billed up to the first; "" where that is known."""
+    """Returns the period in which a machine went, which is billed until its start; "" if the time is known."""
     if seen_s == now_s:
         return ""
     seen, now = (datetime.fromtimestamp(time_s, tz=UTC).isoformat(timespec="seconds") for time_s in (seen_s, now_s))
@@ -213,7 +213,7 @@ def _failed(reason: str, *, now_s: float) -> dict[str, float | str | None]:
 def _idle_changes(
     node: NodeRecord, *, definition: ClusterDefinition, is_kept: bool, is_held: bool, now_s: float
 ) -> dict[str, float | str | None]:
-    """Returns what follows from whether a job has a node."""
+    """Returns the changes to a node's record that follow from whether a job holds it."""
     if is_held:
         return {} if node.idle_time_s is None else {"idle_time_s": None}
     if node.idle_time_s is None and node.ready_time_s is not None:

@@ -1,4 +1,4 @@
-"""``cluster.yaml``: where machines come from, which types of them there are, and how many of each."""
+"""Defines ``cluster.yaml``: the provider of machines, the node types, and the number of nodes of each."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from lockstep.jobs.parsing.rules import Violation, parse_document, raise_violati
 from lockstep.jobs.scheduling import NodeSpec
 
 MAX_NODES: Final = 10_000
-"""The most nodes of one cluster."""
+"""The maximum number of nodes of one cluster."""
 
 PRICE_DECIMALS: Final = 6
-"""To how many decimals a list's price of an hour is rounded, half up; an operator's own is taken as it is."""
+"""The decimals to which a list price per hour is rounded, half up; an operator's own price is not rounded."""
 
 _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,18}[a-z0-9])?")
 
 
 @final
 class Provider(StrEnum):
-    """Where machines come from."""
+    """The source of machines."""
 
     LOCAL = "local"
-    """Processes of this machine that stand for machines: simulated, nothing is owed."""
+    """Processes of this machine that represent machines: simulated, at no cost."""
     GCP = "gcp"
     """Google Cloud."""
     AWS = "aws"
@@ -56,11 +56,11 @@ Name = Annotated[str, BeforeValidator(_check_name)]
 @final
 @dataclass(frozen=True, kw_only=True)
 class NodePrice:
-    """What a node costs.
+    """The price of a node.
 
     Attributes:
-        usd_per_hour: US dollars an hour, as a decimal; None where nobody says what.
-        source: who says so.
+        usd_per_hour: the price in US dollars per hour, as a decimal number; None if it is unpriced.
+        source: the source of the price.
     """
 
     usd_per_hour: str | None = None
@@ -72,15 +72,15 @@ class NodeType(AbstractDocument):
     """One type of node that a cluster may have.
 
     Attributes:
-        machine_type: the contract's name of the machine, which says how many vCPUs and how much memory it has.
-        accelerator_config: its accelerators; those that come with the machine type if left out.
-        min_nodes: how many are kept, even if nobody uses them.
-        max_nodes: how many there may be.
-        spot: whether the provider may take one back at any time, for a lower price.
-        region: where they are; None where it does not matter.
-        usd_per_hour: what one costs the operator in an hour; the list price if left out, which a spot node
-            does not have.
-        node_config: what the provider needs to know beside, in its own words.
+        machine_type: the contract's name of the machine type, which determines vCPUs and memory.
+        accelerator_config: the accelerators; if left out, those that are built into the machine type.
+        min_nodes: the number of nodes that are kept even if no job uses them.
+        max_nodes: the maximum number of nodes.
+        spot: whether the provider may take a node back at any time, for a lower price.
+        region: the region of the nodes; None if it does not matter.
+        usd_per_hour: the operator's own price of a node in US dollars per hour. If left out, the list price applies,
+            which spot nodes do not have.
+        node_config: further settings for the provider, in the provider's own form.
     """
 
     machine_type: Text
@@ -101,18 +101,18 @@ class NodeType(AbstractDocument):
         return self
 
     def accelerator(self, catalogue: Catalogue) -> AcceleratorConfig | None:
-        """Returns its accelerators, those that come with the machine type included.
+        """Returns the accelerators, including those that are built into the machine type.
 
         Raises:
-            ConfigError: there is no such machine type.
+            ConfigError: If there is no such machine type.
         """
         return self.accelerator_config or catalogue.machine_type(self.machine_type).built_in
 
     def resources(self, catalogue: Catalogue) -> dict[str, int]:
-        """Returns what one has to give to replicas, by the scheduler's names.
+        """Returns the resources that a node has for replicas, by the scheduler's names.
 
         Raises:
-            ConfigError: there is no such machine type.
+            ConfigError: If there is no such machine type.
         """
         machine = catalogue.machine_type(self.machine_type)
         accelerator = self.accelerator(catalogue)
@@ -120,15 +120,15 @@ class NodeType(AbstractDocument):
         return {**own, "vcpus": machine.vcpus, "memory_mib": machine.memory_mib}
 
     def price(self, catalogue: Catalogue) -> NodePrice:
-        """Returns what one costs: the operator's own price, or the list's where it has one for this machine there.
+        """Returns the price of a node: the operator's own, or the list price for the machine and region, if any.
 
         Raises:
-            ConfigError: there is no such machine type.
+            ConfigError: If there is no such machine type.
         """
         if self.usd_per_hour is not None:
             return NodePrice(usd_per_hour=str(self.usd_per_hour), source="cluster.yaml")
         accelerator = self.accelerator(catalogue)
-        if self.spot or not catalogue.has_region(self.region):  # no list says what spot costs, or what others charge
+        if self.spot or not catalogue.has_region(self.region):  # no list has prices of spot or of other providers
             return NodePrice()
         usd = catalogue.usd_per_hour(self.machine_type, accelerator=accelerator, region=self.region)
         if usd is None:
@@ -139,18 +139,18 @@ class NodeType(AbstractDocument):
         )
 
     def describe(self, catalogue: Catalogue) -> str:
-        """Says in words what one is: "n1-standard-8 + 2 x NVIDIA_TESLA_V100, spot"."""
+        """Describes a node of this type, as in "n1-standard-8 + 2 x NVIDIA_TESLA_V100, spot"."""
         words = describe_machine(self.machine_type, accelerator=self.accelerator(catalogue))
         return f"{words}, spot" if self.spot else words
 
 
 @final
 class ProviderConfig(AbstractDocument):
-    """Where machines come from.
+    """The provider of the cluster's machines.
 
     Attributes:
-        type: which provider.
-        settings: what it needs to know, in its own words, such as ``project_id`` and ``availability_zone``.
+        type: the provider.
+        settings: the provider's settings in its own form, such as ``project_id`` and ``availability_zone``.
     """
 
     type: Provider
@@ -162,14 +162,14 @@ class ClusterDefinition(AbstractDocument):
     """A cluster whose machines come and go with the queue.
 
     Attributes:
-        name: names it at the provider, whose machines of other clusters are never touched.
-        provider: where machines come from.
-        head_address: address of this machine as its nodes reach it; loopback for local ones.
-        idle_timeout: how long a node without a job is kept for the next one.
-        join_timeout: how long a machine may take from being asked for until its node is ready.
-        retry_after: how long a node type that could not be had is not asked for again.
-        setup_commands: what is run on each new machine before its node starts.
-        node_types: which nodes there may be, by name.
+        name: the cluster's name at the provider. Machines of other clusters there are never touched.
+        provider: the provider of machines.
+        head_address: the address at which the nodes reach this machine; loopback for local ones.
+        idle_timeout: how long a node without a job is kept for the next job.
+        join_timeout: the maximum time from the request of a machine until its node is ready.
+        retry_after: the time for which an unavailable node type is not requested again.
+        setup_commands: the commands to run on each new machine before its node starts.
+        node_types: the available node types, by name.
     """
 
     name: Name
@@ -197,17 +197,17 @@ class ClusterDefinition(AbstractDocument):
 
     @property
     def idle_timeout_s(self) -> float:
-        """How long a node without a job is kept, in seconds."""
+        """The time for which a node without a job is kept, in seconds."""
         return duration_s(self.idle_timeout)
 
     @property
     def join_timeout_s(self) -> float:
-        """How long a machine may take to become a node, in seconds."""
+        """The maximum time from the request of a machine until its node is ready, in seconds."""
         return duration_s(self.join_timeout)
 
     @property
     def retry_after_s(self) -> float:
-        """How long a node type that could not be had is left alone, in seconds."""
+        """The time for which an unavailable node type is not requested again, in seconds."""
         return duration_s(self.retry_after)
 
     def slots(self) -> Iterator[tuple[str, str]]:
@@ -217,16 +217,16 @@ class ClusterDefinition(AbstractDocument):
                 yield f"{name}-{index}", name
 
     def kept_slots(self) -> Iterator[str]:
-        """Yields the slots whose nodes are kept, even if nobody uses them."""
+        """Yields the slots whose nodes are kept even if no job uses them."""
         for name, kind in self.node_types.items():
             for index in range(kind.min_nodes):
                 yield f"{name}-{index}"
 
     def specs(self, catalogue: Catalogue, *, up: frozenset[str]) -> tuple[NodeSpec, ...]:
-        """Returns every slot as the scheduler sees it.
+        """Returns every slot in the scheduler's form.
 
         Args:
-            catalogue: machines.
+            catalogue: the catalogue of machines.
             up: the slots whose nodes are ready.
         """
         resources = {name: kind.resources(catalogue) for name, kind in self.node_types.items()}
@@ -238,13 +238,13 @@ class ClusterDefinition(AbstractDocument):
     def types_for(
         self, machine_type: str, *, accelerator: AcceleratorConfig | None, region: str | None, catalogue: Catalogue
     ) -> tuple[str, ...]:
-        """Returns the node types that a replica may go to: those of its own machine, else any that can hold it.
+        """Returns the node types that can hold a replica: those of its own machine type, else all large enough.
 
         Args:
             machine_type: the replica's machine type.
-            accelerator: what it has, those that come with the machine type included.
-            region: where it has to be; None where it does not matter.
-            catalogue: machines.
+            accelerator: the replica's accelerators, including those that are built into the machine type.
+            region: the required region; None if it does not matter.
+            catalogue: the catalogue of machines.
         """
         machine = catalogue.machine_type(machine_type)
         own: list[str] = []
@@ -267,15 +267,16 @@ class ClusterDefinition(AbstractDocument):
 
 
 def parse_cluster(document: object, *, source: str, catalogue: Catalogue) -> ClusterDefinition:
-    """Reads a cluster's definition.
+    """Parses a cluster's definition.
 
     Args:
-        document: what a YAML parser gave.
-        source: what to call it in errors.
-        catalogue: machines, which its node types name.
+        document: the value that the YAML parser returned.
+        source: the name of the document in error messages.
+        catalogue: the catalogue with the machine types that the node types name.
 
     Raises:
-        ConfigError: it has an unknown key, a wrong type, or names a machine that the catalogue does not have.
+        ConfigError: If the document has an unknown key or a wrong type, or names a machine type that the catalogue does
+            not have.
     """
     read = parse_document(ClusterDefinition, document=document, source=source)
     for name, kind in read.node_types.items():

@@ -1,4 +1,4 @@
-"""The ledger of nodes: what was asked of the provider, what came of it, and when. It is what is billed."""
+"""Defines the ledger of nodes: what was requested, what happened to it, and when. Nodes are billed from it."""
 
 from __future__ import annotations
 
@@ -7,53 +7,53 @@ from enum import StrEnum
 from typing import Final, final
 
 SEEN_S: Final = 10.0
-"""How often it is noted that a machine is seen."""
+"""The interval at which it is recorded that a machine was seen, in seconds."""
 
 UNSEEN_S: Final = 60.0
-"""A machine that was not seen for longer is gone since it was seen last, as far as it is billed."""
+"""A machine that was not seen for longer than this, in seconds, is billed only until it was last seen."""
 
 
 @final
 class NodeState(StrEnum):
-    """How far a node is."""
+    """The state of a node."""
 
     ASKED = "asked"
-    """The provider was asked for its machine, or is about to be."""
+    """The machine was requested from the provider, or is about to be."""
     UP = "up"
-    """The provider has the machine, which costs from here on; its node has not joined yet."""
+    """The provider has the machine, which costs money from now on; its node has not joined yet."""
     READY = "ready"
-    """Its node has joined the engine."""
+    """The node has joined the engine."""
     RELEASED = "released"
     """The provider was asked to take the machine back, or is about to be."""
     DOWN = "down"
-    """The provider has it no more."""
+    """The provider no longer has the machine."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class NodeRecord:
-    """One node, from when it was asked for until it is gone. The times are the record; the state follows from them.
+    """One node, from its request until it is gone. The times are recorded; the state follows from them.
 
     Attributes:
-        name: names it and its machine for ever, at the provider and on the engine.
-        slot: which of its type's slots it fills, such as ``v100-2``; the scheduler's name of it.
-        node_type: its type, a name of the cluster's definition.
-        asked_for: uid of the job for which it was asked; None where it is one that is kept anyway.
-        asked_time_s: when it was asked for, seconds since 1970 UTC.
-        up_time_s: when the provider was first seen to have its machine.
-        ready_time_s: when its node was first seen on the engine.
-        idle_time_s: since when no job has it; None while one does.
-        released_time_s: when it was decided to give it back.
-        down_time_s: when the provider was first seen without it; when it last was seen with it, where nobody looked for
-            longer.
-        failed_time_s: when it was seen that it will not serve, or serves no more.
-        seen_time_s: when the provider was last seen to have its machine, to `SEEN_S`.
-        reason: why it failed, or was released, in words.
-        machine: what it is, in words, such as "n1-standard-8 + 2 x NVIDIA_TESLA_V100".
-        usd_per_hour: what one costs in an hour, as a decimal, by what was known when it was asked for; None where it is
-            unpriced.
-        price_source: where that price comes from.
-        simulated: whether nothing is owed for it.
+        name: the permanent name of the node and its machine, at the provider and on the engine.
+        slot: the slot of its type that it fills, such as ``v100-2``; the scheduler knows it by this name.
+        node_type: the name of its type in the cluster's definition.
+        asked_for: the uid of the job for which it was requested; None if it is a node that is always kept.
+        asked_time_s: the time when it was requested, in seconds since 1970 UTC.
+        up_time_s: the time when the provider was first seen to have its machine.
+        ready_time_s: the time when the node was first seen on the engine.
+        idle_time_s: the time since which no job holds it; None while a job does.
+        released_time_s: the time when it was decided to release it.
+        down_time_s: the time when the provider was first seen without its machine; or when the provider was last seen
+            with it, if nobody checked for a while after that.
+        failed_time_s: the time when it was found that the node will not become ready, or no longer works.
+        seen_time_s: the time when the provider was last seen to have its machine, to within `SEEN_S`.
+        reason: why it failed or was released.
+        machine: a description of the machine, such as "n1-standard-8 + 2 x NVIDIA_TESLA_V100".
+        usd_per_hour: the price in US dollars per hour, as a decimal number, as known at the time of the request; None
+            if it is unpriced.
+        price_source: the source of the price.
+        simulated: whether the node is simulated, so that it costs nothing.
     """
 
     name: str
@@ -75,10 +75,11 @@ class NodeRecord:
     simulated: bool = False
 
     def gone_since_s(self, now_s: float) -> float:
-        """Returns when a node of which the provider has no machine went, as far as it is billed: when it was last seen.
+        """Returns the time until which a node is billed whose machine the provider no longer has.
 
         Args:
-            now_s: when it was not seen, seconds since 1970 UTC; this, where it was seen shortly before.
+            now_s: the time when the machine was found missing, in seconds since 1970 UTC. It is the result if the
+                machine was seen at most `UNSEEN_S` earlier; otherwise the result is when the machine was last seen.
         """
         if self.seen_time_s is None or now_s - self.seen_time_s <= UNSEEN_S:
             return now_s
@@ -86,7 +87,7 @@ class NodeRecord:
 
     @property
     def state(self) -> NodeState:
-        """How far it is."""
+        """The state of the node."""
         if self.down_time_s is not None:
             return NodeState.DOWN
         if self.released_time_s is not None:
@@ -97,5 +98,5 @@ class NodeRecord:
 
     @property
     def has_never_served(self) -> bool:
-        """Whether it failed before its node was ready."""
+        """Whether the node failed before it was ready."""
         return self.failed_time_s is not None and self.ready_time_s is None

@@ -1,1 +1,1 @@
-"""What happens to a job once it is submitted: states, orders, supervision, ends, progress and metrics."""
+"""Handles jobs after submission: states, orders, supervision, ends, progress and metrics."""

@@ -1,8 +1,9 @@
-"""Why a job ended, in a word that programs can read, and whether it is worth another try.
+"""Determines why a job ended, as a short code that programs can read, and whether to restart it.
 
-Exit codes tell the user's errors from the machine's as Kubeflow's training operator does: 130, 137 and 143 (ended by
-SIGINT, SIGKILL, SIGTERM) and 138, by which a program asks for it, are worth another try, others are not. So is the exit
-code with which Lockstep's strategies end when a peer is lost.
+Exit codes distinguish the user's errors from those of the machine, as in Kubeflow's training operator. A program is
+restarted after 130, 137 and 143 (ended by SIGINT, SIGKILL or SIGTERM), after 138, with which a program asks for a
+restart, and after the exit code with which Lockstep's strategies end when a peer is lost. Other exit codes are user
+errors.
 """
 
 from __future__ import annotations
@@ -16,67 +17,67 @@ from lockstep.jobs.running.orders import Fault, GangStatus, ProgramEnd, ReplicaS
 from lockstep.jobs.running.restarts import RestartCondition, RestartPolicy
 
 RETRYABLE_EXIT_CODES: Final = frozenset({130, 137, 138, 143, PeerLostError.exit_code})
-"""Exit codes of programs that did nothing wrong themselves, or that ask for another try."""
+"""Exit codes of programs that did nothing wrong themselves, or that ask for a restart."""
 
 RETRYABLE_SIGNALS: Final = frozenset({"SIGINT", "SIGKILL", "SIGTERM", "SIGHUP", "SIGPWR"})
-"""Signals that come from outside a program; others, such as SIGSEGV, are its own doing."""
+"""Signals that come from outside a program; a program causes the others, such as SIGSEGV, itself."""
 
 _GIB: Final = 1 << 30
 
 
 @final
 class EndKind(StrEnum):
-    """What ended a job that did not succeed."""
+    """The cause of the end of a job that did not succeed."""
 
     USER_ERROR = "USER_ERROR"
-    """Its program failed, or cannot be started as it is."""
+    """The job's program failed, or cannot be started."""
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
-    """The system killed a program for want of memory."""
+    """The system killed a program because it was out of memory."""
     MACHINE_ERROR = "MACHINE_ERROR"
-    """Something beside the program failed: its runner, its bucket, or somebody killed it."""
+    """Something other than the program failed: its runner or its bucket; or somebody killed the program."""
     STUCK = "STUCK"
-    """A program gave no sign for as long as it may: no heartbeat, no line of output."""
+    """A program sent no heartbeat and printed no line for the time that its job allows."""
     NODE_LOST = "NODE_LOST"
-    """A node, or the engine on it, is gone."""
+    """A node, or the engine on it, was lost."""
     PREEMPTED = "PREEMPTED"
-    """Its provider took back a machine that it gives for a lower price, and may take back at any time."""
+    """The provider took back a spot machine, which is cheaper because the provider may do so at any time."""
     PROVISIONING_TIMEOUT = "PROVISIONING_TIMEOUT"
-    """Its machines did not come up for as long as they may take."""
+    """The job's machines did not come up within the time allowed."""
     MAX_RUNNING_TIME = "MAX_RUNNING_TIME"
-    """It ran for as long as it may."""
+    """The job reached its maximum running time."""
     MAX_WAIT_TIME = "MAX_WAIT_TIME"
-    """It waited for as long as it may."""
+    """The job reached its maximum wait time."""
     CANCELLED = "CANCELLED"
-    """Somebody asked for its end."""
+    """Somebody cancelled the job."""
 
 
 MACHINE_KINDS: Final = frozenset({EndKind.MACHINE_ERROR, EndKind.STUCK, EndKind.NODE_LOST, EndKind.PREEMPTED})
-"""What is not the job's own doing; or need not be: most programs that hang wait for somebody who is gone."""
+"""Ends that the job itself did not cause, or may not have caused: most stuck programs wait for a lost peer."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class EndReason:
-    """Why a job, or one start of its gang, ended.
+    """Why a job, or one attempt of it, ended.
 
     Attributes:
-        kind: in a word.
-        details: what is known beside it: the exit code, the replica.
+        kind: the cause.
+        details: further details: the exit code, the replica.
     """
 
     kind: EndKind
     details: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """The form in which it is recorded: ``USER_ERROR(exit 3, master-0)``."""
+        """Returns the form in which the reason is recorded: ``USER_ERROR(exit 3, master-0)``."""
         return f"{self.kind.value}({', '.join(self.details)})" if self.details else self.kind.value
 
 
 def why_ended(status: GangStatus) -> EndReason:
-    """Says why a gang that failed did.
+    """Returns why a gang failed.
 
     Args:
-        status: a gang that has ended otherwise than by success or on request.
+        status: the status of a gang that ended, but neither successfully nor on request.
     """
     culprit = None if status.end is None else status.end.culprit
     replica = next((replica for replica in status.replicas if replica.name == culprit), None)
@@ -86,23 +87,23 @@ def why_ended(status: GangStatus) -> EndReason:
 
 
 def why_replica_ended(replica: ReplicaStatus, *, end: ProgramEnd) -> EndReason:
-    """Says why a replica ended.
+    """Returns why a replica failed.
 
     Args:
-        replica: the replica.
-        end: how it ended, otherwise than by success or on request.
+        replica: the replica's status.
+        end: how the replica ended: neither successfully nor on request.
     """
     kind = _kind(end)
     return EndReason(kind=kind, details=_details(kind, replica, end))
 
 
 def is_worth_another_try(reason: EndReason, *, policy: RestartPolicy, num_restarts: int) -> bool:
-    """Says whether a job, or a replica of it alone, is started again.
+    """Returns whether a job, or one replica of it alone, is restarted.
 
     Args:
-        reason: why it ended.
-        policy: what its owner wants.
-        num_restarts: how often the job was started again already, all of it or a replica alone.
+        reason: why the job or replica ended.
+        policy: the job's restart policy.
+        num_restarts: the number of earlier restarts of the job, both of the whole gang and of single replicas.
     """
     if num_restarts >= policy.max_restarts or policy.condition is RestartCondition.NEVER:
         return False

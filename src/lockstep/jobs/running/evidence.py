@@ -1,7 +1,8 @@
-"""When something ended that nobody recorded: between the last sign of it and the first moment that it was known gone.
+"""Determines when something ended whose end nobody recorded, from the last sign of it and the time it was known gone.
 
-For example: a runner reported at 10:00:04, the last line of its log is of 10:00:05, the engine died after that, and a
-service looked again at 08:00 the next day. The program ended between 10:00:05 and 08:00; its job is billed to 10:00:05.
+For example: A runner reported at 10:00:04, the last line of its log is from 10:00:05, then the engine died, and a
+    service checked again at 08:00 the next day. The program ended between 10:00:05 and 08:00, and its job is billed
+    until 10:00:05.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ from functools import partial
 from typing import Final, final
 
 SILENT_S: Final = 60.0
-"""A replica that was heard of within so many seconds counts as running now."""
+"""A replica whose last sign is at most this many seconds old counts as running."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ReplicaEvidence:
-    """What is known of how long one replica ran. All times are seconds since 1970 UTC.
+    """The evidence of how long one replica ran. All times are in seconds since 1970 UTC.
 
     Attributes:
         name: the replica's name.
-        ended_time_s: its end as its runner recorded it; None where no runner did.
-        signs: the last time of each kind of sign that its program ran, by words for the kind: "a log entry".
-        gone_by_s: when it was known to have ended, though nobody knows since when; None where it was not until now.
+        ended_time_s: the end as the replica's runner recorded it; None if no runner recorded one.
+        signs: the time of the last sign of each kind that the program ran, by a description of the kind: "a log entry".
+        gone_by_s: the time when the replica was known to have ended at some earlier time; None if that is only known
+            now.
     """
 
     name: str
@@ -37,12 +39,12 @@ class ReplicaEvidence:
 @final
 @dataclass(frozen=True, kw_only=True)
 class EndBounds:
-    """When something ended.
+    """The period in which something ended.
 
     Attributes:
-        earliest_s: it still was there then; it is billed up to here. Seconds since 1970 UTC.
-        latest_s: it was gone by then; the same time where its end was recorded.
-        sign: what shows that it was there, in words; "" where its end was recorded.
+        earliest_s: the last time when it was known to exist, in seconds since 1970 UTC. It is billed until then.
+        latest_s: the first time when it was known to be gone; equal to `earliest_s` if its end was recorded.
+        sign: a description of the sign that it existed at `earliest_s`; "" if its end was recorded.
     """
 
     earliest_s: float
@@ -55,7 +57,7 @@ class EndBounds:
         return not self.sign
 
     def describe(self) -> str:
-        """Says it in words; "" where the end was recorded."""
+        """Describes the period; "" if the end was recorded."""
         if self.is_known:
             return ""
         earliest, latest = (_clock_time(time_s) for time_s in (self.earliest_s, self.latest_s))
@@ -63,12 +65,12 @@ class EndBounds:
 
 
 def bound_end(replicas: Sequence[ReplicaEvidence], *, started_s: float, now_s: float) -> EndBounds:
-    """Returns when a gang ended: with the last of its replicas.
+    """Returns the period in which a gang ended, which is when the last of its replicas ended.
 
     Args:
-        replicas: what is known of each; one of which nothing is known does not count.
-        started_s: when the gang had started, seconds since 1970 UTC.
-        now_s: the time now; what is said of later times is taken for a clock that is ahead.
+        replicas: the evidence of each replica; a replica without any evidence is ignored.
+        started_s: the time when the gang started, in seconds since 1970 UTC.
+        now_s: the current time. A later time in the evidence is attributed to a clock that is ahead.
     """
     found = [each for each in map(partial(_bounds, now_s=now_s), replicas) if each is not None]
     if not found:
@@ -83,7 +85,7 @@ def bound_end(replicas: Sequence[ReplicaEvidence], *, started_s: float, now_s: f
 
 
 def _bounds(replica: ReplicaEvidence, *, now_s: float) -> EndBounds | None:
-    """Returns when one replica ended; None where nothing is known of it."""
+    """Returns the period in which one replica ended; None if there is no evidence of it."""
     if replica.ended_time_s is not None:
         time_s = replica.ended_time_s
         return EndBounds(earliest_s=time_s, latest_s=time_s, sign=f"the end of {replica.name}")
@@ -95,11 +97,11 @@ def _bounds(replica: ReplicaEvidence, *, now_s: float) -> EndBounds | None:
 
 
 def present_end_s(signs: Sequence[float], *, now_s: float) -> float:
-    """Returns up to when something counts that nobody saw end: now, or its last sign where that is long ago.
+    """Returns until when something counts whose end nobody saw: until now, or its last sign if that is too old.
 
     Args:
-        signs: when it was heard of, seconds since 1970 UTC; it counts until now where none is known.
-        now_s: the time now.
+        signs: the times of its signs, in seconds since 1970 UTC; without any, it counts until now.
+        now_s: the current time.
     """
     last_s = max(signs, default=now_s)
     return now_s if now_s - last_s <= SILENT_S else last_s

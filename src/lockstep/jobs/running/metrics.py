@@ -1,4 +1,4 @@
-"""What is measured of a replica every few seconds, and how a long series of it is made short."""
+"""Defines what is measured of each replica every few seconds, and reduces long series of samples."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from types import MappingProxyType
 from typing import Any, Final, cast, final
 
 SAMPLE_INTERVAL_S: Final = 5.0
-"""Between two samples of a replica."""
+"""The time between two samples of a replica, in seconds."""
 
 MAX_SERIES: Final = 100
-"""Where nobody names metrics, a replica's series end with so many: a program may give its own a new name each time."""
+"""The maximum number of series if no metrics are named: a program can keep inventing names of metrics."""
 
 PROGRAM_PREFIX: Final = "program/"
-"""What the program's own metrics begin with: its loss is ``program/loss``."""
+"""The prefix of the program's own metrics: its loss is ``program/loss``."""
 
 
 @final
 class Unit(StrEnum):
-    """What a metric is counted in."""
+    """The unit of a metric."""
 
     CORES = "cores"
     BYTES = "bytes"
@@ -38,11 +38,11 @@ class Unit(StrEnum):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One thing that is measured.
+    """A measured quantity.
 
     Attributes:
-        unit: what it is counted in.
-        what: what it is, in a few words.
+        unit: the unit of its values.
+        what: a short description.
     """
 
     unit: Unit
@@ -66,11 +66,11 @@ METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
         "examplesPerSecond": Metric(unit=Unit.EXAMPLES_PER_S, what="examples a second, as they say"),
     }
 )
-"""What is measured, by name; beside it, the program's own metrics under `PROGRAM_PREFIX`."""
+"""The measured metrics, by name. The program's own metrics are added with `PROGRAM_PREFIX`."""
 
 
 def unit_of(name: str) -> Unit:
-    """Returns what a metric is counted in; a program's own have no unit."""
+    """Returns the unit of a metric; the program's own metrics have none."""
     known = METRICS.get(name)
     return Unit.NONE if known is None else known.unit
 
@@ -78,11 +78,11 @@ def unit_of(name: str) -> Unit:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One look at a replica.
+    """One measurement of all metrics of a replica.
 
     Attributes:
-        time_s: when, seconds since 1970 UTC.
-        values: what was seen, by the metrics' names; finite numbers.
+        time_s: the time of the measurement, in seconds since 1970 UTC.
+        values: the measured values, by the name of the metric; all are finite.
     """
 
     time_s: float
@@ -95,7 +95,7 @@ def encode_sample(sample: Sample) -> bytes:
 
 
 def decode_sample(line: bytes) -> Sample | None:
-    """Reads what `encode_sample` wrote; None for anything else."""
+    """Parses a line that `encode_sample` wrote; returns None for any other line."""
     try:
         document = json.loads(line)
     except ValueError:
@@ -119,9 +119,9 @@ class Series:
     """One metric over time.
 
     Attributes:
-        name: the metric's.
-        points: times in seconds since 1970 UTC, each the beginning of an interval, and the means over them; intervals
-            in which nothing was measured are left out.
+        name: the name of the metric.
+        points: pairs of the start of an interval, in seconds since 1970 UTC, and the mean over it. Intervals without a
+            measurement are left out.
     """
 
     name: str
@@ -131,14 +131,15 @@ class Series:
 def series_of(
     samples: Iterable[Sample], *, names: Sequence[str], since_s: float, until_s: float, interval_s: float
 ) -> list[Series]:
-    """Returns samples as series, one point an interval.
+    """Aggregates samples to series, with one point per interval.
 
     Args:
-        samples: in any order.
-        names: which metrics; all that are found, where it is empty, but no more than `MAX_SERIES`.
-        since_s: the first interval's beginning.
-        until_s: no sample from here on counts.
-        interval_s: how long an interval is.
+        samples: the samples, in any order.
+        names: the names of the metrics. If empty, all metrics that are found; but once there are `MAX_SERIES` series,
+            no further metric of the program is added.
+        since_s: the start of the first interval, in seconds since 1970 UTC.
+        until_s: the end of the period; samples at this time or later are ignored.
+        interval_s: the length of an interval, in seconds.
     """
     sums: dict[str, dict[int, tuple[float, int]]] = {}
     for sample in samples:
@@ -160,5 +161,5 @@ def series_of(
 
 
 def _mean(total: float, count: int) -> float:
-    """Returns a mean; where a diverging program's numbers have no sum that a float holds, the largest one."""
+    """Returns the mean; if the sum of a diverging program's values overflows, the largest float with the sum's sign."""
     return total / count if math.isfinite(total) else math.copysign(sys.float_info.max, total)

@@ -1,7 +1,7 @@
-"""What a runner is told, and what it reports: the messages between the service, the engine and a replica's runner.
+"""Defines the messages between the service, the engine and a replica's runner: orders, and the statuses they report.
 
-They travel as JSON through pipes and the engine's calls, so both ends may be different processes, users and machines.
-An engine hands a `ReplicaOrder` on unopened but for what it must know: the replica's name and its resources.
+The messages travel as JSON through pipes and the engine's calls, so the two sides may be different processes, users and
+machines. An engine passes a `ReplicaOrder` on and reads only what it needs: the replica's name and resources.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from lockstep.jobs.running.python_environments import PythonEnvironment
 from lockstep.jobs.running.restarts import RestartPolicy
 
 SPOOL_VARIABLE: Final = "LOCKSTEP_SPOOL"
-"""Marks every process of a replica, its runner included, with the replica's spool folder."""
+"""The variable that marks every process of a replica, including its runner, with the replica's spool folder."""
 
 TAIL_LINES: Final = 20
-"""How many of a program's last lines a `ProgramEnd` carries."""
+"""The number of a program's last lines that a `ProgramEnd` contains."""
 
 
 @final
@@ -30,15 +30,15 @@ class ContainerOrder:
     """The container that a replica's program runs in.
 
     Attributes:
-        image: the image's name.
-        entry_point: replaces the image's; the image's own where it is empty.
-        runs_code: whether what it runs lies in the order's packages; their folder is then its working folder.
-        readable: paths of the node that the program may read, where they are there.
-        project_folder: the project's folder of a local bucket, out of which no link leads the container; None where
+        image: the name of the image.
+        entry_point: the command that replaces the image's entry point; if empty, the image's own is used.
+        runs_code: whether the program is in the order's packages; the working folder is then their folder.
+        readable: the paths of the node that the program may read, if they exist.
+        project_folder: the project's folder in a local bucket, which the container cannot leave through links; None if
             there is none.
-        cpus: how many processors' time it may have; no limit where it is None.
-        memory_bytes: how much memory it may have; no limit where it is None.
-        images_folder: where the node keeps what it knows of the images that it has fetched.
+        cpus: the limit of processor time, in CPUs; None for no limit.
+        memory_bytes: the memory limit, in bytes; None for no limit.
+        images_folder: the node's folder for data about the images that it has pulled.
     """
 
     image: str
@@ -54,43 +54,45 @@ class ContainerOrder:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ReplicaOrder:
-    """One replica's program, as the service wants it run.
+    """The order for one replica: the program to run, and how.
 
     Attributes:
         name: the replica's name within the job, such as ``worker-replica-1``.
         role: the role in ``TF_CONFIG``: chief, master, worker, ps or evaluator.
-        index: position within the role.
-        job: the job's name.
-        attempt: which start of the gang this is, from 0.
+        index: the position within the role, from 0.
+        job: the name of the job.
+        attempt: the number of the attempt, from 0.
         command: the program: either ``["-m", module]`` with arguments, for the runner's own Python, or a whole command
-            line that starts with something else. In a container: the arguments of its entry point.
-        container: the container that the program runs in; None where it is a process of the node.
-        cluster: addresses by role for ``TF_CONFIG``; the engine fills them in once the gang is placed. Empty for a gang
-            of one.
-        environment: variables for the program beside those that the runner derives.
-        secrets: values of further variables, which nothing may show; the service fills them in when it places the
-            gang, and records the order without them.
-        packages: bucket URLs of source archives to unpack and put on the module path.
-        python_environment: what the program's Python environment is built from.
-        environment_cache: a folder on the node for Python environments; empty where none is to be built.
-        user: id of the user that the program runs as, and of its group; None for the runner's own.
-        spool: a folder on the node for working files and for logs not yet in the bucket.
-        log_url: bucket URL under which this replica's log segments appear.
-        metrics_url: bucket URL under which this replica's series of metrics appear; None where they are not kept.
-        model_dir: bucket URL for the trained model.
-        checkpoint_dir: bucket URL for checkpoints.
-        tensorboard_dir: bucket URL for TensorBoard's event files.
-        accelerator_type: the contract's name of the accelerator, None without one.
-        accelerator_count: how many.
-        vcpus: how many its machine type has: an engine whose nodes are not this service's alone keeps them for it.
-        memory_mib: its machine type's memory; as above.
+            line that starts with something else. In a container, the arguments of its entry point.
+        container: the container that the program runs in; None if the program is a process of the node.
+        cluster: the addresses by role, for ``TF_CONFIG``. The engine fills them in when the gang is placed. Empty for a
+            gang of one replica.
+        environment: environment variables for the program, in addition to those that the runner sets.
+        secrets: the values of further environment variables, which must never be shown. The service fills them in when
+            it places the gang, and records the order without them.
+        packages: the bucket URLs of the source archives to unpack and put on the module path.
+        python_environment: the source of the program's Python environment.
+        environment_cache: the node's folder for Python environments; empty if none is to be built.
+        user: the id of the user and of the group that the program runs as; None for the runner's own user.
+        spool: the node's folder for working files, and for logs that are not in the bucket yet.
+        log_url: the bucket URL for the segments of the replica's log.
+        metrics_url: the bucket URL for the series of the replica's metrics; None if they are not stored.
+        model_dir: the bucket URL for the trained model.
+        checkpoint_dir: the bucket URL for checkpoints.
+        tensorboard_dir: the bucket URL for TensorBoard's event files.
+        accelerator_type: the contract's name of the accelerator; None if there is none.
+        accelerator_count: the number of accelerators.
+        vcpus: the number of vCPUs of the machine type. An engine that shares its nodes with others reserves them.
+        memory_mib: the memory of the machine type, in MiB; reserved in the same way.
         simulated: whether virtual CPU devices stand in for the accelerators.
-        node: the node that the scheduler chose, by its name among the engine's.
-        machine: the machine that this node is now, where nodes come and go; "" where they do not.
-        grace_s: how long the program has between SIGTERM and SIGKILL when it is stopped.
+        node: the node that the scheduler chose, by the engine's name for it.
+        machine: the machine that currently is this node, if nodes come and go; "" if they do not.
+        grace_s: the time between SIGTERM and SIGKILL when the program is stopped, in seconds.
         web_access: whether shells may be opened beside the program.
-        stuck_after_s: how long it may be silent, without a heartbeat or a line of output; None for ever.
-        earlier: how its launch before ended, where this one goes on from it; the gang supervisor fills it in.
+        stuck_after_s: the time without a heartbeat or a line of output after which the program is stuck, in seconds;
+            None for no limit.
+        earlier: the status at the end of the previous launch, if this launch continues from it; the gang supervisor
+            fills it in.
     """
 
     name: str
@@ -128,16 +130,16 @@ class ReplicaOrder:
 
 @final
 class ReplicaPhase(StrEnum):
-    """How far a replica is."""
+    """The phase of a replica."""
 
     PLACED = "placed"
-    """The engine has reserved its node; its runner is being started."""
+    """The engine has reserved the replica's node, and its runner is starting."""
     SETUP = "setup"
-    """Its runner fetches the code, and builds its Python environment."""
+    """The runner is downloading the code and building the Python environment."""
     RUNNING = "running"
-    """Its program runs."""
+    """The program is running."""
     ENDED = "ended"
-    """Its program, or the attempt to start it, is over."""
+    """The program has ended, or could not be started."""
 
 
 @final
@@ -145,15 +147,15 @@ class Fault(StrEnum):
     """Where the cause of a replica's end lies."""
 
     PROGRAM = "program"
-    """In the program, or in what it was told to run."""
+    """In the program, or in what it was ordered to run."""
     MEMORY = "memory"
-    """The system killed it for want of memory."""
+    """The system killed the program because it was out of memory."""
     MACHINE = "machine"
-    """In its runner, or in the bucket of its code or log."""
+    """In the runner, or in the bucket of the code or the log."""
     STUCK = "stuck"
-    """It gave no sign for longer than it may."""
+    """The program gave no sign for longer than its job allows."""
     NODE = "node"
-    """Its node is gone, or what started it there."""
+    """The replica's node was lost, or the launcher on it."""
 
 
 @final
@@ -162,14 +164,15 @@ class ProgramEnd:
     """How a replica's program ended.
 
     Attributes:
-        exit_code: the program's exit code; None when a signal or something before the start ended it.
-        signal: the signal's name, such as ``SIGKILL``, where one ended it.
-        stopped: whether the runner ended it on request.
-        problem: why the program never started, was lost or stuck: one line; None when it ran and ended by itself.
+        exit_code: the program's exit code; None if a signal ended it, or if something failed before it started.
+        signal: the name of the signal that ended it, such as ``SIGKILL``; None if none did.
+        stopped: whether the runner stopped the program on request.
+        problem: one line that says why the program never started, was lost or was stuck; None if it ran and ended by
+            itself.
         tail: the program's last lines of output.
-        num_log_entries: how many entries of its log the replica wrote in all; None where nobody can know.
-        fault: where the cause lies, if it did not end well.
-        memory_limit_bytes: how much memory it might have had.
+        num_log_entries: the total number of entries in the replica's log; None if nobody can know.
+        fault: where the cause lies, if the program did not end successfully.
+        memory_limit_bytes: the program's memory limit, in bytes.
     """
 
     exit_code: int | None = None
@@ -187,7 +190,7 @@ class ProgramEnd:
         return self.exit_code == 0 and self.problem is None and not self.stopped
 
     def describe(self) -> str:
-        """Says it in a few words: "exit code 3", "killed by SIGKILL"."""
+        """Describes the end, as in "exit code 3" or "killed by SIGKILL"."""
         if self.problem is not None:
             return self.problem
         if self.fault is Fault.MEMORY:
@@ -200,12 +203,12 @@ class ProgramEnd:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ProgramUsage:
-    """What a replica's program used, children included.
+    """The resources that a replica's program used, including its child processes.
 
     Attributes:
-        cpu_s: processor seconds, user and system.
-        wall_s: seconds since the program's start.
-        peak_memory_bytes: the largest resident size seen.
+        cpu_s: the processor time, user and system, in seconds.
+        wall_s: the time since the program's start, in seconds.
+        peak_memory_bytes: the largest resident size that was measured, in bytes.
     """
 
     cpu_s: float = 0.0
@@ -213,7 +216,7 @@ class ProgramUsage:
     peak_memory_bytes: int = 0
 
     def plus(self, other: ProgramUsage) -> ProgramUsage:
-        """Returns what this and a later program of the same replica used."""
+        """Returns the combined usage of this program and a later one of the same replica."""
         return ProgramUsage(
             cpu_s=self.cpu_s + other.cpu_s,
             wall_s=self.wall_s + other.wall_s,
@@ -224,12 +227,12 @@ class ProgramUsage:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ReplicaRestart:
-    """That a replica was launched again while the rest of its gang ran on.
+    """Another launch of one replica, while the rest of its gang continued to run.
 
     Attributes:
-        number: which of its job's restarts it is, from 1.
-        time_s: when it was decided, seconds since 1970 UTC.
-        reason: why its launch before ended, as `lockstep.jobs.running.ends.EndReason` writes it.
+        number: the restart's number among the job's restarts, from 1.
+        time_s: the time of the decision, in seconds since 1970 UTC.
+        reason: why the previous launch ended, in the form of `lockstep.jobs.running.ends.EndReason`.
     """
 
     number: int
@@ -240,22 +243,22 @@ class ReplicaRestart:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ReplicaStatus:
-    """All that is known of one replica, over all of its launches.
+    """The known state of one replica, over all of its launches.
 
     Attributes:
         name: the replica's name.
-        phase: how far it is.
-        host: name of the node it runs on.
-        pid: process id of its program on that node, None before the start.
-        placed_time_s: when the engine placed it, seconds since 1970 UTC.
-        started_time_s: when its program first started.
-        ended_time_s: when it ended.
-        seen_time_s: when its runner last said how it is, by its node's clock; None before it did.
-        usage: what its programs have used, one after the other.
-        progress: how far its program says it is; None if it never did.
-        metrics: what was last measured of it, by the names of `lockstep.jobs.running.metrics`.
-        end: how it ended, None before.
-        restarts: one for each time that it was launched again.
+        phase: the replica's phase.
+        host: the name of the node that it runs on.
+        pid: the process id of its program on that node; None before the start.
+        placed_time_s: the time when the engine placed it, in seconds since 1970 UTC.
+        started_time_s: the time when its program first started.
+        ended_time_s: the time when it ended.
+        seen_time_s: the time of its runner's last report, by the clock of its node; None before the first one.
+        usage: the resources that its programs used, over all launches.
+        progress: the progress that its program reported; None if it never did.
+        metrics: the last measured values, by the names of `lockstep.jobs.running.metrics`.
+        end: how it ended; None before the end.
+        restarts: one entry for each launch after the first.
     """
 
     name: str
@@ -274,11 +277,11 @@ class ReplicaStatus:
 
 
 def launched(order: ReplicaOrder, *, now_s: float) -> ReplicaStatus:
-    """Returns the status with which a launch of a replica begins.
+    """Returns the status at the start of a launch.
 
     Args:
-        order: the replica's order.
-        now_s: seconds since 1970 UTC.
+        order: the order of the replica.
+        now_s: the current time, in seconds since 1970 UTC.
     """
     if order.earlier is None:
         return ReplicaStatus(name=order.name, phase=ReplicaPhase.PLACED, placed_time_s=now_s)
@@ -286,17 +289,17 @@ def launched(order: ReplicaOrder, *, now_s: float) -> ReplicaStatus:
 
 
 def address_of(order: ReplicaOrder) -> str:
-    """Returns the address at which the others of its gang reach a replica; "" where none of them does."""
+    """Returns the address at which the other replicas of its gang reach a replica; "" if none of them does."""
     addresses = order.cluster.get(order.role, ())
     return addresses[order.index] if order.index < len(addresses) else ""
 
 
 def with_address(order: ReplicaOrder, address: str) -> dict[str, tuple[str, ...]]:
-    """Returns the addresses of a replica's gang by role, with another one for the replica.
+    """Returns the addresses of a replica's gang by role, with the replica's own address replaced.
 
     Args:
-        order: the replica's order; it has an address.
-        address: "host:port".
+        order: the order of the replica, which has an address.
+        address: the new address, as "host:port".
     """
     addresses = list(order.cluster[order.role])
     addresses[order.index] = address
@@ -306,19 +309,20 @@ def with_address(order: ReplicaOrder, address: str) -> dict[str, tuple[str, ...]
 @final
 @dataclass(frozen=True, kw_only=True)
 class GangOrder:
-    """All replicas of a job's start: placed together or not at all.
+    """The order for one attempt of a job: all replicas of the gang, which is placed as a whole or not at all.
 
     Attributes:
-        gang_id: names this start of this job on the engine; placing the same one twice is placing it once.
-        replicas: the replicas; the first one leads: its end is the job's end.
-        owner: whose gang it is: tells the jobs of one database from those of another on the same engine.
-        generation: grows with each service that takes its owner's controller over. An engine that was told of a later
-            one starts nothing of this gang: who ordered it had been replaced, and did not know.
-        restart_policy: when a replica that can be is launched again alone; None for never.
-        num_restarts: how often the job was started again already, all of it or a replica alone.
-        place_within_s: how long the engine may look for room before it gives up.
-        move_within_s: how long a replica whose machine is gone may wait for another one while nobody does its work;
-            None where it gets none, and the gang ends.
+        gang_id: the id of this attempt on the engine; placing the same id again has no further effect.
+        replicas: the replicas; the first one leads, and its end is the job's end.
+        owner: the owner of the gang, which distinguishes the jobs of several databases on one engine.
+        generation: the term of the service that sent the order; it grows whenever another service takes over the
+            owner's controller. An engine that knows a later generation starts nothing of this gang, because the service
+            that ordered it had been replaced without knowing it.
+        restart_policy: decides when a single replica is launched again alone; None for never.
+        num_restarts: the number of earlier restarts of the job, both of the whole gang and of single replicas.
+        place_within_s: the time after which the engine stops looking for room, in seconds.
+        move_within_s: the maximum time that replicas whose machines are gone wait for other machines while no worker
+            runs, in seconds; None if they get no other machine, and the gang ends.
     """
 
     gang_id: str
@@ -333,21 +337,21 @@ class GangOrder:
 
 @final
 class GangPhase(StrEnum):
-    """How far a gang is."""
+    """The phase of a gang."""
 
     PLACING = "placing"
-    """The engine has not yet room for all of it."""
+    """The engine does not have room for the whole gang yet."""
     STARTING = "starting"
-    """Placed; not every program runs yet."""
+    """The gang is placed, but not every program has started yet."""
     RUNNING = "running"
     """Every program has started, and not all have ended."""
     ENDED = "ended"
-    """All is over."""
+    """All replicas have ended."""
 
 
 @final
 class GangOutcome(StrEnum):
-    """How a gang ended."""
+    """The outcome of a gang."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -360,9 +364,9 @@ class GangEnd:
     """How a gang ended, and why.
 
     Attributes:
-        outcome: in one word.
-        reason: in one line: which replica, and what happened to it. Empty for a success.
-        culprit: the replica that caused a failure, None otherwise.
+        outcome: the outcome.
+        reason: one line that says what happened to which replica; empty for a success.
+        culprit: the name of the replica that caused a failure; None without a failure.
     """
 
     outcome: GangOutcome
@@ -373,24 +377,24 @@ class GangEnd:
 STALE_ORDER: Final = GangEnd(
     outcome=GangOutcome.STOPPED, reason="ordered by a service that another one had replaced; nothing was started"
 )
-"""How a gang ends that was ordered with an earlier generation than the engine works for."""
+"""The end of a gang that was ordered with an earlier generation than the engine knows."""
 
 NO_ROOM: Final = GangEnd(outcome=GangOutcome.STOPPED, reason="its room was taken meanwhile; nothing was started")
-"""How a gang ends that found no room within its time, though there was some when it was ordered."""
+"""The end of a gang that found no room within its time, although there was room when it was ordered."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class GangStatus:
-    """All that the engine knows of a gang.
+    """The engine's knowledge of a gang.
 
     Attributes:
-        gang_id: as ordered.
-        phase: how far it is.
-        replicas: in the order of the gang's order.
-        end: how it ended; None before.
-        displaced: the machines that replicas have lost which wait for another one, by the replicas' names.
-        has_leftovers: whether, as it ended, the engine held logs or metrics of it that a bucket had refused.
+        gang_id: the id of the gang, as ordered.
+        phase: the phase of the gang.
+        replicas: the statuses of the replicas, in the order of the gang's order.
+        end: how the gang ended; None before the end.
+        displaced: the lost machines of the replicas that wait for another machine, by the name of the replica.
+        has_leftovers: whether the engine, when the gang ended, still held logs or metrics that a bucket had rejected.
     """
 
     gang_id: str

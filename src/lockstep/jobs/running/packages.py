@@ -1,4 +1,4 @@
-"""Packages that programs import from: what they may be, and how one is unpacked."""
+"""Checks and unpacks the packages that programs import from."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WHEEL: Final = ".whl"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """One package on the node.
+    """One unpacked package on the node.
 
     Attributes:
-        folder: what it was unpacked to; the program's working folder, where it is the first package.
-        module_path: folders from which its modules are imported.
+        folder: the folder that the package was unpacked to; for the first package, it is the program's working folder.
+        module_path: the folders from which the package's modules are imported.
     """
 
     folder: Path
@@ -31,20 +31,21 @@ class Code:
 
 
 def unpack_package(url: str, *, data: bytes, folder: Path) -> Code:
-    """Unpacks one package into a folder, which is there.
+    """Unpacks one package into an existing folder.
 
-    A source archive (``.tar.gz``) holds one top folder, as `lockstep submit` and ``python -m build --sdist`` make it:
-    both the folder and its parent are importable, so that ``train`` and ``my_job.train`` both name ``my_job/train.py``.
-    A wheel is importable as it is installed. What a package depends on is not installed.
+    A source archive (``.tar.gz``) contains one top folder, as `lockstep submit` and ``python -m build --sdist`` create
+    it. Both the folder and its parent are importable, so ``train`` and ``my_job.train`` both name ``my_job/train.py``.
+    A wheel is importable as if it were installed. The package's dependencies are not installed.
 
     Args:
-        url: where it comes from; its last part is its file's name.
-        data: its content.
-        folder: where to unpack.
+        url: the URL of the package; its last part is the file's name.
+        data: the content of the package.
+        folder: the folder to unpack into.
 
     Raises:
-        InvalidInputError: it is of another kind, or a wheel with compiled parts.
-        CorruptDataError: it is damaged, or reaches outside the folder.
+        InvalidInputError: If the package is neither a source archive nor a wheel, or if it is a wheel with compiled
+            parts.
+        CorruptDataError: If the package is damaged, or contains a path outside the folder.
     """
     name = url.rpartition("/")[2]
     check_package(name, data=data)
@@ -54,15 +55,16 @@ def unpack_package(url: str, *, data: bytes, folder: Path) -> Code:
 
 
 def check_package(name: str, *, data: bytes) -> None:
-    """Refuses a package that no program could import from.
+    """Rejects a package that no program could import from.
 
     Args:
-        name: its file's name.
-        data: its content.
+        name: the name of the package's file.
+        data: the content of the package.
 
     Raises:
-        InvalidInputError: it is of another kind than a source archive and a wheel, or a wheel with compiled parts.
-        CorruptDataError: it is damaged.
+        InvalidInputError: If the package is neither a source archive nor a wheel, or if it is a wheel with compiled
+            parts.
+        CorruptDataError: If the package is damaged.
     """
     if not name.endswith((*ARCHIVES, WHEEL)):
         raise InvalidInputError("a package of a kind that is not known", received=name, allowed="a .tar.gz or a .whl")
@@ -88,23 +90,23 @@ def _is_wheel(name: str) -> bool:
 
 
 def _unpack_wheel(data: bytes, *, folder: Path, name: str) -> Code:
-    """Unpacks a wheel as installing it would: what lies under ``X.data/purelib`` stands beside the rest (PEP 427)."""
+    """Unpacks a wheel like an installer: the files under ``X.data/purelib`` are put beside the others (PEP 427)."""
     top = folder / ".wheels" / name.removesuffix(WHEEL)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         for entry in archive.infolist():
             parts = PurePosixPath(entry.filename).parts
             if len(parts) > 2 and parts[0].endswith(".data"):
                 if parts[1] not in ("purelib", "platlib"):
-                    continue  # scripts, headers and data of an installation, which this is not
+                    continue  # scripts, headers and data are only for an installation
                 entry.filename = "/".join(parts[2:])
-            archive.extract(entry, top)  # which takes "..", drives and leading slashes out of names
+            archive.extract(entry, top)  # removes "..", drives and leading slashes from names
     return Code(folder=top, module_path=(top,))
 
 
 def _unpack_archive(data: bytes, *, folder: Path, url: str) -> Code:
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
-            # The "data" filter refuses absolute names, links and anything that points out of the folder.
+            # The "data" filter rejects absolute names, links, and anything that points out of the folder.
             archive.extractall(folder, filter="data")
             names = {name.split("/", 1)[0] for name in archive.getnames()}
     except (tarfile.TarError, EOFError, OSError) as error:

@@ -1,4 +1,4 @@
-"""How far a program is: its heartbeats, folded into what a person wants to know."""
+"""Computes a program's progress from its heartbeats."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Final, final
 from lockstep.heartbeat import MAX_METRICS, Beat
 
 RATE_WINDOW_S: Final = 30.0
-"""Over how long steps and examples a second are counted."""
+"""The period over which steps and examples per second are computed, in seconds."""
 
 COUNT_INTERVAL_S: Final = 0.1
-"""Of heartbeats that come more often, only so many are counted."""
+"""The minimum time between heartbeats that count for the rates, in seconds; of faster ones, some are dropped."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a program was at its last heartbeat.
+    """A program's progress at its last heartbeat.
 
     Attributes:
-        time_s: when that came, seconds since 1970 UTC.
-        step: steps taken, over all epochs.
-        epoch: the epoch that it was in, from 1.
-        metrics: loss and metrics by name, as long as they are numbers.
-        not_finite: names of those that are infinite or no number any more.
-        steps_per_s: over the last half minute; None where that is not known yet.
-        examples_per_s: likewise.
+        time_s: the time when the heartbeat arrived, in seconds since 1970 UTC.
+        step: the number of steps, over all epochs.
+        epoch: the current epoch, from 1.
+        metrics: the loss and the other metrics by name, if they are finite.
+        not_finite: the names of metrics whose values are infinite or NaN.
+        steps_per_s: the steps per second over the last `RATE_WINDOW_S`; None if not known yet.
+        examples_per_s: the examples per second over the last `RATE_WINDOW_S`; None if not known.
     """
 
     time_s: float
@@ -41,7 +41,7 @@ class Progress:
     examples_per_s: float | None = None
 
     def describe(self) -> str:
-        """Says it in a few words: "step 1200, epoch 3, loss 0.31, 5,120 examples/s"."""
+        """Describes the progress, as in "step 1200, epoch 3, loss 0.31, 5,120 examples/s"."""
         words = [] if self.step is None else [f"step {self.step}"]
         if self.epoch is not None:
             words.append(f"epoch {self.epoch}")
@@ -56,18 +56,18 @@ class Progress:
 
 @final
 class ProgressFold:
-    """Folds one program's heartbeats, in the order in which they come."""
+    """Computes progress from the heartbeats of one program, in the order in which they arrive."""
 
     def __init__(self) -> None:
         self._last: Progress | None = None
         self._counts: deque[tuple[float, int | None, int | None]] = deque()
 
     def take(self, beat: Beat, *, now_s: float) -> Progress:
-        """Returns how far the program is.
+        """Adds a heartbeat and returns the progress after it.
 
         Args:
-            beat: what it says; what it does not say is as it was.
-            now_s: seconds since 1970 UTC.
+            beat: the heartbeat; values that it leaves out stay as they were.
+            now_s: the current time, in seconds since 1970 UTC.
         """
         last = self._last or Progress(time_s=now_s)
         step = last.step if beat.step is None else beat.step
@@ -92,9 +92,9 @@ class ProgressFold:
         if self._counts:
             before_s, step_before, _ = self._counts[-1]
             went_back = step is not None and step_before is not None and step < step_before
-            if went_back or now_s < before_s:  # another training begins, or the clock was set
+            if went_back or now_s < before_s:  # another training began, or the clock was set
                 self._counts.clear()
-        # A program that sends without end takes neither the runner's memory nor its time.
+        # A program that sends heartbeats all the time must not use up the runner's memory or time.
         if len(self._counts) > 1 and now_s - self._counts[-2][0] < COUNT_INTERVAL_S:
             self._counts.pop()
         self._counts.append((now_s, step, num_examples))

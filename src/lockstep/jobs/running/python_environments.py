@@ -1,4 +1,4 @@
-"""Which Python environment a job wants beside the node's own."""
+"""Defines the Python environment that a job needs in addition to the node's own packages."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lockstep.jobs.parsing.rules import Violation, raise_violations
 
 @final
 class PythonEnvironment(AbstractDocument):
-    """What a job's Python environment is built from; a file of its first package that says it, where nothing is given.
+    """The source of a job's Python environment. If no field is set, a file of the first package decides.
 
     Attributes:
-        requirements: path of a requirements file or a ``pylock.toml`` within the first package's folder.
-        project: whether it is the folder's ``pyproject.toml``, with its ``uv.lock`` where there is one.
-        none: whether none is built, whatever files there are.
+        requirements: the path of a requirements file or a ``pylock.toml`` within the first package's folder.
+        project: whether to use the folder's ``pyproject.toml``, with its ``uv.lock`` if it has one.
+        none: whether to build no environment, whichever files there are.
     """
 
     requirements: Text | None = Field(default=None, min_length=1)

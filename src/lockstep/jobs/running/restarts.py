@@ -1,7 +1,7 @@
-"""After which ends a job is started again, and how often: what its owner wants.
+"""Defines restart policies: after which ends a job is restarted, and how often.
 
-A document of its own beside the rest of what a job asks for, since orders carry it to the engine: a runner starts with
-each replica, and needs nothing else of that.
+This document is separate from the training input, because orders carry it to the engine: a runner, which starts with
+    each replica, needs nothing else of the training input.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from lockstep.jobs.parsing.rules import Violation, raise_violations
 
 @final
 class RestartCondition(StrEnum):
-    """After which ends a job is started again."""
+    """The ends after which a job is restarted."""
 
     NEVER = "NEVER"
-    """After none."""
+    """After no end."""
     ON_MACHINE_ERROR = "ON_MACHINE_ERROR"
-    """After those that are not its own doing: a lost node, a program that was killed."""
+    """After ends that the job did not cause itself: a lost node, a killed program."""
     ON_FAILURE = "ON_FAILURE"
     """After every failure."""
 
 
 @final
 class RestartPolicy(AbstractDocument):
-    """Whether a job that failed is started again: all of its replicas, or one beside parameter servers alone.
+    """Whether a failed job is restarted: all of its replicas, or, if it has parameter servers, a single one alone.
 
     Attributes:
-        condition: after which ends.
-        max_restarts: how often at the most, both counted.
-        whole_job: whether all replicas are started again for a worker beside parameter servers, too.
-        servers_alone: whether a parameter server that is lost is launched again alone, as such a worker is.
-        workers_move: whether such a worker goes on alone on another machine, with another address, where its own is
-            gone.
+        condition: the ends after which the job is restarted.
+        max_restarts: the maximum number of restarts; those of the whole gang and those of single replicas count
+            together.
+        whole_job: whether all replicas are restarted even if only a worker in a job with parameter servers failed.
+        servers_alone: whether a lost parameter server is launched again alone, as such a worker is.
+        workers_move: whether such a worker continues alone on another machine, with another address, if its own machine
+            is gone.
     """
 
     condition: RestartCondition = RestartCondition.ON_MACHINE_ERROR

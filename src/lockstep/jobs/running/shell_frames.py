@@ -1,7 +1,7 @@
-"""Shells in replicas: what is asked for, and the frames that travel between whoever types and the replica's runner.
+"""Defines the requests for shells in replicas, and the frames between the client and the replica's runner.
 
-A frame is a kind (one byte), a length (four bytes, big-endian) and so many bytes. Between the two ends the stream is
-carried as it is, cut anywhere.
+A frame is a kind (one byte), a length (four bytes, big-endian) and that many bytes. Between the two ends, the stream is
+forwarded unchanged, in pieces of any size.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _HEAD: Final = struct.Struct("!BI")
 
 @final
 class FrameKind(IntEnum):
-    """What a frame holds."""
+    """The content of a frame."""
 
     START = 0
-    """To the replica, first and once: a `ShellRequest` as JSON."""
+    """To the replica, once and first: a `ShellRequest` as JSON."""
     INPUT = 1
-    """To the replica: what was typed."""
+    """To the replica: typed input."""
     INPUT_END = 2
-    """To the replica: nothing more will be typed."""
+    """To the replica: the end of the input."""
     RESIZE = 3
-    """To the replica: a `Terminal` as JSON, whose window has another size now."""
+    """To the replica: a `Terminal` as JSON, with the new size of its window."""
     OUTPUT = 10
-    """From the replica: standard output; a terminal's whole output."""
+    """From the replica: standard output; with a terminal, the whole output."""
     ERRORS = 11
     """From the replica: standard error."""
     END = 12
@@ -44,12 +44,12 @@ class FrameKind(IntEnum):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Terminal:
-    """The terminal that somebody sits at.
+    """The terminal of the user.
 
     Attributes:
-        num_rows: its window's height.
-        num_columns: its window's width.
-        kind: its ``TERM``.
+        num_rows: the height of its window, in rows.
+        num_columns: the width of its window, in columns.
+        kind: the value of ``TERM``.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -62,10 +62,10 @@ class Terminal:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ShellRequest:
-    """What is to run in a replica.
+    """A request to run a command or a shell in a replica.
 
     Attributes:
-        command: the command and its arguments; a shell where it is empty.
+        command: the command and its arguments; empty for a shell.
         terminal: the terminal to run it on; None for pipes.
     """
 
@@ -78,10 +78,10 @@ class ShellRequest:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ShellEnd:
-    """How it ended.
+    """How a command or shell ended.
 
     Attributes:
-        exit_code: as a shell has it: 128 and the signal's number for one that a signal ended.
+        exit_code: the exit code, as a shell reports it: 128 plus the signal's number if a signal ended it.
         problem: why there is no exit code.
     """
 
@@ -100,10 +100,10 @@ SHELL_END: Final = TypeAdapter(ShellEnd)
 
 
 def parse_shell_request(data: str | bytes) -> ShellRequest:
-    """Reads what somebody asked for.
+    """Parses a request for a shell.
 
     Raises:
-        InvalidInputError: it is something else.
+        InvalidInputError: If the data is not a valid request.
     """
     try:
         request = SHELL_REQUEST.validate_json(data)
@@ -121,11 +121,11 @@ def parse_shell_request(data: str | bytes) -> ShellRequest:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """One frame.
+    """One frame of a shell's stream.
 
     Attributes:
-        kind: what it holds.
-        payload: the bytes.
+        kind: the kind of content.
+        payload: the content.
     """
 
     kind: FrameKind
@@ -133,23 +133,23 @@ class Frame:
 
 
 def encode_frame(kind: FrameKind, payload: bytes = b"") -> bytes:
-    """Returns a frame as bytes; a payload that is too long for one, as several."""
+    """Returns a frame as bytes; a payload that is too long for one frame is split into several."""
     pieces = [payload[start : start + MAX_FRAME_BYTES] for start in range(0, max(1, len(payload)), MAX_FRAME_BYTES)]
     return b"".join(_HEAD.pack(kind, len(piece)) + piece for piece in pieces)
 
 
 @final
 class FrameReader:
-    """Finds the frames in a stream of bytes."""
+    """Splits a stream of bytes into frames."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Takes the next bytes and returns the frames that they complete.
+        """Adds the next bytes, and returns the frames that they complete.
 
         Raises:
-            CorruptDataError: they are no frames.
+            CorruptDataError: If the bytes are not frames.
         """
         self._rest += data
         frames: list[Frame] = []

@@ -1,7 +1,7 @@
-"""The life of a job: one table of transitions, and nothing that acts.
+"""Defines the life of a job as one table of transitions; nothing here acts.
 
-Whoever watches a job turns what happened into an event; the table says which state follows. An event that does not fit
-the state raises and changes nothing. The picture in ``docs/job-states.md`` is generated from the table.
+Whoever watches a job turns what happened into an event, and the table says which state follows. An event that does not
+fit the state raises an error and changes nothing. The diagram in ``docs/job-states.md`` is generated from the table.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ class JobState(StrEnum):
     """The contract's states of a job."""
 
     STATE_UNSPECIFIED = "STATE_UNSPECIFIED"
-    """Not created yet."""
+    """The job does not exist yet."""
     QUEUED = "QUEUED"
-    """Waits for its turn."""
+    """The job waits in the queue."""
     PREPARING = "PREPARING"
-    """Its replicas are placed; their programs do not run yet."""
+    """The replicas are placed; their programs do not run yet."""
     RUNNING = "RUNNING"
-    """Its program runs; this time is billed."""
+    """The program runs; this time is billed."""
     SUCCEEDED = "SUCCEEDED"
-    """Its program ended well."""
+    """The program ended successfully."""
     FAILED = "FAILED"
-    """Its program ended badly, or could not be started."""
+    """The program failed, or could not be started."""
     CANCELLING = "CANCELLING"
-    """Somebody, or a time limit, asked for its end; its replicas are being ended."""
+    """Somebody, or a time limit, requested the job's end, and its replicas are being stopped."""
     CANCELLED = "CANCELLED"
-    """It was ended on request."""
+    """The job was ended on request."""
 
 
 @final
 class JobEvent(StrEnum):
-    """What can happen to a job."""
+    """The events in the life of a job."""
 
     ENQUEUED = "enqueued"
-    """It was created."""
+    """The job was created."""
     PREPARING = "preparing"
-    """Its replicas are being placed."""
+    """The replicas are being placed."""
     STARTED = "started"
-    """Its program runs."""
+    """The program runs."""
     RESTARTED = "restarted"
-    """Its gang failed, and is to be started again."""
+    """The gang failed, and will be started again."""
     REQUEUED = "requeued"
-    """Its machines cannot be had for now: it waits again."""
+    """The job's machines are unavailable at the moment: it waits in the queue again."""
     SUCCEEDED = "succeeded"
-    """Its program ended well."""
+    """The program ended successfully."""
     FAILED = "failed"
-    """Its program ended badly, or cannot be started."""
+    """The program failed, or cannot be started."""
     CANCEL_REQUESTED = "cancel_requested"
-    """Somebody, or a time limit, asked for its end."""
+    """Somebody, or a time limit, requested the job's end."""
     CANCELLED = "cancelled"
-    """Nothing of it runs any more, on request."""
+    """The job's end was requested, and none of its replicas runs any more."""
 
 
 TRANSITIONS: Final[Mapping[tuple[JobState, JobEvent], JobState]] = MappingProxyType(
@@ -75,34 +75,34 @@ TRANSITIONS: Final[Mapping[tuple[JobState, JobEvent], JobState]] = MappingProxyT
         (JobState.RUNNING, JobEvent.RESTARTED): JobState.QUEUED,
         (JobState.RUNNING, JobEvent.FAILED): JobState.FAILED,
         (JobState.RUNNING, JobEvent.CANCEL_REQUESTED): JobState.CANCELLING,
-        # Asking twice is no error: the client may not have heard the first answer.
+        # Asking twice is no error: the client may not have received the first response.
         (JobState.CANCELLING, JobEvent.CANCEL_REQUESTED): JobState.CANCELLING,
         (JobState.CANCELLING, JobEvent.CANCELLED): JobState.CANCELLED,
-        # The program may end by itself before the request reaches it; what happened is what is recorded.
+        # The program may end by itself before the request reaches it. What really happened is recorded.
         (JobState.CANCELLING, JobEvent.SUCCEEDED): JobState.SUCCEEDED,
         (JobState.CANCELLING, JobEvent.FAILED): JobState.FAILED,
     }
 )
-"""Which state follows: the one place that knows."""
+"""The state that follows, by state and event. Nothing else defines transitions."""
 
 TERMINAL: Final = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
-"""States that nothing follows."""
+"""The final states."""
 
 
 def allowed_events(state: JobState) -> tuple[JobEvent, ...]:
-    """Returns the events that fit a state, in the order of the table."""
+    """Returns the events that are allowed in a state, in the order of the table."""
     return tuple(event for before, event in TRANSITIONS if before is state)
 
 
 def next_state(state: JobState, *, event: JobEvent) -> JobState:
-    """Returns the state that follows.
+    """Returns the state that follows an event.
 
     Args:
-        state: the state that the job is in.
-        event: what happened.
+        state: the current state of the job.
+        event: the event.
 
     Raises:
-        WrongStateError: the event does not fit the state.
+        WrongStateError: If the event is not allowed in the state.
     """
     after = TRANSITIONS.get((state, event))
     if after is None:

@@ -1,4 +1,4 @@
-"""What a gang supervisor does next: pure decisions over the statuses of a gang's replicas."""
+"""Decides what a gang supervisor does next, from the statuses of the gang's replicas. Pure functions."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from lockstep.jobs.running.orders import (
 )
 
 LINGER_S: Final = 30.0
-"""How long others may go on after the leader's success: workers leave their last collective in order, an evaluator
-evaluates the last checkpoint."""
+"""How long other replicas may continue after the leader's success, in seconds.
+
+Workers leave their last collective in order, and an evaluator evaluates the last checkpoint.
+"""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What to do now.
+    """What a gang supervisor does next.
 
     Attributes:
-        phase: how far the gang is.
-        stop: names of replicas to stop.
-        restarts: by their names, the replicas to launch again while the others run on.
-        displaced: names of replicas to launch again as soon as they have another machine, while the others run on.
-        end: how the gang ended, None while a replica lives.
+        phase: the phase of the gang.
+        stop: the names of the replicas to stop.
+        restarts: the replicas to launch again while the others continue, by name.
+        displaced: the names of the replicas to launch again when they have another machine, while the others continue.
+        end: how the gang ended; None while a replica lives.
     """
 
     phase: GangPhase
@@ -53,18 +55,18 @@ def next_step(
 ) -> Step:
     """Decides the next step of a gang.
 
-    A replica that failed ends the gang: the others would wait for it for ever. Beside parameter servers they would not:
-    there a worker, or an evaluator, that is worth another try is launched again alone, and a server whose job wants it
-    so. One of these workers or evaluators whose machine is gone may wait for another one, if the order says for how
-    long: which counts only while no worker is left. The leader's success is the job's; its parameter servers then
-    have nothing left to do, and its workers and evaluators `LINGER_S` to finish.
+    A replica that failed ends the gang, because the others would wait for it forever. With parameter servers they would
+    not: a worker or an evaluator whose failure is worth a restart is launched again alone, and so is a parameter server
+    if the job allows it. If the order sets `move_within_s`, a worker or an evaluator whose machine is gone may wait for
+    another one; the limit only counts while no worker is left. The leader's success is the job's success: its parameter
+    servers are then stopped at once, and its workers and evaluators after `LINGER_S`.
 
     Args:
-        order: the gang as ordered; its first replica leads.
-        statuses: the last known status by replica name; a replica without one is not placed yet.
-        stop_requested: whether somebody asked for the gang's end.
-        now_s: seconds since 1970 UTC.
-        lost_nodes: names of replicas whose nodes are lost: they cannot be launched again there.
+        order: the order of the gang; its first replica leads.
+        statuses: the last known status of each replica by name; a replica without one is not placed yet.
+        stop_requested: whether somebody requested the gang's end.
+        now_s: the current time, in seconds since 1970 UTC.
+        lost_nodes: the names of the replicas whose nodes are lost. They cannot be launched again there.
     """
     roles = {replica.name: replica.role for replica in order.replicas}
     known = [statuses[name] for name in roles if name in statuses]
@@ -88,36 +90,37 @@ def next_step(
 
 
 def after_report(known: ReplicaStatus | None, report: ReplicaStatus) -> ReplicaStatus:
-    """Returns what is known of a replica after a report, which may come late.
+    """Returns the status of a replica after a report, which may be late.
 
     Args:
-        known: what was known of it; None before its first report.
-        report: what its launcher says.
+        known: the known status; None before the first report.
+        report: the status that the replica's launcher reports.
     """
     if known is None or len(report.restarts) > len(known.restarts):
         return report
-    # The last word stands; and what an earlier launch still says counts no more.
+    # An end is final, and reports of an earlier launch no longer count.
     is_late = known.phase is ReplicaPhase.ENDED or len(report.restarts) < len(known.restarts)
     return known if is_late else report
 
 
 def order_again(order: ReplicaOrder, *, last: ReplicaStatus, restart: ReplicaRestart) -> ReplicaOrder:
-    """Returns the order for a replica's next launch: as before, going on from how it ended.
+    """Returns the order for a replica's next launch, which continues from its last status.
 
     Args:
-        order: the order of its first launch.
-        last: its last status.
-        restart: what `next_step` decided.
+        order: the order of the first launch.
+        last: the last status.
+        restart: the restart that `next_step` decided on.
     """
     return replace(order, earlier=replace(last, restarts=(*last.restarts, restart)))
 
 
 def restart_alone(order: GangOrder) -> frozenset[str]:
-    """Returns the names of the replicas that are launched again alone, while the others run on.
+    """Returns the names of the replicas that are launched again alone, while the others continue.
 
-    Those are workers beside parameter servers: what each does, it does without the others, and its state is on the
-    servers; and evaluators, whom nobody waits for. A leader is not: it hands the work out. Servers are where the job
-    says that a new one is given what it lacks.
+    Only a job with parameter servers has them. Its workers belong to them: each one works without the others, and its
+    state is on the servers. So do its evaluators, for which nobody waits. The leader does not, because it distributes
+    the work. Parameter servers do only if the job's policy says so: a new server has to be given the state that it
+    lacks.
     """
     policy = order.restart_policy
     if policy is None or policy.whole_job or all(replica.role != "ps" for replica in order.replicas):
@@ -127,9 +130,9 @@ def restart_alone(order: GangOrder) -> frozenset[str]:
 
 
 def movable(order: GangOrder) -> frozenset[str]:
-    """Returns the names of the replicas that go on alone at another address, or on another machine, where they must.
+    """Returns the names of the replicas that can continue alone at another address, or on another machine.
 
-    Servers are none of them: who uses one knows its address.
+    Parameter servers cannot: their users know their addresses.
     """
     if order.move_within_s is None:
         return frozenset()
@@ -140,9 +143,9 @@ def movable(order: GangOrder) -> frozenset[str]:
 def _restarts(
     order: GangOrder, known: Sequence[ReplicaStatus], *, lost_nodes: Collection[str], now_s: float
 ) -> tuple[dict[str, ReplicaRestart], tuple[str, ...]]:
-    """Returns the failed replicas that can be launched again alone within the job's budget, the first to fail first.
+    """Returns the failed replicas to launch again alone within the job's budget of restarts, ordered by their end.
 
-    Apart from them, those of which this holds once they have another machine.
+    The second value has the names of those that can be launched again once they have another machine.
     """
     policy = order.restart_policy
     alone = restart_alone(order).difference(lost_nodes)
@@ -167,7 +170,7 @@ def _restarts(
 
 
 def _may_wait(order: GangOrder, known: Sequence[ReplicaStatus], *, now_s: float) -> frozenset[str]:
-    """Returns the names of the replicas that may wait for another machine; a worker as long as any of them works."""
+    """Returns the names of the replicas that may wait for another machine; workers only until the limit is reached."""
     within_s = order.move_within_s
     if within_s is None:
         return frozenset()
@@ -204,7 +207,7 @@ def _end_time_s(status: ReplicaStatus) -> float:
 def _end(leader: ReplicaStatus | None, failure: ReplicaStatus | None, *, stop_requested: bool) -> GangEnd:
     assert leader is not None
     assert leader.end is not None
-    # What came first counts: a worker that fails after the leader is done has nothing left to spoil.
+    # What happened first counts: a worker that fails after the leader's success can no longer do harm.
     if leader.end.succeeded and (failure is None or _end_time_s(leader) <= _end_time_s(failure)):
         return GangEnd(outcome=GangOutcome.SUCCEEDED)
     if failure is not None:

@@ -1,4 +1,4 @@
-"""Which queued jobs start now, on which nodes, and what the others wait for."""
+"""Decides which queued jobs start now and on which nodes, and explains what the others wait for."""
 
 from lockstep.jobs.scheduling.decisions import Decisions, Refusal, Start, Waiting
 from lockstep.jobs.scheduling.demands import Demand, NodeSpec, QueuedJob, Resources

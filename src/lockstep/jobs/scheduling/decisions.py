@@ -1,4 +1,4 @@
-"""What a scheduler decides, and what it says of those that wait."""
+"""Defines what the scheduler returns: its decisions, and why a job waits."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Start:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """A job that does not start now, and neither does any other that asks for the same behind it.
+    """A job that does not start now; jobs of the same shape behind it do not start either.
 
     Attributes:
-        uid: the job.
-        reason: why, in words.
+        uid: the uid of the job.
+        reason: why it does not start.
     """
 
     uid: str
@@ -39,11 +39,11 @@ class Refusal:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Decisions:
-    """What was decided in one go.
+    """The decisions of one call.
 
     Attributes:
-        starts: jobs that start, in this order.
-        refusals: jobs that were looked at and do not.
+        starts: the jobs that start, in this order.
+        refusals: the jobs that were considered and do not start.
     """
 
     starts: tuple[Start, ...] = ()
@@ -56,10 +56,10 @@ class Waiting:
     """Why a job waits.
 
     Attributes:
-        position: its place among the waiting, from 1 (the contract's ``jobPosition``).
-        reason: what it waits for, in words.
-        start_by_s: when it starts at the latest, seconds since 1970 UTC, where it was promised that, and nobody waits
-            ahead of it who has no such promise and might still take the same nodes.
+        position: the job's position in the queue, from 1 (the contract's ``jobPosition``).
+        reason: what the job waits for.
+        start_by_s: the latest start time, in seconds since 1970 UTC. None if the job has no promise, or if a job ahead
+            of it has no promise and might still take the same nodes.
     """
 
     position: int

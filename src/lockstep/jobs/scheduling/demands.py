@@ -1,4 +1,4 @@
-"""What a queued job needs of the machines, as the scheduler sees it."""
+"""Defines what a queued job needs from the nodes, as the scheduler sees it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass, field
 from typing import final
 
 Resources = Mapping[str, int]
-"""Amounts by name: vCPUs, MiB of memory, accelerators by their type. Whole numbers, so that sums are exact."""
+"""Amounts by name: vCPUs, MiB of memory, accelerators by type. They are integers, so that sums are exact."""
 
 Order = tuple[int, float, str]
-"""Where a job stands in the queue: what sorts first starts first."""
+"""The sort key of a job in the queue: smaller keys start earlier."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """Some replicas of a gang that need the same of a node.
+    """The need of some replicas of a gang that need the same from one node each.
 
     Attributes:
-        name: the machine in words, such as "n1-standard-8 + 2 x NVIDIA_TESLA_V100".
-        count: how many replicas.
-        resources: what each takes of the node that it is on, by name; without an entry, nothing.
-        node_types: nodes of these types alone; none for any node that has the room.
+        name: a description of the machine, such as "n1-standard-8 + 2 x NVIDIA_TESLA_V100".
+        count: the number of replicas.
+        resources: the amounts that each replica takes from its node, by name; nothing of a resource without an entry.
+        node_types: the allowed node types; if empty, any node with enough room.
     """
 
     name: str
@@ -37,15 +37,15 @@ class QueuedJob:
     """A job in the queue.
 
     Attributes:
-        uid: the service's own identifier of it.
-        name: what people call it.
-        project: the project that it belongs to.
-        priority: 0 to 1000; a bigger number starts earlier.
-        create_time_s: when it was created, seconds since 1970 UTC.
-        demands: what its gang needs; all of it is placed together or nothing.
-        hold_s: for how long it may hold its machines at the most: the bound of its preparation, its
-            ``maxRunningTime``, and what its end may take. Promises to others rest on it.
-        accelerators: how many accelerators the gang has, by type; they count against its project's quota.
+        uid: the service's own id of the job.
+        name: the name that the user gave the job.
+        project: the project that owns the job.
+        priority: the job's priority, 0 to 1000; jobs with a higher priority start earlier.
+        create_time_s: the creation time, in seconds since 1970 UTC.
+        demands: the demands of the gang, which is placed as a whole or not at all.
+        hold_s: the maximum time for which the job may hold its machines, in seconds: the limit of its preparation, its
+            ``maxRunningTime``, and the time that its end may take. Promises to other jobs rely on it.
+        accelerators: the number of the gang's accelerators by type, which count against the project's quota.
     """
 
     uid: str
@@ -59,25 +59,25 @@ class QueuedJob:
 
     @property
     def num_machines(self) -> int:
-        """How many replicas its gang has, each on a machine of its own as far as a quota is concerned."""
+        """The number of replicas of the gang; for a quota, each one counts as a machine."""
         return sum(demand.count for demand in self.demands)
 
     @property
     def order(self) -> Order:
-        """Its place in the queue: higher priority first, then first come first served; the uid settles ties."""
+        """The sort key in the queue: higher priority first, then first come, first served; the uid decides ties."""
         return (-self.priority, self.create_time_s, self.uid)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class NodeSpec:
-    """A node that there is, or that may be had.
+    """A node that exists, or that can be started.
 
     Attributes:
-        name: names it among all nodes.
-        node_type: its type, such as a machine type's name.
-        resources: all that it has.
-        is_up: whether it is there already; others are brought up when a gang is placed on them.
+        name: the name of the node, unique among all nodes.
+        node_type: the node's type, such as the name of a machine type.
+        resources: the total resources of the node.
+        is_up: whether the node is running; other nodes are started when a gang is placed on them.
     """
 
     name: str

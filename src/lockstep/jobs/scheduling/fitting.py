@@ -1,4 +1,4 @@
-"""Finding room for a gang now, beside what is promised to others."""
+"""Finds room for a gang now, without taking what is promised to other jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockstep.jobs.scheduling.promises import Need, Promise, orders
 
 
 def binds(promise: Promise, job: QueuedJob, *, until_s: float) -> bool:
-    """Whether a job has to leave what was promised: it stands behind, and would not have ended by then."""
+    """Returns whether a job must respect a promise: it is behind the promised job, and may still run at that time."""
     return promise.order < job.order and until_s > promise.time_s
 
 
@@ -20,14 +20,14 @@ def take_room(
     """Takes room for a gang.
 
     Args:
-        job: the job.
-        needs: what its gang needs, the largest first.
-        until_s: when it ends at the latest, seconds since 1970 UTC.
-        nodes: the nodes; nothing is taken of them where the gang does not fit.
-        promises: all promises by their jobs.
+        job: the job to place.
+        needs: the needs of its gang, the largest first.
+        until_s: the latest end of the job, in seconds since 1970 UTC.
+        nodes: the nodes; nothing is taken from them if the gang does not fit.
+        promises: all promises, by the uid of their job.
 
     Returns:
-        What was taken, None where there is no room; and whether a promise to another stood in the way.
+        The allocations, or None if there is no room; and whether a promise to another job prevented the placement.
     """
     binding = {uid: found for uid, found in promises.items() if binds(found, job, until_s=until_s)}
     is_limited = False
@@ -43,7 +43,7 @@ def take_room(
 def _take_beside(
     needs: Sequence[Need], *, nodes: Nodes, binding: Mapping[str, Promise]
 ) -> tuple[tuple[Allocation, ...] | None, bool]:
-    """Takes room for a gang beside what is promised to others, as `take_room` does, in one order of its demands."""
+    """Takes room for a gang that respects promises to other jobs, as `take_room` does, in one order of its demands."""
     taken: list[Allocation] = []
     spared: dict[str, Vector] = {}
     is_limited = False
@@ -73,7 +73,7 @@ def _take_beside(
 
 
 def _take_promised(promise: Promise, *, nodes: Nodes) -> tuple[Allocation, ...] | None:
-    """Takes what a job was promised: where the tightest fit leaves a part of it without room, this does not."""
+    """Takes the promised nodes themselves: they have room even where the tightest fit leaves a demand without any."""
     taken: list[Allocation] = []
     for allocation in promise.allocations:
         if fit_count(nodes[allocation.node].free, allocation.amount) < allocation.number:

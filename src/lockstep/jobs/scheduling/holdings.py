@@ -1,4 +1,4 @@
-"""The machines that running jobs hold, and when they release them."""
+"""Tracks the machines that running jobs hold, and when they release them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from lockstep.jobs.scheduling.nodes import Allocation, Nodes
 from lockstep.jobs.scheduling.promises import Release
 
 OVERDUE_S: Final = 60.0
-"""How soon a job is expected to end that holds machines for longer than was said."""
+"""The expected remaining time, in seconds, of a job that holds machines beyond its latest end."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Holding:
-    """A job and the machines that it holds.
+    """A running job and the machines that it holds.
 
     Attributes:
-        job: the job.
-        allocations: what it holds of which nodes, of those too that are not there.
-        until_s: when it releases them at the latest, seconds since 1970 UTC.
-        types: the types of those nodes that are there.
+        job: the job that holds them.
+        allocations: the job's allocations, including those on absent nodes.
+        until_s: the latest time when they are released, in seconds since 1970 UTC.
+        types: the types of the nodes that are present.
     """
 
     job: QueuedJob
@@ -37,28 +37,28 @@ class Holding:
 
 @final
 class Holdings:
-    """The running jobs with their machines.
+    """The running jobs and the machines that they hold.
 
     Args:
-        nodes: the nodes that are there; what jobs hold of them is taken and given back here.
+        nodes: the present nodes; allocations are taken from them and released to them here.
     """
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._jobs: dict[str, Holding] = {}
         self._ends: dict[str, SortedList[tuple[float, str]]] = {}
-        self._absent: dict[str, dict[str, None]] = {}  # nodes that are not there, and the jobs that hold some of them
+        self._absent: dict[str, dict[str, None]] = {}  # absent nodes, and the jobs with allocations there
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._jobs
 
     @property
     def uids(self) -> Collection[str]:
-        """All of the jobs."""
+        """The uids of the jobs."""
         return self._jobs.keys()
 
     def add(self, job: QueuedJob, *, allocations: tuple[Allocation, ...], until_s: float) -> None:
-        """Adds a job, whose allocations of the nodes that are there have been taken."""
+        """Adds a job. Its allocations on present nodes must have been taken already."""
         present = [allocation.node for allocation in allocations if allocation.node in self._nodes]
         holding = self._jobs[job.uid] = Holding(job=job, allocations=allocations, until_s=until_s)
         self._set_types(holding, frozenset(self._nodes[name].spec.node_type for name in present))
@@ -67,7 +67,7 @@ class Holdings:
                 self._absent.setdefault(allocation.node, {})[job.uid] = None
 
     def remove(self, uid: str) -> Holding:
-        """Removes a job, and gives back what it held."""
+        """Removes a job, and releases its allocations."""
         holding = self._jobs.pop(uid)
         for node_type in holding.types:
             self._ends[node_type].remove((holding.until_s, uid))
@@ -80,23 +80,23 @@ class Holdings:
         return holding
 
     def add_node(self, name: str, *, node_type: str) -> None:
-        """Takes of a node that is there again what jobs still hold of it."""
+        """Takes from a node that is present again what jobs still hold of it."""
         for uid in self._absent.pop(name, {}):
             holding = self._jobs[uid]
             self._nodes.take(allocation for allocation in holding.allocations if allocation.node == name)
             self._set_types(holding, holding.types | {node_type})
 
     def remove_node(self, name: str, *, node_type: str) -> None:
-        """Remembers who holds some of a node that is not there any more."""
+        """Records which jobs hold a part of a node that is no longer present."""
         for _, uid in self._ends.get(node_type, ()):
             if any(allocation.node == name for allocation in self._jobs[uid].allocations):
                 self._absent.setdefault(name, {})[uid] = None
 
     def releases(self, types: Iterable[str], *, now_s: float) -> Iterator[Release]:
-        """Yields what running jobs release of nodes of some types, the earliest first."""
+        """Yields what running jobs release on nodes of the given types, the earliest first."""
         last = ""
         for until_s, uid in heapq.merge(*(self._ends.get(node_type, ()) for node_type in sorted(types))):
-            if uid != last:  # one that holds nodes of several types comes several times, one after the other
+            if uid != last:  # a job on nodes of several types appears several times in a row
                 last = uid
                 yield Release(until_s if until_s > now_s else now_s + OVERDUE_S, self._jobs[uid].allocations)
 

@@ -1,4 +1,4 @@
-"""What others use of nodes that a service does not have to itself."""
+"""Measures what others use of nodes that a service shares with them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final, final
 from lockstep.jobs.scheduling.demands import Resources
 
 SETTLE_S: Final = 3.0
-"""For how long it is looked, before what was seen counts: much longer than an engine takes to show what was taken."""
+"""The period whose observations count, in seconds: much longer than an engine takes to report what was taken."""
 
 
 @final
 class Neighbours:
-    """Tells what others use from what is used in all.
+    """Computes what others use from the total usage and the service's own usage.
 
-    What this service's own jobs use is known at one moment, what is used in all at another: a job that has just started
-    or ended looks like somebody else's for that long, or hides it. So the middle counts of what was seen within
+    The service's own usage and the total usage are known at different moments. In between, a job that has just started
+    or ended looks like a job of others, or hides one. The result is therefore the median of the observations within
     `SETTLE_S`.
     """
 
@@ -28,18 +28,18 @@ class Neighbours:
     def observe(
         self, used: Mapping[str, Resources], *, own: Mapping[str, Resources], now_s: float
     ) -> dict[str, dict[str, int]]:
-        """Returns what others use of each node; nodes and resources of which they use nothing are left out.
+        """Adds an observation, and returns what others use of each node, without what they do not use.
 
         Args:
-            used: what is used of each node in all.
-            own: what this service's jobs use of each.
-            now_s: seconds since 1970 UTC.
+            used: the total usage of each node.
+            own: the usage of each node by this service's jobs.
+            now_s: the current time, in seconds since 1970 UTC.
         """
         seen = {
             node: {name: amount - own.get(node, {}).get(name, 0) for name, amount in resources.items()}
             for node, resources in used.items()
         }
-        if self._looks and self._looks[-1][0] > now_s:  # the clock was set back: nothing of before would ever grow old
+        if self._looks and self._looks[-1][0] > now_s:  # the clock was set back; old looks would never expire
             self._looks.clear()
         self._looks.append((now_s, seen))
         while self._looks[0][0] < now_s - SETTLE_S:
@@ -55,11 +55,11 @@ class Neighbours:
 
 
 def describe_others(others: Mapping[str, Resources], *, totals: Mapping[str, Resources]) -> str:
-    """Says what others use in all: "others use 4 of 8 vCPUs"; "" where they use nothing.
+    """Describes the total usage by others, as in "others use 4 of 8 vCPUs"; "" if they use nothing.
 
     Args:
-        others: what they use of each node.
-        totals: what each node has.
+        others: the usage of each node by others.
+        totals: the total resources of each node.
     """
     words = {"vcpus": "vCPUs", "memory_mib": "MiB of memory"}
     names = dict.fromkeys(name for resources in others.values() for name in resources)

@@ -1,4 +1,4 @@
-"""The nodes and what is free on them, kept so that thousands of equal nodes cost as much to look through as one."""
+"""Tracks nodes and their free resources. Equal nodes are grouped, so searching thousands costs as much as one."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from lockstep.errors import ConfigError, ConflictError
 from lockstep.jobs.scheduling.demands import Demand, NodeSpec
 
 Vector = tuple[int, ...]
-"""Amounts in the order of the scheduler's resource names."""
+"""Amounts, in the order of the scheduler's resource names."""
 
 
 class Allocation(NamedTuple):
-    """What one gang holds, or is to hold, of one node."""
+    """What one gang holds, or will hold, of one node."""
 
     node: str
-    """The node's name."""
+    """The name of the node."""
     demand: int
-    """Which of the gang's demands, by position."""
+    """The index of the demand among the gang's demands."""
     number: int
-    """How many of its replicas."""
+    """The number of the demand's replicas on this node."""
     amount: Vector
-    """What each takes."""
+    """The amounts that each replica takes."""
 
 
 class _Kind(NamedTuple):
-    """What makes nodes of a type alike: any of them is as good as another."""
+    """The properties by which nodes of a type are grouped: nodes of one kind are interchangeable."""
 
     is_down: bool
     claim: str
@@ -42,10 +42,10 @@ class Node:
     """One node.
 
     Attributes:
-        spec: what it is.
-        total: all that it has.
-        free: what is free now.
-        claim: the job that is promised some of it, "" without one.
+        spec: the specification of the node.
+        total: the total resources of the node.
+        free: the free resources of the node.
+        claim: the uid of the job that a part of the node is promised to; "" if there is none.
     """
 
     spec: NodeSpec
@@ -56,7 +56,7 @@ class Node:
 
 @lru_cache(maxsize=1 << 16)
 def fit_count(free: Vector, amount: Vector) -> int:
-    """Returns how many replicas of an amount fit into what is free; without any amount, as many as one likes."""
+    """Returns how many replicas with an amount fit into the free resources; 2**30 if the amount is zero."""
     count = 1 << 30
     for have, need in zip(free, amount, strict=True):
         if need:
@@ -72,7 +72,7 @@ def _times(amount: Vector, count: int) -> Vector:
 
 
 def minus(free: Vector, amount: Vector, *, count: int) -> Vector:
-    """Returns what is left when replicas take their amounts."""
+    """Returns the resources that remain after a number of replicas take their amount."""
     return tuple(map(sub, free, _times(amount, count)))
 
 
@@ -83,13 +83,13 @@ def _left(free: Vector, amount: Vector, count: int) -> Vector:
 
 @final
 class Nodes:
-    """All nodes, by type and by what is free.
+    """All nodes, grouped by type and by free resources.
 
     Args:
         resource_names: the resources that count, the scarcest first: a replica goes where it leaves the least of them
             unused.
-        num_accelerators: how many of them, from the first, are accelerators: nodes that have them are for replicas that
-            need them.
+        num_accelerators: the number of these resources, from the first, that are accelerators. Nodes with accelerators
+            are reserved for replicas that need them.
     """
 
     def __init__(self, resource_names: Sequence[str], *, num_accelerators: int = 0) -> None:
@@ -110,14 +110,14 @@ class Nodes:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The resources that count."""
+        """The names of the resources that count."""
         return self._names
 
     def vector(self, resources: Iterable[tuple[str, int]]) -> Vector:
         """Returns amounts by name as a vector.
 
         Raises:
-            ConfigError: a name is not one of the resources that count.
+            ConfigError: If a name is not one of the resources that count.
         """
         amounts = dict.fromkeys(self._names, 0)
         for name, amount in resources:
@@ -127,10 +127,10 @@ class Nodes:
         return tuple(amounts.values())
 
     def add(self, spec: NodeSpec) -> bool:
-        """Adds a node of which all is free; returns whether it is the first of its type and size.
+        """Adds a node with all its resources free; returns whether it is the first of its type and size.
 
         Raises:
-            ConflictError: there is one of this name.
+            ConflictError: If there is already a node with this name.
         """
         if spec.name in self._nodes:
             raise ConflictError(f"there is a node {spec.name!r} already")
@@ -143,7 +143,7 @@ class Nodes:
         return totals[total] == 1
 
     def remove(self, name: str) -> bool:
-        """Takes a node away, with what is held of it; returns whether it was the last of its type and size."""
+        """Removes a node with everything held of it; returns whether it was the last of its type and size."""
         node = self._nodes.pop(name)
         self._leave(node)
         totals = self._totals[node.spec.node_type]
@@ -156,24 +156,24 @@ class Nodes:
         return True
 
     def emptied(self) -> Nodes:
-        """Returns the same nodes with nothing held of them, nor promised."""
+        """Returns the same nodes with no allocations and no promises."""
         alone = Nodes(self._names, num_accelerators=self._num_kept)
         for node in self:
             alone.add(node.spec)
         return alone
 
     def replace_spec(self, spec: NodeSpec) -> None:
-        """Says anew whether a node is up."""
+        """Replaces the specification of a node, which may change whether it is up."""
         node = self._nodes[spec.name]
         self._leave(node)
         node.spec = spec
         self._enter(node)
 
     def types(self, demand: Demand, amount: Vector) -> frozenset[str]:
-        """Returns the node types that a replica may go to.
+        """Returns the node types that a replica may be placed on.
 
-        They are those of which an empty node would hold it. Nodes with accelerators that it does not need are left to
-        others, unless there are no other nodes, or the demand names them.
+        Those are the types of which an empty node has room for the replica. Types with accelerators that the replica
+        does not need are left to other replicas, unless there are no other types, or the demand names them.
         """
         named = {
             kind: [total for total in self._totals.get(kind, ()) if fit_count(total, amount)]
@@ -184,35 +184,35 @@ class Nodes:
         return frozenset(fitting if demand.node_types or not plain else plain)
 
     def _is_wasted(self, total: Vector, amount: Vector) -> bool:
-        """Whether a node has accelerators of a type that a replica does not need."""
+        """Returns whether a node has accelerators of a type that a replica does not need."""
         kept = self._num_kept
         return any(have and not need for have, need in zip(total[:kept], amount[:kept], strict=True))
 
     def most(self, types: Iterable[str], amount: Vector) -> int:
-        """Returns how many replicas of an amount would fit if nothing else ran."""
+        """Returns how many replicas with an amount would fit if nothing else ran."""
         totals = (self._totals.get(node_type, {}) for node_type in types)
         return sum(number * fit_count(total, amount) for by_total in totals for total, number in by_total.items())
 
     def take(self, allocations: Iterable[Allocation]) -> None:
-        """Takes what is allocated off what is free."""
+        """Subtracts allocations from the free resources."""
         for allocation in allocations:
             self._change(self._nodes[allocation.node], -allocation.number, allocation.amount)
 
     def release(self, allocations: Iterable[Allocation]) -> None:
-        """Makes what was allocated free again; what was allocated on nodes that are gone is gone with them."""
+        """Adds allocations to the free resources again. Allocations on removed nodes are ignored."""
         for allocation in allocations:
             if allocation.node in self._nodes:
                 self._change(self._nodes[allocation.node], allocation.number, allocation.amount)
 
     def claim(self, name: str, uid: str) -> None:
-        """Notes which job a node is promised to; "" for none."""
+        """Records the job that a node is promised to; "" for none."""
         node = self._nodes[name]
         self._leave(node)
         node.claim = uid
         self._enter(node)
 
     def room(self, types: Iterable[str], amount: Vector) -> int:
-        """Returns how many replicas of an amount fit now, whatever is promised to others."""
+        """Returns how many replicas with an amount fit now, regardless of promises."""
         return sum(
             len(names) * count
             for node_type in types
@@ -223,16 +223,17 @@ class Nodes:
     def candidates(
         self, types: Iterable[str], amount: Vector, *, count: int, passed_over: Container[str] = ()
     ) -> list[tuple[Node, int]]:
-        """Returns nodes with how many replicas fit on each, the tightest fit first.
+        """Returns nodes, each with the number of replicas that fit on it, in the order of preference.
 
-        Nodes that are up come before others, and nodes that are promised to somebody last. What is as tight on one node
-        as on several goes to one. Of nodes that are alike, no more are named than are needed to hold all replicas.
+        Nodes that are promised to a job come last, and nodes that are up come before the others. Otherwise, the
+        tightest fit comes first; if several are equally tight, the node that has room for more replicas. Of equal
+        nodes, no more are listed than are needed for all replicas; of equal promised nodes, all are listed.
 
         Args:
-            types: the types of nodes.
-            amount: what each replica takes.
-            count: how many replicas there are to place.
-            passed_over: jobs to whom nodes are promised that do not come into question.
+            types: the allowed node types.
+            amount: the amounts that each replica takes.
+            count: the number of replicas to place.
+            passed_over: the uids of jobs whose promised nodes are left out.
         """
         found: list[tuple[tuple[bool, bool, Vector, int, str], dict[str, None]]] = []
         for node_type in types:

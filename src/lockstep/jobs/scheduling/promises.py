@@ -1,8 +1,8 @@
-"""What the first job that finds no room is promised, so that nobody who is let past it can delay it.
+"""Reserves room for the first job in the queue that does not fit, so that jobs that start before it cannot delay it.
 
-This is EASY back-fill (Lifka, "The ANL/IBM SP scheduling system", 1995; Mu'alem and Feitelson, 2001), on nodes with
-several resources: from the times at which running jobs end at the latest follows when, and on which nodes, the first
-job has room at the latest. Whoever starts before it either ends by then, or leaves on those nodes what was promised.
+This is EASY backfilling (Lifka, "The ANL/IBM SP scheduling system", 1995; Mu'alem and Feitelson, 2001) on nodes with
+several resources. The latest end times of the running jobs determine the latest time at which the first job has room,
+and on which nodes. A job that starts before it must either end by that time, or leave on those nodes what was promised.
 """
 
 from __future__ import annotations
@@ -16,24 +16,35 @@ from lockstep.jobs.scheduling.demands import Order, QueuedJob
 from lockstep.jobs.scheduling.nodes import Allocation, Nodes, Vector, fit_count, minus
 
 MAX_ORDERS: Final = 24
-"""In how many orders the demands of a gang are tried: all of them, for four demands."""
+"""The maximum number of orders in which a gang's demands are tried: all orders, for four demands."""
 
 MAX_STEPS: Final = 2000
-"""How many replicas are put somewhere at the most in search of a way to place a gang that fits in no simple way."""
+"""The maximum number of placements that the search tries for a gang that fits in no simple way."""
 
 
 class Need(NamedTuple):
-    """One demand of a gang, in the terms of the nodes that there are."""
+    """One demand of a gang, in terms of the present nodes.
+
+    Attributes:
+        number: the number of replicas.
+        amount: the amounts that each replica takes.
+        types: the node types that the replicas may be placed on.
+    """
 
     number: int
     amount: Vector
     types: frozenset[str]
     position: int
-    """Its place among the gang's demands."""
+    """The index among the gang's demands."""
 
 
 class Release(NamedTuple):
-    """When a running job releases its machines at the latest."""
+    """What a running job releases, and when at the latest.
+
+    Attributes:
+        time_s: the latest time of the release, in seconds since 1970 UTC.
+        allocations: the allocations of the job.
+    """
 
     time_s: float
     allocations: Sequence[Allocation]
@@ -45,14 +56,15 @@ class Promise:
     """Room that is kept for a job.
 
     Attributes:
-        job: the job.
-        order: its place in the queue.
-        time_s: when it starts at the latest, seconds since 1970 UTC.
-        made_time_s: when the promise was made.
-        types: all node types that the job could use; no other job is promised any of them.
-        allocations: where it has room then, for sure.
-        spare: what others may hold of each promised node beyond that time, by the node's name; it only shrinks.
-        exhausted: amounts that no promised node can spare any more.
+        job: the job that it is kept for.
+        order: the job's sort key in the queue.
+        time_s: the latest start time, in seconds since 1970 UTC.
+        made_time_s: the time when the promise was made or last reviewed, in seconds since 1970 UTC.
+        types: all node types that the job could use; no other job has a promise of any of them.
+        allocations: the allocations that certainly have room at that time.
+        spare: what other jobs may hold beyond that time of each promised node, by the name of the node; it only
+            shrinks.
+        exhausted: the amounts that no promised node can spare any more.
     """
 
     job: QueuedJob
@@ -65,7 +77,7 @@ class Promise:
     exhausted: set[Vector] = field(default_factory=set[Vector])
 
     def can_spare(self, amount: Vector) -> bool:
-        """Whether any promised node could be held by a replica of an amount beyond that time."""
+        """Returns whether a replica with an amount could hold a part of any promised node beyond the promise's time."""
         if amount in self.exhausted:
             return False
         if any(fit_count(spare, amount) for spare in self.spare.values()):
@@ -75,22 +87,22 @@ class Promise:
 
 
 def orders(needs: Sequence[Need]) -> Iterator[tuple[Need, ...]]:
-    """Yields the orders in which a gang's demands may be placed, the order in which they come first of all.
+    """Yields the orders in which to try placing a gang's demands, beginning with the given order.
 
-    The largest first leaves the small ones what is left. But one that few nodes can hold may have to come before a
-    larger one that could go elsewhere.
+    Placing the largest demand first leaves the small ones the rest. But a demand that only few nodes can hold may have
+    to come before a larger one that has alternatives.
     """
     return islice(permutations(needs), MAX_ORDERS)
 
 
 def place(needs: Sequence[Need], *, nodes: Nodes) -> tuple[Allocation, ...] | None:
-    """Places a gang on nodes of which none is promised to anybody.
+    """Places a gang on nodes without promises.
 
-    Each demand goes where it fits the tightest. Where that fails in every order of the demands, another way is searched
-    for, replica by replica. `MAX_STEPS` are enough where gang and cluster are small, and a wasted corner matters.
+    Each demand goes where it fits most tightly. If that fails in every order of the demands, a search places replica by
+    replica. Its `MAX_STEPS` suffice for a small gang and a small cluster, where wasted room matters most.
 
     Returns:
-        What was taken of which nodes; None, and nothing is taken, where no way was found.
+        The allocations that were taken; None, with nothing taken, if no placement was found.
     """
     for order in orders(needs):
         taken: list[Allocation] = []
@@ -112,10 +124,10 @@ def place(needs: Sequence[Need], *, nodes: Nodes) -> tuple[Allocation, ...] | No
 
 
 def _search(needs: Sequence[Need], *, nodes: Nodes) -> tuple[Allocation, ...] | None:
-    """Looks for a way to place a gang, by trying and taking back; gives up after `MAX_STEPS`."""
+    """Searches for a placement of a gang by backtracking; gives up after `MAX_STEPS`."""
     replicas = [need for need in needs for _ in range(need.number)]
     taken: list[Allocation] = []
-    untried: list[list[str]] = []  # where each replica may still be tried, the best place last
+    untried: list[list[str]] = []  # the nodes still to try for each replica, the best one last
     for _ in range(MAX_STEPS):
         if len(taken) == len(replicas):
             return tuple(taken)
@@ -144,23 +156,23 @@ def make_promise(
     releases: Iterable[Release],
     now_s: float,
 ) -> Promise | None:
-    """Finds the earliest time at which a gang has room if running jobs use all of their time.
+    """Finds the earliest time at which a gang certainly has room, even if running jobs use all of their time.
 
     Args:
-        job: the job that finds no room now.
-        needs: what its gang needs, the largest first.
-        types: the node types of all of them.
-        nodes: what is free now.
+        job: the job that does not fit now.
+        needs: the needs of its gang, the largest first.
+        types: the node types of all needs.
+        nodes: the nodes with what is free now.
         releases: what running jobs release, the earliest first.
-        now_s: seconds since 1970 UTC.
+        now_s: the current time, in seconds since 1970 UTC.
 
     Returns:
-        The promise; None where the gang has no room even on empty nodes.
+        The promise; None if the gang does not fit even on empty nodes.
     """
     freed: dict[str, Vector] = {}
     room = [nodes.room(need.types, need.amount) for need in needs]
     time_s, allocations = now_s, None
-    for release in chain((Release(now_s, ()),), releases):  # there may be room now, if one looks for it in another way
+    for release in chain((Release(now_s, ()),), releases):  # another order may find room even now
         time_s = max(time_s, release.time_s)
         for allocation in release.allocations:
             if allocation.node not in nodes:
@@ -177,7 +189,7 @@ def make_promise(
             if allocations is not None:
                 break
     if allocations is None and len(needs) > 1 and _suffices(room, needs):
-        # All nodes that it could use are empty by now: who fits on nothing but empty nodes fits.
+        # All nodes that the gang could use are empty at this time, so a gang that fits only on empty nodes fits.
         allocations = place(needs, nodes=nodes.emptied())
     if allocations is None:
         return None
@@ -197,21 +209,21 @@ def make_promise(
 
 
 def _suffices(room: Sequence[int], needs: Sequence[Need]) -> bool:
-    """Whether each demand has room, if the others are not there."""
+    """Returns whether each demand has room, regardless of the others."""
     return all(have >= need.number for have, need in zip(room, needs, strict=True))
 
 
 def _reserve(needs: Sequence[Need], *, nodes: Nodes, freed: dict[str, Vector]) -> list[Allocation] | None:
-    """Chooses nodes for a gang; returns None where it does not fit.
+    """Chooses nodes for a gang; returns None if it does not fit.
 
-    Nodes that are busy until then come first, so that what is free now can be had by others for longer.
+    Nodes that are busy until then are preferred, so that other jobs can use what is free now for longer.
     """
     allocations: list[Allocation] = []
     left = dict(freed)
     for need in needs:
         missing = need.number
         busy = [name for name in freed if nodes[name].spec.node_type in need.types]
-        # Nodes whose room is other than it is now are named too, and have to be passed over.
+        # `candidates` also lists nodes whose room has changed since; the loop skips them, so more have to be listed.
         passed_over = sum(fit_count(nodes[name].free, need.amount) for name in left)
         idle = nodes.candidates(need.types, need.amount, count=missing + passed_over)
         for name in (*reversed(busy), *(node.spec.name for node, _ in idle if node.spec.name not in freed)):

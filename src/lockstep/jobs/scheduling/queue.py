@@ -1,4 +1,4 @@
-"""The jobs that wait: in their order, and by what they need."""
+"""Keeps the queued jobs, ordered by their place in the queue and grouped by what they need."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lockstep.jobs.scheduling.promises import Need
 from lockstep.jobs.scheduling.quotas import Quotas
 
 LineKey = tuple[str, tuple[tuple[str, int], ...], float]
-"""What makes jobs of one shape alike: the project and what counts against its quota, if it has one, and the time."""
+"""The key of a line of equal jobs: project and accelerators (both empty without a quota), and `QueuedJob.hold_s`."""
 
 
 @final
 @dataclass(kw_only=True, slots=True, eq=False)
 class Shape:
-    """All queued jobs that need the same of the nodes.
+    """All queued jobs that need the same from the nodes.
 
     Attributes:
-        needs: what they need, in the terms of the nodes, the largest first.
-        lines: their places in the queue, apart where they are not alike.
+        needs: what each of the jobs needs, in terms of the present nodes, the largest first.
+        lines: the sort keys of the jobs in the queue, separated into lines of equal jobs.
     """
 
     needs: tuple[Need, ...]
@@ -31,16 +31,16 @@ class Shape:
 
     @property
     def types(self) -> frozenset[str]:
-        """All node types that such a job could use."""
+        """All node types that the jobs could use."""
         return frozenset[str]().union(*(need.types for need in self.needs))
 
 
 @final
 class Queue:
-    """The jobs that wait.
+    """The queued jobs.
 
     Args:
-        quotas: what projects may use: jobs that the quota of their project may hold back stand apart.
+        quotas: the quotas of projects. Jobs that a quota may hold back stand in separate lines.
     """
 
     def __init__(self, quotas: Quotas) -> None:
@@ -60,20 +60,20 @@ class Queue:
 
     @property
     def uids(self) -> Collection[str]:
-        """All of them."""
+        """The uids of the jobs."""
         return self._jobs.keys()
 
     @property
     def shapes(self) -> Mapping[tuple[Demand, ...], Shape]:
-        """All of them by their demands."""
+        """The shapes of the jobs, by their demands."""
         return self._shapes
 
     def position(self, job: QueuedJob) -> int:
-        """Returns a job's place in the queue, from 1."""
+        """Returns a job's position in the queue, from 1."""
         return self._order.index(job.order) + 1
 
     def add(self, job: QueuedJob, *, needs: tuple[Need, ...]) -> None:
-        """Takes in a job, with its demands in the terms of the nodes."""
+        """Adds a job, with its demands in terms of the present nodes."""
         self._jobs[job.uid] = job
         self._order.add(job.order)
         shape = self._shapes.get(job.demands)
@@ -82,7 +82,7 @@ class Queue:
         shape.lines.setdefault(self._line_of(job), SortedList()).add(job.order)
 
     def remove(self, job: QueuedJob) -> None:
-        """Takes a job out."""
+        """Removes a job."""
         del self._jobs[job.uid]
         self._order.remove(job.order)
         shape = self._shapes[job.demands]
@@ -95,7 +95,7 @@ class Queue:
                 del self._shapes[job.demands]
 
     def line_up(self) -> None:
-        """Puts all jobs into lines anew, when quotas are others than they were."""
+        """Sorts all jobs into lines again, after the quotas have changed."""
         for shape in self._shapes.values():
             waiting = [self._jobs[order[2]] for line in shape.lines.values() for order in line]
             shape.lines.clear()
@@ -103,7 +103,7 @@ class Queue:
                 shape.lines.setdefault(self._line_of(job), SortedList()).add(job.order)
 
     def _line_of(self, job: QueuedJob) -> LineKey:
-        """Returns the line in which a job stands: jobs of projects without quotas stand together."""
+        """Returns the key of a job's line: jobs of all projects without quotas share their lines."""
         if job.project not in self._quotas:
             return "", (), job.hold_s
         return job.project, tuple(sorted(job.accelerators.items())), job.hold_s

@@ -1,4 +1,4 @@
-"""What a project may use, and what it uses."""
+"""Defines what a project may use, and tracks what it uses."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lockstep.jobs.scheduling.demands import QueuedJob
 @final
 @dataclass(frozen=True, kw_only=True)
 class Quota:
-    """The limits of one project; None, or no entry, is no limit.
+    """The limits of one project; None, or no entry, means no limit.
 
     Attributes:
-        machines: how many replicas may run at once.
-        accelerators: how many accelerators may be in use at once, by type.
-        dollars_per_day: what its jobs may spend in a day (UTC) before no more of them start, in US dollars; simulated
-            machines count as real ones do.
+        machines: the maximum number of replicas that run at once.
+        accelerators: the maximum number of accelerators in use at once, by type.
+        dollars_per_day: the amount in US dollars that the project's jobs may spend in a day (UTC) before no more of
+            them start. Simulated machines count like real ones.
     """
 
     machines: int | None = None
@@ -32,7 +32,7 @@ class Quota:
     dollars_per_day: Decimal | None = None
 
     def refuses(self, job: QueuedJob) -> str | None:
-        """Says why a job could not start even if nothing of the project ran; None where it could."""
+        """Returns why a job could not start even if no other job of the project ran; None if it could."""
         if self.dollars_per_day == 0:
             return f"quota of project {job.project}: $0.00 a day is allowed"
         if self.machines is not None and job.num_machines > self.machines:
@@ -54,14 +54,14 @@ class _ProjectQuota(AbstractDocument):
 
 
 def parse_quotas(document: object, *, source: str) -> dict[str, Quota]:
-    """Reads the content of a quota file: ``projects`` by name, each with its limits.
+    """Parses the content of a quota file: ``projects`` by name, each with its limits.
 
     Args:
-        document: what the YAML parser gave.
-        source: the file's name, for errors.
+        document: the value that the YAML parser returned.
+        source: the file's name, for error messages.
 
     Raises:
-        ConfigError: it has an unknown key or a wrong type.
+        ConfigError: If the document has an unknown key or a wrong type.
     """
     return {
         project: Quota(
@@ -75,10 +75,10 @@ def parse_quotas(document: object, *, source: str) -> dict[str, Quota]:
 
 @final
 class Quotas:
-    """What projects may use, and what their running jobs use.
+    """The limits of all projects, and the current usage by their running jobs.
 
     Args:
-        limits: by project; a project without an entry has none.
+        limits: the limits by project; a project without an entry has none.
     """
 
     def __init__(self, limits: Mapping[str, Quota]) -> None:
@@ -95,37 +95,37 @@ class Quotas:
 
     @property
     def held(self) -> Mapping[str, str]:
-        """The projects that may start nothing for now, each with the reason in words."""
+        """The projects that may currently start no jobs, each with the reason."""
         return self._held
 
     def replace_held(self, reasons: Mapping[str, str]) -> None:
-        """Says anew which projects may start nothing for now; each has to have an entry among the limits."""
+        """Replaces the list of projects that may currently start no jobs; each must have an entry among the limits."""
         assert reasons.keys() <= self._limits.keys(), "jobs of projects without limits stand in line together"
         self._held = dict(reasons)
 
     def hold(self, job: QueuedJob) -> None:
-        """Counts a job that starts."""
+        """Adds a job that starts to its project's usage."""
         self._usage.setdefault(job.project, _Usage()).count(job, sign=1)
 
     def release(self, job: QueuedJob) -> None:
-        """Counts a job no longer."""
+        """Removes a job from its project's usage."""
         usage = self._usage[job.project]
         usage.count(job, sign=-1)
         if not usage.jobs:
             del self._usage[job.project]
 
     def refuses(self, job: QueuedJob) -> str | None:
-        """Says why a job could not start even if nothing of its project ran; None where it could."""
+        """Returns why a job could not start even if no other job of its project ran; None if it could."""
         quota = self._limits.get(job.project)
         return None if quota is None else quota.refuses(job)
 
     def blocks(self, job: QueuedJob, *, promised: Sequence[QueuedJob]) -> str | None:
-        """Says why a job may not start now; None where it may.
+        """Returns why a job may not start now; None if it may.
 
         Args:
             job: the job.
-            promised: jobs ahead of it that are promised a start, which their own project's quota must not stand against
-                when it comes: what they need is as good as in use.
+            promised: the jobs ahead of it that have a promise. Their project's quota must not prevent their start when
+                the time comes, so what they need counts as in use.
         """
         quota = self._limits.get(job.project)
         if quota is None:
@@ -151,7 +151,7 @@ class Quotas:
 @final
 @dataclass(kw_only=True, slots=True)
 class _Usage:
-    """What the jobs of one project hold now."""
+    """The current usage of the jobs of one project."""
 
     jobs: dict[str, QueuedJob] = field(default_factory=dict[str, QueuedJob])
     num_machines: int = 0

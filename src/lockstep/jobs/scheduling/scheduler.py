@@ -1,12 +1,12 @@
-"""Which queued jobs start now, and what the others wait for.
+"""Decides which queued jobs start now, and explains what the others wait for.
 
-The order is: the higher priority first, then first come first served. A job that finds no room is promised a time (see
-`lockstep.jobs.scheduling.promises`), and jobs behind it go past only where that cannot delay it. Jobs that could use
-none of its nodes go past it freely, and the first of them that finds no room is promised its own. A job that its
-project's quota holds back keeps nobody waiting.
+Jobs with a higher priority come first; jobs with the same priority are served in the order of their creation. A job
+that finds no room gets a promise of a time (see `lockstep.jobs.scheduling.promises`). Jobs behind it start before it
+only if they cannot delay it. Jobs that could use none of its nodes are not restricted, and the first of them that finds
+no room gets its own promise. A job that its project's quota holds back delays nobody.
 
-It is kept up to date by what happens rather than told everything anew, so that a decision over 10,000 nodes and a long
-queue looks only at what has changed. It reads no clock and does nothing: whoever drives it places the gangs.
+The scheduler is updated with each event rather than with the whole state, so a decision over 10,000 nodes and a long
+queue considers only what has changed. It reads no clock and has no effects: the caller places the gangs.
 """
 
 from __future__ import annotations
@@ -30,32 +30,34 @@ from lockstep.jobs.scheduling.quotas import Quota, Quotas
 
 REFRESH_S: Final = 30.0
 REFRESH_SHARE: Final = 1 / 64
-"""How old a promise grows before it is looked at again, since jobs that ended early may have brought it nearer: this
-part of the time that is left until then, and no less than `REFRESH_S`."""
+"""The age at which a promise is reviewed, because jobs that ended early may have brought it nearer.
+
+It is this fraction of the time that is left until the promised time, but at least `REFRESH_S`.
+"""
 
 
 class _Verdict(Enum):
-    """What came of looking at a job."""
+    """The result of considering a job."""
 
     STARTS = auto()
     NO_ROOM = auto()
-    """Nor has any other job of the same shape."""
+    """There is no room for any job of the same shape."""
     KEPT = auto()
-    """What room there is, is promised to another before it would end; one that ends sooner may have it."""
+    """The room is promised to another job before this job would end. A job that ends sooner may still get it."""
     QUOTA = auto()
 
 
 @final
 class Scheduler:
-    """Keeps queue, nodes and promises, and decides.
+    """Keeps the queue, the nodes and the promises, and decides which jobs start.
 
-    Not thread-safe. Equal calls in equal order give equal decisions.
+    It is not thread-safe. The same calls in the same order give the same decisions.
 
     Args:
-        accelerators: the accelerators that nodes have, the scarcest first; replicas that need none of a node's go to
-            other nodes, as long as there are any.
-        others: what else nodes have that counts, such as vCPUs and memory.
-        quotas: limits by project; a project without an entry has none.
+        accelerators: the names of the nodes' accelerators, the scarcest first. Replicas that do not need a node's
+            accelerators go to other nodes, as long as there are any.
+        others: the names of the nodes' other resources that count, such as vCPUs and memory.
+        quotas: the limits by project; a project without an entry has none.
     """
 
     def __init__(
@@ -73,32 +75,32 @@ class Scheduler:
 
     @property
     def num_queued(self) -> int:
-        """How many jobs wait."""
+        """The number of queued jobs."""
         return len(self._queue)
 
     @property
     def queued(self) -> Collection[str]:
-        """The jobs that wait."""
+        """The uids of the queued jobs."""
         return self._queue.uids
 
     @property
     def running(self) -> Collection[str]:
-        """The jobs that hold machines."""
+        """The uids of the jobs that hold machines."""
         return self._running.uids
 
     def add_node(self, spec: NodeSpec) -> None:
-        """Adds a node. All of it is free, but for what jobs still hold of one of its name that was there before.
+        """Adds a node. It is free, except for what jobs still hold of an earlier node of the same name.
 
         Raises:
-            ConfigError: it has a resource that is not one of those that count.
-            ConflictError: there is one of this name.
+            ConfigError: If the node has a resource that is not one of those that count.
+            ConflictError: If there is already a node with this name.
         """
         self._are_needs_old |= self._nodes.add(spec)
         self._changed_types.add(spec.node_type)
         self._running.add_node(spec.name, node_type=spec.node_type)
 
     def remove_node(self, name: str) -> None:
-        """Removes a node. Jobs that hold some of it are removed by `end`."""
+        """Removes a node. Jobs that hold a part of it stay until `end` removes them."""
         node = self._known_node(name)
         if node.claim:
             self._drop(self._promises[node.claim])
@@ -107,17 +109,17 @@ class Scheduler:
         self._running.remove_node(name, node_type=node.spec.node_type)
 
     def set_node(self, spec: NodeSpec) -> None:
-        """Replaces what is known of a node: whether it is up, and its size.
+        """Replaces the specification of a node: whether it is up, and its size.
 
         Raises:
-            ConfigError: it has a resource that is not one of those that count.
-            NotFoundError: there is none of this name.
+            ConfigError: If the node has a resource that is not one of those that count.
+            NotFoundError: If there is no node with this name.
         """
         known = self._known_node(spec.name).spec
         if (known.node_type, dict(known.resources)) == (spec.node_type, dict(spec.resources)):
             self._nodes.replace_spec(spec)
         else:
-            self._nodes.vector(spec.resources.items())  # before anything is done
+            self._nodes.vector(spec.resources.items())  # raises before anything is changed
             self.remove_node(spec.name)
             self.add_node(spec)
 
@@ -131,10 +133,10 @@ class Scheduler:
             self._drop_blocked(project)
 
     def hold_projects(self, reasons: Mapping[str, str]) -> None:
-        """Replaces the list of projects that may start nothing for now.
+        """Replaces the list of projects that may currently start no jobs.
 
         Args:
-            reasons: in words, by project; each of them has to have a quota, if one without limits.
+            reasons: the reason for each project; each of them must have a quota, even if it has no limits.
         """
         before = self._quotas.held.keys()
         self._quotas.replace_held(reasons)
@@ -147,8 +149,8 @@ class Scheduler:
         """Adds a job to the queue.
 
         Raises:
-            ConfigError: it needs a resource that no node has.
-            ConflictError: it is there already.
+            ConfigError: If the job needs a resource that no node has.
+            ConflictError: If the job is already queued or running.
         """
         if job.uid in self._queue or job.uid in self._running:
             raise ConflictError(f"job {job.name} is known already")
@@ -165,19 +167,19 @@ class Scheduler:
             self._drop(promise)
 
     def resume(self, job: QueuedJob, *, nodes: Sequence[str], until_s: float) -> None:
-        """Adds a job that runs already: an earlier scheduler started it.
+        """Adds a job that is running already, because an earlier scheduler started it.
 
-        A node may hold more than it has, if it has shrunk since: nothing is placed there until that has ended.
+        If a node has shrunk since, jobs may hold more of it than it has. Nothing is placed there until they have ended.
 
         Args:
             job: the job.
-            nodes: the node of each replica, as `Start` named them; of those that are gone it holds its part as soon as
-                they come back.
-            until_s: when it releases its machines at the latest, seconds since 1970 UTC; infinite where nobody knows:
-                no promise counts on it.
+            nodes: the node of each replica, as in `Start`. Parts of nodes that are gone are held as soon as the nodes
+                are back.
+            until_s: the latest time when it releases its machines, in seconds since 1970 UTC. If that is unknown, it is
+                infinite, and no promise relies on it.
 
         Raises:
-            ConflictError: it is there already.
+            ConflictError: If the job is already queued or running.
         """
         if job.uid in self._queue or job.uid in self._running:
             raise ConflictError(f"job {job.name} is known already")
@@ -188,25 +190,25 @@ class Scheduler:
         )
         present = [allocation for allocation in allocations if allocation.node in self._nodes]
         for uid in {self._nodes[allocation.node].claim: None for allocation in present}:
-            if uid:  # what was promised of the node may be gone
+            if uid:  # the promised part of the node may be gone
                 self._drop(self._promises[uid])
         self._nodes.take(present)
         self._hold(job, allocations=allocations, until_s=until_s)
 
     def end(self, uid: str) -> None:
-        """Removes a running job, which has released its machines."""
+        """Removes a running job that has released its machines."""
         held = self._running.remove(uid)
         self._quotas.release(held.job)
         self._changed_types |= held.types
         self._retry(held.job.project)
 
     def why_never(self, job: QueuedJob) -> str | None:
-        """Says why a job could not run even if it were alone; None where it could.
+        """Returns why a job could not run even if it were alone; None if it could.
 
-        A large gang of several demands may be told so although there is a way: not all are tried.
+        For a large gang with several demands, the answer may be wrong, because not all placements are tried.
 
         Raises:
-            ConfigError: it needs a resource that no node has.
+            ConfigError: If the job needs a resource that no node has.
         """
         refused = self._quotas.refuses(job)
         if refused is not None:
@@ -222,10 +224,10 @@ class Scheduler:
         return None
 
     def decide(self, *, now_s: float) -> Decisions:
-        """Decides which jobs start now, and counts them as running from now on.
+        """Decides which jobs start now, and counts them as running from then on.
 
         Args:
-            now_s: seconds since 1970 UTC; never less than at the call before.
+            now_s: the current time, in seconds since 1970 UTC; never less than in the previous call.
         """
         self._renew_needs()
         self._review_promises(now_s)
@@ -236,10 +238,10 @@ class Scheduler:
         return Decisions(starts=tuple(starts), refusals=tuple(refusals.values()))
 
     def explain(self, uid: str) -> Waiting:
-        """Says where a job is in the queue, and what it waits for.
+        """Returns a job's position in the queue, and what it waits for.
 
         Raises:
-            NotFoundError: it is not in the queue.
+            NotFoundError: If the job is not in the queue.
         """
         if uid not in self._queue:
             raise NotFoundError(f"no job {uid} waits")
@@ -255,10 +257,11 @@ class Scheduler:
         )
 
     def _pass(self, shapes: list[Shape], *, now_s: float, starts: list[Start], refusals: dict[str, Refusal]) -> None:
-        """Goes through the jobs of some shapes in the order of the queue."""
+        """Considers the jobs of some shapes, in the order of the queue."""
         lines = [(line[0], position, line) for position, shape in enumerate(shapes) for line in shape.lines.values()]
         heapq.heapify(lines)
-        # From which time in machines on jobs of a shape are refused: who would have ended no sooner fares no better.
+        # For each shape, the hold time from which jobs are refused: a job that would not end sooner has no better
+        # chance.
         refused_from_s: dict[int, float] = {}
         while lines:
             order, position, line = heapq.heappop(lines)
@@ -267,7 +270,7 @@ class Scheduler:
                 continue
             verdict = self._look_at(job, shapes[position], now_s=now_s, starts=starts)
             if verdict is _Verdict.STARTS:
-                refusals.pop(job.uid, None)  # it was refused before a promise to another was taken back
+                refusals.pop(job.uid, None)  # refused before another job's promise was dropped
                 if line:
                     heapq.heappush(lines, (line[0], position, line))
                 continue
@@ -296,7 +299,7 @@ class Scheduler:
         return _Verdict.STARTS
 
     def _settle(self, job: QueuedJob, allocations: Iterable[Allocation], *, until_s: float) -> None:
-        """Brings the promises up to date with a gang that was placed."""
+        """Updates the promises after a gang was placed."""
         own = self._promises.get(job.uid)
         if own is not None:
             self._drop(own)
@@ -311,12 +314,12 @@ class Scheduler:
                     promise.spare[allocation.node], allocation.amount, count=allocation.number
                 )
             elif promise.order > job.order and until_s > promise.time_s:
-                broken[promise.job.uid] = promise  # who is ahead may take what it was promised: it is promised anew
+                broken[promise.job.uid] = promise  # a job ahead may take it; a new promise follows
         for promise in broken.values():
             self._drop(promise)
 
     def _promise(self, job: QueuedJob, shape: Shape, *, now_s: float) -> None:
-        """Promises room to a job that has none, unless one ahead of it was promised such nodes."""
+        """Makes a promise to a job without room, unless a job ahead of it has a promise of such nodes."""
         if job.uid in self._promises:
             return
         types = shape.types
@@ -329,7 +332,7 @@ class Scheduler:
         for rival in rivals:
             self._drop(rival)
         self._keep(promise)
-        if promise.time_s <= now_s:  # it fits as it was promised, though not as it was tried
+        if promise.time_s <= now_s:  # it fits as promised, though not as tried
             self._changed_shapes[job.demands] = None
 
     def _keep(self, promise: Promise) -> None:
@@ -339,7 +342,7 @@ class Scheduler:
         self._drop_blocked(promise.job.project)
 
     def _drop(self, promise: Promise) -> None:
-        """Takes a promise back; jobs that might use its nodes are looked at again."""
+        """Drops a promise; jobs that might use its nodes are considered again."""
         del self._promises[promise.job.uid]
         for name in promise.spare:
             if name in self._nodes:
@@ -348,16 +351,16 @@ class Scheduler:
         self._retry(promise.job.project)
 
     def _drop_blocked(self, project: str) -> None:
-        """Takes back the promises to jobs that their project's quota holds back by now: they keep nobody waiting."""
+        """Drops the promises to jobs that their project's quota now holds back, because such jobs delay nobody."""
         if project in self._quotas:
             for promise in [found for found in self._promises.values() if found.job.project == project]:
                 if self._blocked(promise.job) is not None:
                     self._drop(promise)
 
     def _is_firm(self, promise: Promise) -> bool:
-        """Whether nobody who is in the queue ahead of a job may take the nodes that it was promised, or its quota.
+        """Returns whether no queued job ahead of a promised job may take its promised nodes, or its project's quota.
 
-        Such jobs wait for another promise to be kept. One that its own quota holds back does not count.
+        Such jobs wait for another job's promise. A job that its own quota holds back does not count.
         """
         project = promise.job.project if promise.job.project in self._quotas else None
         for shape in self._queue.shapes.values():
@@ -371,7 +374,7 @@ class Scheduler:
 
     def _review_promises(self, now_s: float) -> None:
         for promise in list(self._promises.values()):
-            if promise.time_s < now_s:  # somebody held machines for longer than was said
+            if promise.time_s < now_s:  # a job held machines for longer than stated
                 self._drop(promise)
                 later = self._made_anew(promise, now_s=now_s)
                 if later is not None:
@@ -403,7 +406,7 @@ class Scheduler:
         )
 
     def _take_changed(self) -> list[Shape]:
-        """Returns the shapes whose jobs may have other prospects than when they were looked at last."""
+        """Returns the shapes whose jobs may have better prospects than when they were last considered."""
         types, named = self._changed_types, self._changed_shapes
         self._changed_types, self._changed_shapes = set(), {}
         found: list[Shape] = []
@@ -418,13 +421,13 @@ class Scheduler:
             Need(demand.count, amount, self._nodes.types(demand, amount), position)
             for position, (demand, amount) in enumerate(zip(demands, amounts, strict=True))
         ]
-        # The largest first: what is left is for the small ones.
+        # The largest first: the small ones use what is left.
         return tuple(sorted(found, key=lambda need: need.amount, reverse=True))
 
     def _renew_needs(self) -> None:
-        """Works out anew where jobs may go, when the nodes are of other types and sizes than they were.
+        """Recomputes where jobs may go, if nodes of a new type or size appeared or the last of one disappeared.
 
-        Promises to those who may go elsewhere now are taken back: they are promised anew.
+        Promises to jobs that may go elsewhere now are dropped; new ones follow.
         """
         if not self._are_needs_old:
             return
@@ -460,7 +463,7 @@ class Scheduler:
         return self._nodes[name]
 
     def _blocked(self, job: QueuedJob) -> str | None:
-        """Says why a job's quota holds it back; None where it does not."""
+        """Returns why a job's quota holds it back; None if it does not."""
         if job.project not in self._quotas:
             return None
         ahead = [promise.job for promise in self._promises.values() if promise.order < job.order]

@@ -1,1 +1,1 @@
-"""Who may do what."""
+"""Decides who may do what."""

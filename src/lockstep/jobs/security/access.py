@@ -1,4 +1,4 @@
-"""Who may do what: what a key is for, and the one decision whether a request may go on."""
+"""Defines what each key may do, and decides whether a request is allowed."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Final, final
 from lockstep.errors import NotFoundError, PermissionDeniedError
 
 ALL_PROJECTS: Final = "*"
-"""Stands for every project, where a key says which one it is for."""
+"""Stands for every project, as the project of a key."""
 
 HOME_LABEL: Final = "home"
-"""Who whoever holds the home's own token is."""
+"""The label of the principal that holds the home's own token."""
 
 
 @final
 class Scope(StrEnum):
-    """What a key may do; each scope may do what the ones before it may."""
+    """What a key may do; each scope includes the scopes before it."""
 
     VIEWER = "viewer"
-    """Look at jobs, logs, costs and models, and ask models for predictions."""
+    """May read jobs, logs, costs and models, and request predictions from models."""
     SUBMITTER = "submitter"
-    """Create, change and end jobs and models."""
+    """May create, change and end jobs and models, set secrets, and open shells."""
     OPERATOR = "operator"
-    """Make and revoke keys, and see how the service is, where the key is for all projects."""
+    """May create and revoke keys, and read the state of the service if the key is for all projects."""
 
     def includes(self, needed: Scope) -> bool:
-        """Whether this scope may do what another one may."""
+        """Returns whether this scope includes another one."""
         order = list(Scope)
         return order.index(self) >= order.index(needed)
 
@@ -35,13 +35,13 @@ class Scope(StrEnum):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Principal:
-    """Whoever a request comes from, by its key.
+    """The sender of a request, known by its key.
 
     Attributes:
-        label: whose key it is; jobs carry it as their submitter.
-        scope: what it may do.
-        project: the one project that it is for, or `ALL_PROJECTS`.
-        key_id: the public name of the key; None for the home's own token.
+        label: the label of the key's owner; jobs record it as their submitter.
+        scope: what the key may do.
+        project: the only project that the key is valid for, or `ALL_PROJECTS`.
+        key_id: the public id of the key; None for the home's own token.
     """
 
     label: str
@@ -51,28 +51,29 @@ class Principal:
 
     @property
     def sees_all_projects(self) -> bool:
-        """Whether its key is for every project."""
+        """Whether the key is valid for every project."""
         return self.project == ALL_PROJECTS
 
 
 HOME_PRINCIPAL: Final = Principal(label=HOME_LABEL, scope=Scope.OPERATOR, project=ALL_PROJECTS)
-"""Whoever can read the home's token: the operator of that machine."""
+"""The principal of everybody who can read the home's token: the operator of that machine."""
 
 
 def check_access(principal: Principal, *, needed: Scope, project: str | None) -> None:
-    """Decides whether a request may go on.
+    """Raises an error unless a request is allowed.
 
-    A project that is not the key's own is answered for as one that is not there, before anything else is looked at:
-    nothing of what is in it can be guessed.
+    Another project than the key's own is reported as not found, and this is checked first, so that nobody can guess
+    what it contains.
 
     Args:
-        principal: who asks.
-        needed: what the route asks for.
-        project: the project that the route is about; None where it is about the service itself.
+        principal: the sender of the request.
+        needed: the scope that the route requires.
+        project: the project that the route concerns; None if it concerns the service itself.
 
     Raises:
-        NotFoundError: the project is not the key's.
-        PermissionDeniedError: the key may not do this.
+        NotFoundError: If the key is not valid for the project.
+        PermissionDeniedError: If the key's scope does not include `needed`, or if an operator's route concerns the
+            whole service and the key is for one project.
     """
     if project is not None and not principal.sees_all_projects and principal.project != project:
         raise NotFoundError(f"this key knows of no project {project!r}", action="see `lockstep whoami`")

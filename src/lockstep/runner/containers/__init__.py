@@ -1,4 +1,4 @@
-"""A replica's program in a container: what the container gets of the node, how it is started, watched and ended."""
+"""Runs a replica's program in a container: plans what the container gets, starts it, watches it and ends it."""
 
 from lockstep.runner.containers.program import ContainerProgram
 from lockstep.runner.containers.run import ContainerRun

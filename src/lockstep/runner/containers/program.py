@@ -1,4 +1,4 @@
-"""A program in a container, for the runner's loop the same as one that is a process of the node."""
+"""Runs a program in a container, with the same interface for the runner's loop as a process of the node."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ _CALL_TIMEOUT_S: Final = 15.0
 _KILLED: Final = 128 + signal.SIGKILL
 _WATCHER: Final = "conmon"
 _OOM_NOTE: Final = "oom"
-"""What podman's watcher leaves in its working folder when the kernel has told it of a kill for want of memory."""
+"""The file that podman's watcher (conmon) writes to its working folder if the kernel reports an out-of-memory kill."""
 _NOT_RUNNABLE: Final = re.compile(
     r"executable file|exec: |exec format error|command that was not found|chdir to cwd|no such file or directory"
 )
-"""What runtimes say of an entry point, or a working folder, that an image does not have."""
+"""What container runtimes report if an image does not have its entry point or working folder."""
 
 
 @final
 class ContainerProgram:
-    """A container that was made, started, with its output; blocks until its program runs.
+    """A running program in a container. Starts a created container, with its output; blocks until its program runs.
 
-    The engine's command that passes the output on is a child of this process, the container is not: it has to be ended
-    and removed by name.
+    The engine's command that forwards the output is a child of this process, but the container is not: it has to be
+    ended and removed by name.
 
     Args:
-        engine: the node's engine.
-        name: the container's name.
-        folder: where the engine's command runs, which may leave notes there.
-        image: its image, for messages.
-        memory_limit_bytes: how much memory it may have.
+        engine: the container engine of the node.
+        name: the name of the container.
+        folder: the working folder of the engine's command, which may write notes there.
+        image: the image's name, for messages.
+        memory_limit_bytes: the memory limit, in bytes.
         on_end: called once, from another thread, when the program has ended.
 
     Raises:
-        ImageError: the image does not have what it is to run.
-        ContainerEngineError: the engine could not start it.
+        ImageError: If the image does not have what it has to run.
+        ContainerEngineError: If the engine could not start the container.
 
     Attributes:
-        pid: process id of its first process on the node; of the engine's command where the node does not see it.
-        started: ``time.monotonic()`` at the start.
-        started_time_s: seconds since 1970 UTC at the start.
-        stdout: file descriptor of its standard output, non-blocking.
-        stderr: file descriptor of its standard error, non-blocking.
-        memory_limit_bytes: how much memory it may have.
-        problem: how the container was lost, None while it was not.
+        pid: the process id of its first process on the node; if the node does not see it, that of the engine's command.
+        started: the time of the start, by ``time.monotonic()``.
+        started_time_s: the time of the start, in seconds since 1970 UTC.
+        stdout: the file descriptor of its standard output, non-blocking.
+        stderr: the file descriptor of its standard error, non-blocking.
+        memory_limit_bytes: the memory limit, in bytes.
+        problem: how the container was lost; None if it was not lost.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class ContainerProgram:
             self._on_end()
 
     def _settled(self) -> ContainerState | None:
-        """Returns how the container is once it has ended, which the engine may know a moment after its command."""
+        """Returns the state of the ended container, which the engine may know slightly later than its command."""
         deadline = time.monotonic() + (SETTLE_TIMEOUT_S if self._client.returncode >= 0 else 0.0)
         while True:
             state = inspect(self._engine, self._name)
@@ -176,22 +176,22 @@ class ContainerProgram:
 
     @property
     def ended(self) -> bool:
-        """Whether the program has ended, and with it all that it started."""
+        """Whether the program, and with it everything that it started, has ended."""
         return self._ended.is_set()
 
     @property
     def telling_s(self) -> float:
-        """What a busy engine may take to end the command beside the container, and to say how that has ended."""
+        """The time that a busy engine may take to end the command beside the container and report it, in seconds."""
         return TELLING_S
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, 128 and a signal's number where one ended it; None while it runs and where it was lost."""
+        """The exit code: 128 plus the signal's number if a signal ended it; None while it runs, or if it was lost."""
         return None if self._last is None or self.problem is not None else self._last.exit_code
 
     @property
     def signal_name(self) -> str | None:
-        """None: a container's end tells a signal by its exit code."""
+        """None: for a container, the exit code identifies the signal."""
         return None
 
     @property
@@ -201,18 +201,18 @@ class ContainerProgram:
 
     @property
     def was_starved(self) -> bool:
-        """Whether the engine, or its watcher, saw it killed for want of memory."""
+        """Whether the engine, or its watcher, reported that it was killed because it was out of memory."""
         return self.was_killed and (
             (self._last is not None and self._last.out_of_memory) or (self._folder / _OOM_NOTE).exists()
         )
 
     @property
     def meter(self) -> AbstractMeter:
-        """What measures it."""
+        """The meter of its resources."""
         return self._meter
 
     def final_usage(self) -> ProgramUsage:
-        """Returns what was used in all; the last quarter of a second may be missing."""
+        """Returns the total usage; the last quarter of a second may be missing."""
         return self._meter.sample()
 
     def close(self) -> None:
@@ -221,24 +221,24 @@ class ContainerProgram:
         assert self._client.stderr is not None
         self._client.stdout.close()
         self._client.stderr.close()
-        with contextlib.suppress(ContainerEngineError):  # the reaper looks again
+        with contextlib.suppress(ContainerEngineError):  # the reaper tries again
             self._engine.call(remove([self._name]), timeout_s=_CALL_TIMEOUT_S)
 
     def signal_own(self, number: signal.Signals) -> None:
-        """Sends a signal to the program; SIGKILL ends all that it started, too."""
+        """Sends a signal to the program; SIGKILL also ends everything that it started."""
         self.signal_all(number)
 
     def signal_all(self, number: signal.Signals, *, spare: Collection[int] = ()) -> None:
-        """Sends a signal to the program, and to nothing beside it; SIGKILL ends all that it started, too."""
-        with contextlib.suppress(ContainerEngineError):  # it has ended, or the engine has: the loop sees either
+        """Sends a signal to the program and to nothing beside it; SIGKILL also ends everything that it started."""
+        with contextlib.suppress(ContainerEngineError):  # it or the engine has ended: the loop sees either
             self._engine.call(kill([self._name], signal=number.name.removeprefix("SIG")), timeout_s=_CALL_TIMEOUT_S)
 
     @property
     def has_children_left(self) -> bool:
-        """No: what a program started in a container ends with it."""
+        """False: what a program started in a container ends with it."""
         return False
 
     def reap_adopted(self, *, spare: Collection[int] = ()) -> None:
-        """Asks for the exit codes of podman's own watchers, which start as children of nobody; see `reap_children`."""
-        # By their name: somebody else asks for the codes of the engine's commands, whichever thread has started them.
+        """Reaps podman's watchers (conmon), which this process has adopted; see `reap_children`."""
+        # Only by this name: other code waits for the engine's commands, whichever thread has started them.
         reap_children(lambda process: process.name() == _WATCHER)

@@ -1,4 +1,4 @@
-"""A replica's container from its image to its removal."""
+"""Manages a replica's container from its image to its removal."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _MAX_SHARED_BYTES: Final = 1 << 62
 
 @final
 class ContainerRun:
-    """Makes, starts and removes the container of one replica.
+    """Creates, starts and removes the container of one replica.
 
     Args:
-        order: the replica's order, which names a container.
-        say: is told what is done, a line each.
+        order: the order of the replica, which must name a container.
+        say: called with a line of text about each action.
     """
 
     def __init__(self, order: ReplicaOrder, *, say: Callable[[str], object]) -> None:
@@ -47,18 +47,18 @@ class ContainerRun:
         self._name = ""
 
     def prepare(self, code: Sequence[Code]) -> None:
-        """Finds the engine, fetches the image and makes the container. Blocks; `discard` ends it from another thread.
+        """Finds the engine, pulls the image and creates the container. Blocks; `discard` ends it from another thread.
 
         Args:
             code: the order's packages on the node.
 
         Raises:
-            ImageError: there is no such image, or the container cannot be made of it.
-            ContainerEngineError: there is no engine, or it, or the registry, does not do its work.
+            ImageError: If there is no such image, or if no container can be created from it.
+            ContainerEngineError: If there is no engine, or if the engine or the registry fails.
         """
         self._idle.clear()
         try:
-            if self._cancelled.is_set():  # whoever discards it does not wait for what had not begun
+            if self._cancelled.is_set():  # `discard` did not wait for this call
                 raise ContainerEngineError("the container was cancelled")
             self._prepare(code)
         finally:
@@ -67,7 +67,7 @@ class ContainerRun:
     def _prepare(self, code: Sequence[Code]) -> None:
         order, container = self._order, self._container
         engine = self._engine = open_engine()
-        with contextlib.suppress(ContainerEngineError):  # whoever comes next looks again
+        with contextlib.suppress(ContainerEngineError):  # the next container's start tries again
             reap(engine, accept=lambda labels: labels.is_orphan)
         ensure_image(
             engine,
@@ -98,14 +98,14 @@ class ContainerRun:
             raise _refusal(engine, self._container.image, answer)
 
     def start(self, *, on_end: Callable[[], object]) -> ContainerProgram:
-        """Starts the container that was made. Blocks until its program runs.
+        """Starts the created container. Blocks until its program runs.
 
         Args:
-            on_end: called once, from another thread, when it has ended.
+            on_end: called once, from another thread, when the program has ended.
 
         Raises:
-            ImageError: the image does not have what it is to run.
-            ContainerEngineError: the engine could not start it.
+            ImageError: If the image does not have what it has to run.
+            ContainerEngineError: If the engine could not start the container.
         """
         assert self._engine is not None
         limit = self._container.memory_bytes
@@ -121,25 +121,25 @@ class ContainerRun:
 
     @property
     def engine_env(self) -> Mapping[str, str]:
-        """The environment of the engine's command."""
+        """The environment variables of the engine's command."""
         return {} if self._engine is None else self._engine.env
 
     def enter(self, command: Sequence[str], terminal: str | None) -> list[str]:
-        """Returns the command line that runs a command in the container, which has started.
+        """Returns the command line that runs a command in the started container.
 
         Args:
-            command: the command; a shell where it is empty.
-            terminal: the kind of its terminal, None for none.
+            command: the command; empty for a shell.
+            terminal: the kind of its terminal; None for none.
         """
         assert self._engine is not None
         return [self._engine.path, *execute(self._name, command, terminal=terminal)]
 
     def discard(self, *, timeout_s: float = 15.0) -> None:
-        """Ends what is under way, and removes the container, whatever it does. Idempotent."""
+        """Cancels what is in progress, and removes the container in any state. Idempotent."""
         self._cancelled.set()
         self._idle.wait(timeout_s)
         if self._engine is not None:
-            with contextlib.suppress(ContainerEngineError):  # a reaper looks again
+            with contextlib.suppress(ContainerEngineError):  # the reaper tries again
                 reap(self._engine, accept=lambda labels: labels.spool == self._order.spool)
 
 
@@ -151,7 +151,7 @@ def _refusal(engine: ContainerEngine, image: str, answer: EngineAnswer) -> Excep
 
 
 def node_facts() -> NodeFacts:
-    """Returns what this node is like."""
+    """Returns the facts about this node."""
     total = psutil.virtual_memory().total
     return NodeFacts(
         env=os.environ,
@@ -166,13 +166,13 @@ def node_facts() -> NodeFacts:
 
 
 def _ulimits() -> dict[str, int]:
-    """Returns this process's own limits: the engines' defaults may be more than whoever runs them may give."""
+    """Returns this process's own limits, because an engine's defaults may exceed what its user may give."""
     limits = {
         "nofile": min(_hard(resource.RLIMIT_NOFILE), _MAX_FILES),
         "memlock": min(_hard(resource.RLIMIT_MEMLOCK), _MAX_SHARED_BYTES),
     }
     with contextlib.suppress(OSError, ValueError):  # not Linux
-        most = int(Path("/proc/sys/kernel/pid_max").read_text())  # podman lowers its own limit to this one
+        most = int(Path("/proc/sys/kernel/pid_max").read_text())  # podman caps its own limit at this value
         limits["nproc"] = min(_hard(resource.RLIMIT_NPROC), most)
     return limits
 

@@ -1,4 +1,4 @@
-"""What a replica's container gets: pure, from its order and from what the node is like."""
+"""Plans what a replica's container gets. Pure: it follows from the order and the facts about the node."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from lockstep.storage import local_path
 
 GOOGLE_CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
 SECRETS: Final = "/run/lockstep"
-"""Where a container finds the bucket's credentials."""
+"""The folder inside a container with the bucket's credentials."""
 
 _PASSED_ON: Final = (
     *("TZ", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
     *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_PROFILE"),
 )
 CONTAINER_PASSED_ON: Final = frozenset({*_PASSED_ON, GOOGLE_CREDENTIALS})
-"""Variables of the node that a container sees: its paths and libraries are not the node's."""
+"""The node's variables that a container sees; those of the node's paths and libraries would not hold inside."""
 
 _AWS_FILES: Final = {"AWS_SHARED_CREDENTIALS_FILE": "credentials", "AWS_CONFIG_FILE": "config"}
 _ENGINES_OWN: Final = re.compile(
@@ -35,25 +35,25 @@ _ENGINES_OWN: Final = re.compile(
     r"|(PATH|HOME|TMPDIR|USER|.*_proxy)$",
     re.IGNORECASE,
 )
-"""Variables by which a job could steer the engine's command itself."""
+"""Variables with which a job could control the engine's command itself."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class NodeFacts:
-    """What the node is like.
+    """The facts about a node that decide what a container gets.
 
     Attributes:
-        env: the runner's own variables.
-        user: "uid:gid" of the runner.
-        runner: the runner as a label's value.
-        num_cpus: how many processors it has.
-        memory_bytes: how much memory it has.
-        ulimits: the runner's own hard limits by ulimit's names; more than these it cannot give.
-        tpu_devices: the device files of its TPUs.
-        has_gpu_descriptions: whether GPUs are described there for podman (the container device interface).
-        exists: says whether a path is there.
-        real: returns where a path leads, links followed.
+        env: the environment variables of the runner.
+        user: the runner's user and group, as "uid:gid".
+        runner: the identity of the runner, as the value of a label.
+        num_cpus: the number of processors.
+        memory_bytes: the memory, in bytes.
+        ulimits: the runner's own hard limits, by the names of ulimit, which a container cannot exceed.
+        tpu_devices: the device files of the TPUs.
+        has_gpu_descriptions: whether the node describes its GPUs for podman (container device interface, CDI).
+        exists: returns whether a path exists.
+        real: returns a path with its symbolic links resolved.
     """
 
     env: Mapping[str, str]
@@ -71,14 +71,14 @@ class NodeFacts:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ContainerPlan:
-    """A container as it is to be made.
+    """A container to create.
 
     Attributes:
-        spec: the container.
-        env_lines: content of its file of variables.
-        inherited_env: variables whose values have several lines, which no such file can hold: they go by the
-            environment of the engine's command.
-        folders: folders of the node that have to be there before.
+        spec: the specification of the container.
+        env_lines: the lines of its file of variables.
+        inherited_env: the variables with values of several lines, which no such file can hold. They are passed through
+            the environment of the engine's command.
+        folders: the folders of the node that have to exist before.
     """
 
     spec: ContainerSpec
@@ -88,7 +88,7 @@ class ContainerPlan:
 
 
 def container_name(order: ReplicaOrder) -> str:
-    """Returns the name of a replica's container; no other start, job or home has the same."""
+    """Returns the name of a replica's container, which differs between all attempts, jobs and homes."""
     digest = hashlib.sha256(order.spool.encode()).hexdigest()[:12]
     return f"lockstep-{order.job[:40]}-{order.name}-{order.attempt}-{digest}"
 
@@ -96,20 +96,20 @@ def container_name(order: ReplicaOrder) -> str:
 def plan_container(
     order: ReplicaOrder, *, engine: ContainerEngine, code: Sequence[Code], env_file: str, facts: NodeFacts
 ) -> ContainerPlan:
-    """Returns the container for a replica's program.
+    """Plans the container for a replica's program.
 
-    Paths are the same inside and outside, so that what the order says of them holds in both.
+    Paths are the same inside and outside of the container, so that the order's paths hold in both.
 
     Args:
-        order: the replica's order, which names a container.
-        engine: the node's engine.
+        order: the order of the replica, which must name a container.
+        engine: the container engine of the node.
         code: the order's packages on the node.
-        env_file: where the file of variables will be.
-        facts: the node.
+        env_file: the path for the file of variables.
+        facts: the facts about the node.
 
     Raises:
-        ImageError: a variable's value, or a path, is one that cannot be handed to a container.
-        ContainerEngineError: the node cannot give a container what was ordered.
+        ImageError: If a variable's value or a path cannot be passed to a container.
+        ContainerEngineError: If the node cannot give the container what was ordered.
     """
     container = order.container
     assert container is not None
@@ -139,7 +139,7 @@ def plan_container(
             *_held_in(_readable_mounts(container, writable=outputs, facts=facts), container=container, facts=facts),
         ),
         workdir=str(code[0].folder) if code and container.runs_code else None,
-        user="0:0" if engine.rootless else facts.user,  # a rootless engine's root is this user outside
+        user="0:0" if engine.rootless else facts.user,  # root in a rootless engine is this user outside
         cpus=None if container.cpus is None else min(container.cpus, facts.num_cpus),
         memory_bytes=memory_bytes,
         shm_bytes=min(memory_bytes or facts.memory_bytes, facts.memory_bytes) // 2,
@@ -163,7 +163,7 @@ def _home(order: ReplicaOrder) -> str:
 def _environment(
     order: ReplicaOrder, *, code: Sequence[Code], facts: NodeFacts
 ) -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """Returns the program's variables, and the credentials that they name."""
+    """Returns the program's variables, and mounts of the credentials that they name."""
     node = {name: facts.env[name] for name in _PASSED_ON if name in facts.env}
     mounts: list[Mount] = []
     google = facts.env.get(GOOGLE_CREDENTIALS)
@@ -181,22 +181,22 @@ def _environment(
 
 
 def _code_mounts(order: ReplicaOrder, *, code: Sequence[Code]) -> list[Mount]:
-    """Returns the folders of code that are not the replica's own: a local run's, where its user has it."""
+    """Returns mounts of code outside the replica's own folder: in a local run, the user's own folder."""
     folders = dict.fromkeys(str(package.folder) for package in code)
     return [Mount(source=path, target=path, writable=True) for path in folders if not _is_within(path, _work(order))]
 
 
 def _heartbeat_mounts(order: ReplicaOrder, *, facts: NodeFacts) -> tuple[Mount, ...]:
-    """Returns the socket by which the program says how far it is; a local run has none."""
+    """Returns a mount of the socket for the program's heartbeats; none for a local run."""
     socket = str(Path(order.spool) / HEARTBEAT_SOCKET)
     return (Mount(source=socket, target=socket, writable=True),) if facts.exists(socket) else ()
 
 
 def _output_mounts(order: ReplicaOrder) -> tuple[Mount, ...]:
-    """Returns the job's own folders of a bucket that is a folder of the node: its outputs, and its log to read."""
+    """Returns mounts of the job's own folders, if the bucket is local: its outputs, and its log for reading."""
     urls = (order.model_dir, order.checkpoint_dir, order.tensorboard_dir)
     paths = [path for path in (local_path(url) for url in urls if url) if path is not None]
-    # Whoever replaces a folder whole renames one beside it: so what is around them is mounted, where it is one place.
+    # To replace a whole folder, a program renames another one beside it. So their parent is mounted, if it is the same.
     parents = dict.fromkeys(str(PurePosixPath(path).parent) for path in paths)
     places = list(parents) if len(parents) == 1 else paths
     mounts = [Mount(source=path, target=path, writable=True) for path in places]
@@ -221,10 +221,10 @@ def _readable_mounts(container: ContainerOrder, *, writable: Sequence[Mount], fa
 
 
 def _held_in(mounts: Sequence[Mount], *, container: ContainerOrder, facts: NodeFacts) -> tuple[Mount, ...]:
-    """Returns mounts of what paths in the project's folder really are: other jobs of the project may make links there.
+    """Returns mounts with resolved paths inside the project's folder, where other jobs of the project may create links.
 
     Raises:
-        ImageError: a link leads out of that folder, to what is not the project's.
+        ImageError: If a link leads out of that folder, to what does not belong to the project.
     """
     folder = container.project_folder
     if folder is None:
@@ -250,7 +250,7 @@ def _has_real(order: ReplicaOrder, kind: str) -> bool:
 
 
 def _gpus(order: ReplicaOrder, *, engine: ContainerEngine, facts: NodeFacts) -> tuple[str, ...]:
-    """Returns the GPUs that the engine of the cluster granted, by index or UUID."""
+    """Returns the GPUs that the cluster engine granted, by index or UUID."""
     if not _has_real(order, "NVIDIA"):
         return ()
     if engine.kind is EngineKind.PODMAN and not facts.has_gpu_descriptions:

@@ -1,4 +1,4 @@
-"""What a container uses of the node: from its control group, which knows of children that have ended, too."""
+"""Measures what a container uses of the node, from its control group, which includes children that have ended."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 @final
 class ContainerMeter:
-    """Reads the control group of a container's first process, in either version of control groups.
+    """Reads the control group of a container's first process, in version 1 or 2 of control groups.
 
-    The group is gone as soon as the container is: what was seen last stays.
+    The group disappears with the container. The last measured values are kept.
 
     Args:
-        pid: the container's first process; None where this machine cannot see it, and nothing is measured.
-        started: ``time.monotonic()`` at its start.
-        proc: where the kernel's process files are.
-        cgroups: where control groups are mounted.
+        pid: the container's first process; None if this machine cannot see it, so nothing is measured.
+        started: the time of the start, by ``time.monotonic()``.
+        proc: the folder of the kernel's process files.
+        cgroups: the folder where control groups are mounted.
     """
 
     def __init__(self, pid: int | None, *, started: float, proc: Path = _PROC, cgroups: Path = _CGROUPS) -> None:
@@ -39,7 +39,7 @@ class ContainerMeter:
         with contextlib.suppress(OSError):
             own = (proc / "self" / "cgroup").read_text()
             for line in (proc / str(pid) / "cgroup").read_text().splitlines() if pid is not None else ():
-                if line not in own.splitlines():  # a group that is the runner's as well measures others, too
+                if line not in own.splitlines():  # a group shared with the runner would measure others, too
                     self._take(line, cgroups)
 
     def _take(self, line: str, cgroups: Path) -> None:
@@ -56,7 +56,7 @@ class ContainerMeter:
             self._cpu, self._memory, self._disk = group / "cpu.stat", group, group / "io.stat"
 
     def sample(self) -> ProgramUsage:
-        """Looks once, and returns what was used so far. Thread-safe."""
+        """Takes one sample, and returns the usage so far. Thread-safe."""
         with self._lock:
             seen = self._look()
             self._last = Consumption(
@@ -74,12 +74,12 @@ class ContainerMeter:
 
     @property
     def consumption(self) -> Consumption:
-        """What was consumed when it was last looked at."""
+        """The consumption at the last sample."""
         return self._last
 
     def _look(self) -> Consumption:
         cpu_s, memory_bytes, disk = 0.0, 0, (0, 0)
-        with contextlib.suppress(OSError, ValueError, KeyError):  # it has ended meanwhile
+        with contextlib.suppress(OSError, ValueError, KeyError):  # it has just ended
             cpu_s = 0.0 if self._cpu is None else _cpu_s(self._cpu)
         with contextlib.suppress(OSError, ValueError, KeyError):
             memory_bytes = 0 if self._memory is None else _memory_bytes(self._memory)
@@ -95,7 +95,7 @@ def _cpu_s(file: Path) -> float:
 
 
 def _memory_bytes(group: Path) -> int:
-    """Returns the memory of a group without the files that the kernel would drop at once."""
+    """Returns a group's memory in bytes, without the file cache that the kernel would drop at once."""
     if (group / "memory.current").exists():
         used, dropped = group / "memory.current", "inactive_file"
     else:
@@ -108,7 +108,7 @@ def _fields(file: Path) -> dict[str, str]:
 
 
 def _disk_bytes(file: Path) -> tuple[int, int]:
-    """Returns what was read from disks and written to them, over all devices."""
+    """Returns the bytes that were read from and written to disks, over all devices."""
     read = written = 0
     for line in file.read_text().splitlines():
         words = line.split()

@@ -1,4 +1,4 @@
-"""A program's own Python environment: found in its folder, built once for each content, kept on the node."""
+"""Provides a program's own Python environment: finds its source, builds it once per content, and caches it."""
 
 from lockstep.runner.python_environment.building import EnvironmentBuilder
 from lockstep.runner.python_environment.cache import EnvironmentCache, Lease

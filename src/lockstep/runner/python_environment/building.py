@@ -1,7 +1,7 @@
-"""Building a Python environment with uv, on top of the node's own.
+"""Builds a Python environment with uv, on top of the node's own packages.
 
-The node's packages count as installed: what a program needs and the node has is taken from there, and only the rest is
-fetched. Where a program needs another version than the node's, it gets that one, which is then found first.
+The node's packages count as installed: a package that the program needs and the node has is not downloaded. If the
+program needs another version than the node's, that version is installed, and is found first.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PIPS: Final = {
     "PIP_FIND_LINKS": "UV_FIND_LINKS",
     "PIP_TRUSTED_HOST": "UV_INSECURE_HOST",
 }
-"""What pip calls it, by uv's names."""
+"""uv's names of pip's variables."""
 
 _CAUSE: Final = re.compile(r"\bBecause\b.*", re.DOTALL)
 _ERROR: Final = re.compile(r"(?:^|\n)\s*(?:error:|\u00d7)\s*(.*)", re.DOTALL)
@@ -73,7 +73,7 @@ _FULL: Final = "No space left on device"
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Package:
-    """One of the node's packages, by the head of its metadata."""
+    """One of the node's packages, with the head of its metadata."""
 
     name: str
     version: str
@@ -82,14 +82,14 @@ class _Package:
 
 @final
 class EnvironmentBuilder:
-    """Provides a program's Python environment from a cache, building it where it is not there.
+    """Provides a program's Python environment from a cache, and builds it if the cache does not have it.
 
     Args:
-        cache: where environments are kept.
-        node: this process's variables, of which those that name indexes are handed on.
-        user: id of the user that builds, who then runs no code of packages: only wheels are installed. None for this
-            process's own user.
-        say: called with each line of what is being done, from the thread that builds.
+        cache: the cache of environments.
+        node: the environment variables of this process; those that name package indexes are passed on.
+        user: the id of the user that builds, which must run no code of packages: only wheels are installed. None for
+            this process's own user.
+        say: called with each line of output, from the thread that builds.
     """
 
     def __init__(
@@ -118,15 +118,15 @@ class EnvironmentBuilder:
         self._aborted = False
 
     def provide(self, source: Source) -> Lease:
-        """Returns the environment. Blocks until it is built, by this process or another.
+        """Returns the environment. Blocks until this process or another one has built it.
 
         Args:
-            source: what it is built from.
+            source: the source of the environment.
 
         Raises:
-            InvalidInputError: it cannot be built as it is asked for.
-            UnavailableError: an index of packages does not answer.
-            StorageWriteError: the disk is full.
+            InvalidInputError: If the environment cannot be built as requested.
+            UnavailableError: If a package index does not answer.
+            StorageWriteError: If the disk is full.
         """
         self._say(f"lockstep: the Python environment of {source.name}")
         key = environment_key(source, indexes=self._indexes)
@@ -137,7 +137,7 @@ class EnvironmentBuilder:
         )
 
     def abort(self) -> None:
-        """Ends what is being built, from another thread; `provide` then raises."""
+        """Ends a build in progress, from another thread; `provide` then raises an error."""
         with self._lock:
             self._aborted = True
             if self._process is not None:
@@ -148,7 +148,7 @@ class EnvironmentBuilder:
         if self._user is None:
             self._fill(source, target)
             return
-        own = target.with_name(f"{target.name}.home")  # what is fetched is kept for nobody else
+        own = target.with_name(f"{target.name}.home")  # its downloads are not shared with other users
         shutil.rmtree(own, ignore_errors=True)
         try:
             for folder in (target, own):
@@ -173,7 +173,7 @@ class EnvironmentBuilder:
         _see_node(packages)
 
     def _uv(self, *arguments: str, at: Source, project: Path | None = None) -> None:
-        """Runs uv in the program's folder, its lines said as they come."""
+        """Runs uv in the program's folder, and passes its lines on as they appear."""
         env = self._env if project is None else {**self._env, "UV_PROJECT_ENVIRONMENT": str(project)}
         with self._lock:
             if self._aborted:
@@ -207,22 +207,22 @@ class EnvironmentBuilder:
 
 
 def indexes(node: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that say where packages come from, by uv's names."""
+    """Returns the variables that configure package indexes, by uv's names."""
     found = {_PIPS[name]: value for name, value in node.items() if name in _PIPS and value}
     if "UV_FIND_LINKS" in found:
-        found["UV_FIND_LINKS"] = ",".join(found["UV_FIND_LINKS"].split())  # pip has spaces there
+        found["UV_FIND_LINKS"] = ",".join(found["UV_FIND_LINKS"].split())  # pip separates them by spaces
     own = {name: value for name, value in node.items() if name in _INDEXES or name.startswith(_INDEX_PREFIX)}
     return {**found, **own}
 
 
 def environment_key(source: Source, *, indexes: Mapping[str, str]) -> str:
-    """Returns the name of an environment: a digest of all that decides what is in it.
+    """Returns the key of an environment: a digest of everything that decides its content.
 
     Args:
-        source: what it is built from.
-        indexes: where packages come from.
+        source: the source of the environment.
+        indexes: the variables that configure package indexes.
     """
-    # The node's packages count, Lockstep among them, since the environment lies on top of them.
+    # The node's packages, including Lockstep, count too, since the environment is built on top of them.
     node = sorted(f"{package.name}=={package.version}" for package in _node_packages())
     parts = {
         "source": source.digest(),
@@ -237,10 +237,11 @@ def environment_key(source: Source, *, indexes: Mapping[str, str]) -> str:
 
 @functools.cache
 def _node_packages() -> tuple[_Package, ...]:
-    """Returns the node's packages."""
+    """Returns the packages that are installed on the node."""
     found: list[_Package] = []
     for distribution in importlib.metadata.distributions():
-        # The head alone, without the description behind it, and not parsed by `importlib`: there are hundreds.
+        # Only the head, without the description after it, and not parsed by `importlib`: there are hundreds of
+        # packages.
         head = (distribution.read_text("METADATA") or "").partition("\n\n")[0]
         name, version = (re.search(rf"^{field}: *(\S+)", head, re.MULTILINE) for field in ("Name", "Version"))
         if name is not None and version is not None:
@@ -249,25 +250,25 @@ def _node_packages() -> tuple[_Package, ...]:
 
 
 def _provide_node(packages: Path) -> None:
-    """Has uv see the node's packages as installed: their names, versions and needs alone."""
+    """Makes uv see the node's packages as installed, by files with their names, versions and requirements only."""
     names = ("METADATA", "INSTALLER", "RECORD")
     for package in _node_packages():
         folder = packages / f"{re.sub(r'[^A-Za-z0-9.]+', '_', package.name)}-{package.version}.dist-info"
         folder.mkdir(exist_ok=True)
         (folder / "METADATA").write_text(package.head)
         (folder / "INSTALLER").write_text(INSTALLER)
-        # What is removed when another version takes its place.
+        # The files that uv removes when another version replaces the package.
         (folder / "RECORD").write_text("".join(f"{folder.name}/{name},,\n" for name in names))
 
 
 def _see_node(packages: Path) -> None:
-    """Takes the stand-ins away, and puts the node's own packages behind those of the environment."""
+    """Removes the files of `_provide_node`, and puts the node's packages after those of the environment on the path."""
     for folder in packages.glob("*.dist-info"):
         with suppress(FileNotFoundError):
             if (folder / "INSTALLER").read_text() == INSTALLER:
                 shutil.rmtree(folder)
     folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
-    # addsitedir and not the bare path: what the node's own .pth files name is found too.
+    # addsitedir rather than the bare path, so that the node's own .pth files apply, too.
     (packages / NODE_FILE).write_text("".join(f"import site; site.addsitedir({folder!r})\n" for folder in folders))
 
 

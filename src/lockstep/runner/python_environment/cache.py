@@ -1,7 +1,8 @@
-"""Python environments kept on a node: each built once, used by many, the least recently used ones removed.
+"""Caches Python environments on a node: each is built once and shared, and the least recently used are evicted.
 
-An environment is believed because its folder has its name: it is built aside and renamed. Whoever uses one holds a
-shared lock of it, whoever builds or removes it holds it alone, and the system takes the locks of the dead.
+A folder with an environment's key as its name is complete, because environments are built elsewhere and then renamed. A
+process that uses an environment holds a shared lock of it; a process that builds or removes it holds an exclusive lock.
+The system releases the locks of processes that die.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _PARTIAL: Final = ".partial"
 
 @final
 class Lease:
-    """An environment in use: nobody removes it until this is closed, or its process has ended.
+    """An environment in use: it is not removed until the lease is closed, or its process has ended.
 
     Args:
-        folder: the environment.
-        lock: the file whose lock is held.
+        folder: the folder of the environment.
+        lock: the open file whose lock is held.
     """
 
     def __init__(self, folder: Path, *, lock: IO[Any]) -> None:
@@ -38,7 +39,7 @@ class Lease:
         self._lock = lock
 
     def close(self) -> None:
-        """Gives it back."""
+        """Releases the environment."""
         self._lock.close()
 
 
@@ -47,8 +48,8 @@ class EnvironmentCache:
     """Environments by key, in one folder.
 
     Args:
-        folder: where they lie; made if absent.
-        max_bytes: how much they may take together; one that is in use stays whatever it takes.
+        folder: the folder of the cache; created if it does not exist.
+        max_bytes: the maximum size of the cache, in bytes; environments in use are kept even if they exceed it.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int = MAX_BYTES) -> None:
@@ -58,16 +59,17 @@ class EnvironmentCache:
 
     @property
     def downloads(self) -> Path:
-        """Where packages are kept that were fetched: another environment may need them."""
+        """The folder of downloaded packages, which other environments may need, too."""
         return self._folder / DOWNLOADS
 
     def lease(self, key: str, *, build: Callable[[Path], object], on_wait: Callable[[], object]) -> Lease:
-        """Returns an environment, built where there is none. Blocks, also while another process builds it.
+        """Returns an environment, and builds it if necessary. Blocks, also while another process builds it.
 
         Args:
-            key: names it and decides its content.
-            build: makes it in a folder that is not there; where it raises, or the process dies, nothing is kept.
-            on_wait: called once, if another process is at it.
+            key: the name of the environment, which determines its content.
+            build: creates the environment in a folder that does not exist yet; if it raises, or the process dies,
+                nothing is kept.
+            on_wait: called once, if another process holds the lock.
         """
         target = self._folder / key
         lock = (self._folder / f"{key}{_ENDING}").open("a")
@@ -88,7 +90,7 @@ class EnvironmentCache:
 
     def _build(self, target: Path, build: Callable[[Path], object]) -> None:
         partial = target.with_name(target.name + _PARTIAL)
-        shutil.rmtree(partial, ignore_errors=True)  # what a builder that was killed left
+        shutil.rmtree(partial, ignore_errors=True)  # left by a builder that was killed
         try:
             with (self._folder / DOWNLOADS_USE).open("a") as use:
                 fcntl.flock(use, fcntl.LOCK_SH)
@@ -101,7 +103,7 @@ class EnvironmentCache:
             raise
 
     def _evict(self, *, but: str) -> None:
-        """Removes the least recently used environments over the bound, then what was fetched for them."""
+        """Evicts the least recently used environments beyond the limit, then the downloaded packages."""
         locks = sorted(self._folder.glob(f"*{_ENDING}"), key=lambda path: path.stat().st_mtime)
         sizes = {path.stem: self._recorded_bytes(path.stem) for path in locks}
         downloads = _size_bytes(self.downloads)
@@ -116,13 +118,14 @@ class EnvironmentCache:
                 shutil.rmtree(self.downloads, ignore_errors=True)
 
     def _remove(self, path: Path) -> bool:
-        """Removes an environment that nobody uses; returns whether it did."""
+        """Removes an environment that is not in use; returns whether it was removed."""
         with path.open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
-            # The lock's file stays: another process may have opened it, and would lock what nobody else sees.
+            # The lock file stays: a process that has opened it already would otherwise lock a file that no other
+            # process sees.
             shutil.rmtree(path.with_name(path.stem + _PARTIAL), ignore_errors=True)
             folder = path.with_name(path.stem)
             if folder.is_dir():
@@ -149,6 +152,6 @@ def _size_bytes(folder: Path) -> int:
     total = 0
     for top, _, names in os.walk(folder):
         for name in names:
-            with contextlib.suppress(FileNotFoundError):  # another process fetches, or removes, what it needs
+            with contextlib.suppress(FileNotFoundError):  # another process has just removed it
                 total += os.lstat(os.path.join(top, name)).st_size
     return total

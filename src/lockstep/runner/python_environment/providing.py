@@ -1,4 +1,4 @@
-"""A replica's Python environment, before its program starts."""
+"""Provides a replica's Python environment before its program starts."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ BUILD_TIMEOUT_S: Final = 3600.0
 def provide_environment(
     order: ReplicaOrder, *, folder: Path, control: int, say: Callable[[str], object]
 ) -> Lease | None:
-    """Returns a program's Python environment, built if need be; None where it needs none but the node's. Blocks.
+    """Returns a program's Python environment, and builds it if necessary; None if it needs none. Blocks.
 
     Args:
-        order: the replica's order.
-        folder: the program's folder.
-        control: a file descriptor; something to be read there, or its end, means "stop".
-        say: called with each line of what is being done.
+        order: the order of the replica.
+        folder: the folder of the program.
+        control: the file descriptor on which any input, or its end, means "stop".
+        say: called with each line of output.
 
     Raises:
-        StoppedError: something came on `control`.
-        MissingInputError: the file that the job names is not there.
-        InvalidInputError: it cannot be built as it is asked for.
-        UnavailableError: an index of packages does not answer.
-        StorageError: the disk is full, or it took longer than `BUILD_TIMEOUT_S`.
+        StoppedError: If "stop" arrives on `control`.
+        MissingInputError: If the file that the job names does not exist.
+        InvalidInputError: If the environment cannot be built as requested.
+        UnavailableError: If a package index does not answer.
+        StorageError: If the disk is full, or if building takes longer than `BUILD_TIMEOUT_S`.
     """
     source = find_source(folder, asked=order.python_environment)
     if source is None:
@@ -43,4 +43,4 @@ def provide_environment(
     try:
         return wait_for(lambda: builder.provide(source), control=control, timeout_s=BUILD_TIMEOUT_S, what=what)
     finally:
-        builder.abort()  # nothing where it has ended
+        builder.abort()  # does nothing if it has ended

@@ -1,4 +1,4 @@
-"""What a Python environment is built from: which file of a program's folder says it, and what decides its content."""
+"""Finds the file in a program's folder that its Python environment is built from, and what decides its content."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lockstep.jobs.running.python_environments import PythonEnvironment
 PROJECT_FILE: Final = "pyproject.toml"
 LOCK_FILE: Final = "uv.lock"
 REQUIREMENTS_FILES: Final = ("pylock.toml", "requirements.lock", "requirements.txt")
-"""By themselves these say what a program needs; the first that is there counts."""
+"""Files that specify a program's packages by themselves; the first one that exists is used."""
 
 _OTHER_FILE: Final = re.compile(r"^(?:-r|-c|--requirements?|--constraints?)(?:\s*=\s*|\s*)(\S.*)$")
 _EDITABLE: Final = re.compile(r"^(?:-e|--editable)(?:\s|=)")
@@ -29,7 +29,7 @@ _LOCAL_SOURCE: Final = re.compile(
 
 @final
 class SourceKind(StrEnum):
-    """What kind of file it is."""
+    """The kind of file."""
 
     REQUIREMENTS = "requirements"
     """A requirements file, or a ``pylock.toml``."""
@@ -42,12 +42,12 @@ class SourceKind(StrEnum):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What a Python environment is built from.
+    """The source of a Python environment.
 
     Attributes:
-        kind: what kind of file it is.
-        folder: the program's folder.
-        name: the file's path within it.
+        kind: the kind of file.
+        folder: the folder of the program.
+        name: the path of the file within the folder.
     """
 
     kind: SourceKind
@@ -56,16 +56,18 @@ class Source:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The path of the file."""
         return self.folder / self.name
 
     def digest(self) -> str:
-        """Returns a digest of all that decides the content, as hexadecimal digits.
+        """Returns a digest of everything that decides the content, in hexadecimal.
 
-        That is the file with those that it names; where it names code of the folder, all of the folder.
+        It covers the file and the files that it names. If one of them names code of the folder, it covers the whole
+        folder.
 
         Raises:
-            InvalidInputError: it asks for a package that would go on living in the folder.
+            InvalidInputError: If a file asks for an editable package, whose code would stay in the folder, or if the
+                ``pyproject.toml`` is not valid TOML.
         """
         files = [self.folder / PROJECT_FILE, self.folder / LOCK_FILE] if self.kind is SourceKind.LOCKED_PROJECT else []
         files += sorted(_with_named(self.path, folder=self.folder)) if self.kind is SourceKind.REQUIREMENTS else []
@@ -81,7 +83,7 @@ class Source:
         return hashed.hexdigest()
 
     def _names_code(self, path: Path) -> bool:
-        """Whether a file names code of the folder, beside the project itself."""
+        """Returns whether a file names code of the folder, other than the project itself."""
         if not path.is_file():
             return False
         if self.kind is SourceKind.REQUIREMENTS and path.suffix != ".toml":
@@ -92,17 +94,17 @@ class Source:
 
 
 def find_source(folder: Path, *, asked: PythonEnvironment) -> Source | None:
-    """Returns what the Python environment of a program is built from; None where it needs none.
+    """Returns the source of a program's Python environment; None if it needs none.
 
-    A lock file goes before what it was made from, and a requirements file before a ``pyproject.toml``.
+    A lock file is preferred to the file that it was made from, and a requirements file to a ``pyproject.toml``.
 
     Args:
-        folder: the program's folder.
-        asked: what the job says of it.
+        folder: the folder of the program.
+        asked: the environment that the job asks for.
 
     Raises:
-        MissingInputError: the file that the job names is not there.
-        InvalidInputError: a ``pyproject.toml`` cannot be read, or says nothing of what the program needs.
+        MissingInputError: If the file that the job names does not exist.
+        InvalidInputError: If a ``pyproject.toml`` is not valid TOML, or if the job names it and it has no dependencies.
     """
     if asked.none:
         return None
@@ -152,7 +154,7 @@ def _table(path: Path, name: str) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yields the lines of a requirements file, continued ones as one, without comments."""
+    """Yields the lines of a requirements file, with continued lines joined and without comments."""
     text = path.read_text(errors="replace").replace("\\\n", " ")
     for line in text.splitlines():
         stripped = re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip()
@@ -161,7 +163,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _with_named(path: Path, *, folder: Path) -> set[Path]:
-    """Returns a requirements file and those that it names."""
+    """Returns a requirements file and the files that it includes, directly or not."""
     found: set[Path] = set()
     waiting = [path]
     while waiting:
