@@ -1,1 +1,1 @@
-"""Jobs' logs and metrics, read from the bucket."""
+"""Reads jobs' logs and metrics from the bucket."""
