@@ -46,7 +46,7 @@ START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
 CANCEL_TIMEOUT_S: Final = 60.0
 NUM_ROUNDS: Final = 3
-"""How often `down` cancels jobs, because more jobs may be submitted meanwhile."""
+"""The maximum number of times that `down` cancels jobs. It cancels again if jobs were submitted meanwhile."""
 
 _START_ERRORS: Final = {
     kind.exit_code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LockstepError)

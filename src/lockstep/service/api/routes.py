@@ -24,7 +24,7 @@ class DeclaredRoute(APIRoute):
     """A route whose schema has the form that its endpoint returns.
 
     The form is declared but not enforced: a response is sent as the endpoint built it, because validating every field
-    takes as long as building the response. An endpoint that returns a `Response` declares its form by
+    takes as long as building the response. An endpoint that returns a `Response` declares the form of its content with
     ``Annotated[Response, Form]``.
     """
 

@@ -1,1 +1,1 @@
-"""Reads jobs' logs and metrics from the bucket."""
+"""Reads logs and metrics of jobs from the bucket."""

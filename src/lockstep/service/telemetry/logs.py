@@ -202,7 +202,7 @@ def read_log(
 
 
 def _end(job: JobRecord, positions: Mapping[str, Position], *, now_s: float) -> tuple[bool, int]:
-    """Returns whether the log is complete for a reader at the end of its last attempt, and how many entries miss."""
+    """Returns whether a reader at these positions has read the whole log, and how many entries are missing."""
     ends = {replica.status.name: replica.status.end for replica in job.replicas}
     expected = {name: None if end is None else end.num_log_entries for name, end in ends.items()}
     num_missing = sum(

@@ -14,7 +14,7 @@ from lockstep.service.api.forms.billing import BillForm, NodeCostsForm
 
 @with_config(STRICT)
 class RestartForm(TypedDict):
-    """A launch of a replica after it was lost, while the rest of its gang continued."""
+    """A new launch of a lost replica, while the rest of its gang continued."""
 
     number: int
     time: float
