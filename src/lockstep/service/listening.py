@@ -110,7 +110,7 @@ def local_url(host: str, *, port: int, has_tls: bool) -> str:
 
 
 def read_certificate(certificate: Path, *, key: Path) -> str:
-    """Returns the service's own certificate of a certificate file, in PEM, after a test handshake in memory.
+    """Returns the first certificate of a file, in PEM, after a test handshake in memory.
 
     Args:
         certificate: the file with the certificate and its intermediate certificates, in PEM.

@@ -56,7 +56,8 @@ class JobStore:
     Args:
         engine: the opened database.
         clock: the clock, in seconds since 1970 UTC.
-        guard: called in each transaction before it writes; it may raise an exception to forbid the transaction.
+        guard: called in each transaction before it writes, except in `note`; it may raise an exception to forbid the
+            transaction.
     """
 
     def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.time, guard: Guard = unguarded) -> None:
