@@ -1,4 +1,4 @@
-"""``python -m lockstep.service``: the service process, as `lockstep.service.lifecycle.up` starts it."""
+"""``python -m lockstep.service``: the service process. `lockstep.service.lifecycle.up` starts it."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ from lockstep.storage import open_bucket
 
 LOGGER: Final = logging.getLogger("lockstep.service")
 MAX_CONNECTIONS: Final = 1000
-"""How many connections are served at once; who comes then is told to try again."""
+"""The maximum number of open connections. Requests beyond it are answered with status 503."""
 
 
 def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
-    """Returns the settings, and the file descriptor of the lifecycle lock, where the starter holds it."""
+    """Returns the settings, and the file descriptor of the lifecycle lock if the starting process passed one."""
     parser = argparse.ArgumentParser(prog="python -m lockstep.service")
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--host", default=LOOPBACK)
@@ -85,7 +85,7 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
     parser.add_argument("--quotas", default="{}")
     parser.add_argument("--budgets", default="{}")
     parser.add_argument("--prices", type=Path)
-    parser.add_argument("--webhooks", type=Path)  # the file and not what is in it: URLs may be secrets
+    parser.add_argument("--webhooks", type=Path)  # the file and not its content: URLs may be secrets
     parser.add_argument("--allow-webhooks-to", action="append", default=[])
     parser.add_argument("--run-as", required=True)
     parser.add_argument("--kept-by-systemd", action="store_true")
@@ -113,7 +113,7 @@ def _parse(arguments: list[str]) -> tuple[Settings, int | None]:
 
 
 def _lock(home: Home) -> Any:
-    """Takes the home's lock for as long as the returned file is open; makes the home where there is none."""
+    """Creates the home if needed, and acquires its lock, which is held while the returned file is open."""
     home.create()
     file = home.lock.open("a")
     try:
@@ -124,7 +124,7 @@ def _lock(home: Home) -> Any:
 
 
 def _token(home: Home) -> str:
-    """Returns the home's token, made at the first start and readable by its owner alone."""
+    """Returns the home's token. The first start creates it; only its owner can read it."""
     if not home.token.exists():
         partial = home.token.with_suffix(".partial")
         partial.unlink(missing_ok=True)
@@ -136,11 +136,11 @@ def _token(home: Home) -> str:
 
 
 def _with_users(settings: Settings) -> Settings:
-    """Returns the settings with the users that programs run as, and closes the home to them."""
+    """Returns the settings with the users that programs run as, and denies these users access to the home."""
     home, bucket = settings.home, settings.bucket
     pool, note = decide_users(settings.run_as, home=home, bucket=bucket, nodes_are_here=settings.engine.is_local)
     if pool is not None:
-        os.umask(0o077)  # before anything is made that programs could otherwise read
+        os.umask(0o077)  # before any file is created that programs could otherwise read
         JobFolders(home=home, bucket=bucket, pool=pool).prepare()
     LOGGER.info("programs run %s", note)
     warning = users_warning(settings.run_as, pool=pool, note=note, nodes_are_here=settings.engine.is_local)
@@ -148,7 +148,7 @@ def _with_users(settings: Settings) -> Settings:
 
 
 def _announce(settings: Settings, port: int, *, certificate: str | None) -> None:
-    """Says where the service is, once it answers."""
+    """Writes the service's address to the home."""
     home = settings.home
     url = local_url(settings.host, port=port, has_tls=settings.has_tls)
     document = {"url": url, "certificate": certificate, "process": ProcessIdentity.of_self().to_json()}
@@ -160,7 +160,7 @@ def _announce(settings: Settings, port: int, *, certificate: str | None) -> None
 
 
 def _remember_database(settings: Settings) -> None:
-    """Notes which database the home uses, for who brings the service down, or up the next time."""
+    """Records the database that the home uses, for `lockstep down` and the next `lockstep up`."""
     path = settings.home.database_choice
     if settings.database:
         partial = path.with_suffix(".partial")
@@ -172,7 +172,7 @@ def _remember_database(settings: Settings) -> None:
 
 def _build(settings: Settings) -> ServiceContext:
     home, problems = settings.home, Problems()
-    # Taken out of the environment before anything is started: engine, programs and servers have no use for it.
+    # The password is removed from the environment first, so that engine, programs and servers do not inherit it.
     database = open_database(settings.database_url, password=take_password(os.environ))
     lease = _lease(settings, database)
     keys = KeyStore(database)
@@ -245,10 +245,10 @@ def _catalogue(settings: Settings) -> Catalogue:
 
 
 def _lease(settings: Settings, database: Engine) -> Lease:
-    """Returns the service's lease, not yet taken; on SQLite the home's lock keeps all other services out.
+    """Returns the service's lease, not yet acquired. On SQLite, the home's lock excludes all other services.
 
     Raises:
-        AlreadyRunningError: the jobs of the database run on an engine that this service cannot reach.
+        AlreadyRunningError: If the jobs of the database run on an engine that this service cannot reach.
     """
     home = home_name(settings.home)
     cluster = settings.engine.identity(home)
@@ -269,7 +269,7 @@ def _lease(settings: Settings, database: Engine) -> Lease:
 
 
 def _loops(context: ServiceContext, *, stop: threading.Event, is_mine: Callable[[], bool]) -> list[threading.Thread]:
-    """Returns the service's loops, which are waited for at its end."""
+    """Returns the threads of the service's loops, which are joined at shutdown."""
     carrier = LeftoverCarrier(context.settings.home.spool, problems=context.problems)
     loops = [
         threading.Thread(target=context.controller.run, args=(stop,), name="controller"),
@@ -288,7 +288,7 @@ def _certificate(settings: Settings) -> str | None:
 
 
 def _server(context: ServiceContext) -> uvicorn.Server:
-    """Returns the server of the REST interface, which SIGTERM and SIGINT end."""
+    """Returns the server of the REST interface. SIGTERM and SIGINT end it."""
     config = uvicorn.Config(
         create_app(context),
         http=TimedProtocol,
@@ -307,18 +307,19 @@ def _server(context: ServiceContext) -> uvicorn.Server:
 
 
 def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> None:
-    """Runs the service until SIGTERM or SIGINT. Jobs and prediction servers go on without it.
+    """Runs the service until SIGTERM or SIGINT. Jobs and prediction servers continue without it.
 
     Args:
-        settings: what the operator set.
-        lifecycle_descriptor: the home's lifecycle lock, held until the service has said where it is: who wants to end
-            it waits for that, even if who started it has died.
+        settings: the settings.
+        lifecycle_descriptor: the file descriptor of the home's lifecycle lock; None if it is not held. The lock is
+            held until the service has written its address, so `lockstep down` waits for that, even if the process
+            that started the service has died.
 
     Raises:
-        LockstepError: it cannot start.
+        LockstepError: If the service cannot start.
     """
     if lifecycle_descriptor is not None:
-        os.set_inheritable(lifecycle_descriptor, False)  # an engine would hold the lock for as long as it runs
+        os.set_inheritable(lifecycle_descriptor, False)  # an engine that inherits the lock would hold it while it runs
     lock = _lock(settings.home)
     record_unseen_end(settings.home)
     if settings.kept_by_systemd:
@@ -338,16 +339,16 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
     stop = threading.Event()
     loops = _loops(context, stop=stop, is_mine=is_mine)
     server = _server(context)
-    # Nobody waits for its end: a bucket that does not answer would hold the service's.
+    # A daemon thread, which is not joined: a bucket that does not answer would delay the shutdown.
     threading.Thread(target=meter.run, args=(stop,), kwargs={"is_mine": is_mine}, name="storage", daemon=True).start()
     context.webhooks.start(stop, is_mine=is_mine)
     for loop in loops:
         loop.start()
-    listener.listen()  # from here on clients connect, and wait until the server takes them
+    listener.listen()  # from here on, clients can connect, and wait until the server accepts them
     _announce(settings, listener.getsockname()[1], certificate=certificate)
     if lifecycle_descriptor is not None:
         os.close(lifecycle_descriptor)
-    # What is there now stays: collections that looked through all of it held requests up for an eighth of a second.
+    # The objects that exist now stay: garbage collections that traversed all of them delayed requests by 125 ms.
     gc.collect()
     gc.freeze()
     try:
@@ -358,7 +359,7 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
         for loop in loops:
             loop.join()
         context.webhooks.join()
-        with contextlib.suppress(*DATABASE_FAULTS):  # it expires
+        with contextlib.suppress(*DATABASE_FAULTS):  # otherwise the lease expires
             lease.release()
         context.cluster.close()
         settings.home.address.unlink(missing_ok=True)
@@ -366,9 +367,9 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
 
 
 def start_log() -> None:
-    """Says where this process's log goes, and what stays out of it."""
+    """Configures the log of this process."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it notes each request with its whole URL: webhooks' too
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request with its whole URL: webhooks' too
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""The parts of a running service, as its REST interface sees them."""
+"""The parts of a running service that its REST interface uses."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from lockstep.service.telemetry.segments import SegmentCache
 @final
 @dataclass(frozen=True, kw_only=True)
 class ServiceContext:
-    """What the routes need.
+    """The parts of the service that the routes use.
 
     Attributes:
         settings: the service's settings.
-        token: the home's own token.
-        keys: the API keys.
-        vault: jobs' secrets.
-        jobs: jobs and events.
-        models: models, versions, operations.
+        token: the home's token.
+        keys: the store of API keys.
+        vault: the projects' secrets.
+        jobs: the store of jobs and events.
+        models: the store of models, versions and operations.
         nodes: the ledger of nodes.
-        sizes: what jobs keep in the bucket.
+        sizes: the store of the sizes that jobs have in the bucket.
         cluster: the engine.
-        catalogue: machines and prices.
-        provisioner: drives the machines, where they come and go.
-        controller: the loop, for what it has to say of the engine.
+        catalogue: the catalogue of machines and prices.
+        provisioner: the provisioner; None if the cluster has a fixed set of nodes.
+        controller: the controller.
         deployments: the prediction servers.
-        problems: what is wrong with any part of it now.
-        webhooks: delivers webhooks, the operator's and those of jobs.
-        started_time_s: when this service process started, seconds since 1970 UTC.
-        segments: reads the segments of logs.
+        problems: the current problems of the service.
+        webhooks: the delivery of webhooks, both the operator's and those of jobs.
+        started_time_s: the start time of this service process, in seconds since 1970 UTC.
+        segments: the cache of log segments.
     """
 
     settings: Settings
@@ -65,13 +65,13 @@ class ServiceContext:
 
     @property
     def budgets(self) -> list[BudgetState]:
-        """The states of the projects' budgets."""
+        """The states of the projects' budgets; empty if no project has a limit of money."""
         spending = self.controller.schedule.spending
         return [] if spending is None else spending.states()
 
     @property
     def accounts(self) -> Accounts:
-        """What jobs and their nodes cost."""
+        """The costs of jobs and their nodes."""
         return Accounts(
             jobs=self.jobs,
             nodes=self.nodes,

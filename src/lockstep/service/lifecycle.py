@@ -1,4 +1,4 @@
-"""Bringing the service of a home up and down, from outside it."""
+"""Starts and stops the service of a home, from another process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
 CANCEL_TIMEOUT_S: Final = 60.0
 NUM_ROUNDS: Final = 3
-"""How often `down` begins again where jobs were submitted meanwhile."""
+"""The maximum number of times that `down` cancels jobs. It cancels again if jobs were submitted meanwhile."""
 
 _START_ERRORS: Final = {
     kind.exit_code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LockstepError)
@@ -54,16 +54,17 @@ _START_ERRORS: Final = {
 
 
 def up(settings: Settings) -> RunningService:
-    """Starts the service of a home, in a process session of its own, with its keeper; returns when it answers.
+    """Starts the service of a home with its keeper, in a process session of its own. Returns when the service answers.
 
-    Another `up` or `down` of the home is waited for.
+    Waits for another `up` or `down` of the home.
 
     Raises:
-        AlreadyRunningError: one runs already.
-        PortInUseError: the port that was asked for is taken.
-        StorageWriteError: the home or the bucket cannot be written.
-        EngineError: the engine did not come up.
-        UnavailableError: it did not come up; the message has its last line.
+        AlreadyRunningError: If a service of the home runs already.
+        PortInUseError: If the requested port is in use.
+        StorageWriteError: If the home or the bucket cannot be written.
+        EngineError: If the engine did not start.
+        UnavailableError: If the service did not start for another reason; the message has the last line of its log, or
+            says where the log is.
     """
     settings.home.create()
     with alone(settings.home) as lock:
@@ -78,7 +79,7 @@ def _start(settings: Settings, *, lock: int) -> RunningService:
             f"a service runs on {home.path} already, at {running.address.url}, pid {running.pid}",
             action="use it, or end it with `lockstep down`",
         )
-    end_keeper(home)  # one that waits to start a service that died
+    end_keeper(home)  # one that is about to restart a service that died
     command = [
         *(sys.executable, "-P", "-m", "lockstep.service.process.keeper"),  # -P: see `service_command`
         *(str(home.path), str(lock)),
@@ -133,9 +134,9 @@ def service_command(settings: Settings) -> list[str]:
 
 
 def service_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Returns what a service gets of its starter's environment.
+    """Returns the environment variables that a service inherits from the process that starts it.
 
-    Whose key it is that starts a service is no business of it, its engine and its jobs.
+    The variables of the client (such as a key) are left out: the service, its engine and its jobs must not have them.
     """
     left_out = {"PYTHONDONTWRITEBYTECODE", *CLIENT_VARIABLES}
     return {name: value for name, value in env.items() if name not in left_out}
@@ -157,20 +158,23 @@ def _read_hint(home: Home) -> str:
 
 
 def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -> None:
-    """Ends the service of a home with all that it started: prediction servers, engine, what is left of jobs.
+    """Stops the service of a home and everything it started: prediction servers, engine, and what is left of jobs.
 
-    Works as well where the service died and left the rest behind. Idempotent. Another `up` or `down` of the home is
-    waited for, and so is a service that is just starting.
+    Also works if the service has died and left the rest behind. Idempotent. Waits for another `up` or `down` of the
+    home, and for a service that is just starting.
 
     Args:
-        settings: whose home it is.
-        cancel: whether jobs that are not over are cancelled first.
-        progress: told what is being done, a line each.
+        settings: the settings, whose home is that of the service.
+        cancel: whether to cancel unfinished jobs first.
+        progress: called with a line of text for each action.
 
     Raises:
-        JobsRunningError: jobs run or wait, and `cancel` was not asked for; nothing was changed.
-        StorageWriteError: the home cannot be written.
-        CorruptDataError: its choice of a cluster cannot be read; the service has ended, its engine has not.
+        JobsRunningError: If there are unfinished jobs and `cancel` is False (nothing was changed), or if cancelled jobs
+            do not end in time.
+        WrongStateError: If systemd keeps the service.
+        StorageWriteError: If the home cannot be written.
+        CorruptDataError: If the home's choice of a cluster cannot be read. The service has ended, but its engine has
+            not.
     """
     home = settings.home
     if not home.path.exists():
@@ -187,8 +191,8 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
                 _kill([running.process], what="the service")
             elif database is not None and other is None:
                 _end_with_jobs(settings, database, cancel=cancel, running=running, lock=lock, progress=progress)
-            end_keeper(home)  # where the service had died
-            # Not before: where the choice cannot be read any more, another one can be made once no service runs.
+            end_keeper(home)  # in case the service had died
+            # Not before: if the choice cannot be read, the user can make another one, once no service runs.
             catalogue = load_catalogue()
             choice = read_choice(home, catalogue=catalogue)
             cluster = open_cluster(choice, home=home, catalogue=catalogue)
@@ -199,13 +203,13 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
         progress("ending the engine" if choice.is_owned else "leaving the engine")
         cluster.shut_down()
         _end_leftovers(home)
-        for path in (home.address, home.service_end):  # how it died before is no matter of its next life
+        for path in (home.address, home.service_end):  # an earlier death does not concern the next service
             path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def _database(settings: Settings) -> Iterator[Engine | None]:
-    """Gives the opened database of a service, None where none was ever made."""
+    """Opens the database of a service; yields None if it was never created."""
     if not settings.database and not settings.home.database.exists():
         yield None
         return
@@ -217,7 +221,7 @@ def _database(settings: Settings) -> Iterator[Engine | None]:
 
 
 def _other_holder(settings: Settings, database: Engine) -> Holder | None:
-    """Returns the service whose the jobs of a shared database are, where that is another home's."""
+    """Returns the holder of a shared database's lease if it is another home's service, else None."""
     holder = holder_of(database) if settings.database else None
     if holder is None or holder.expired or holder.home == home_name(settings.home):
         return None
@@ -247,7 +251,7 @@ def _end_with_jobs(
 
 
 def _clear(cluster: AbstractCluster, store: JobStore, *, progress: Callable[[str], None]) -> None:
-    """Takes what is left of the jobs' gangs from an engine that goes on without this service."""
+    """Removes what is left of the jobs' gangs from an engine that continues without this service."""
     left = store.placed_jobs()
     try:
         if left:
@@ -270,7 +274,7 @@ def _check_not_of_systemd(home: Home) -> None:
 
 
 def _settled_service(home: Home) -> RunningService | None:
-    """Returns the running service, None if none runs; waits for one that starts or ends: it holds the home's lock."""
+    """Returns the running service; None if none runs. Waits for a service that starts or ends: it locks the home."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while (running := find_service(home)) is None and is_locked(home.lock):
         if time.monotonic() > deadline:
@@ -298,21 +302,25 @@ def _cancel_jobs(
     lock: int,
     progress: Callable[[str], None],
 ) -> RunningService | None:
-    """Cancels every job and waits until none is left; returns the service that did it, None if there was none to do."""
+    """Cancels every unfinished job, and waits until all have ended. Starts a service for it if none runs.
+
+    Returns:
+        The running service; None if no service runs and there was nothing to cancel.
+    """
     store = JobStore(database)
     unfinished = store.unfinished()
     if not unfinished:
         return running
     progress("cancelling jobs")
     for job in unfinished:
-        if job.state is JobState.CANCELLING:  # why it ends is what was asked for first
+        if job.state is JobState.CANCELLING:  # the first request decides the end reason
             continue
         with contextlib.suppress(WrongStateError):  # it ended meanwhile
             by = f"by {HOME_LABEL}"
             reason = EndReason(kind=EndKind.CANCELLED, details=(by, "lockstep down --cancel"))
             detail = f"cancelled {by}: lockstep down --cancel"
             store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail=detail, end_reason=str(reason))
-    if running is None:  # a job is ended by the controller, whose service is gone; it finds none that it could start
+    if running is None:  # the controller ends jobs; it will find none to start
         running = _start(settings, lock=lock)
     deadline = time.monotonic() + CANCEL_TIMEOUT_S
     uids = {job.uid for job in unfinished}
@@ -329,13 +337,13 @@ def _cancel_jobs(
 def _end_service(
     database: Engine, running: RunningService | None, *, home: Home, progress: Callable[[str], None]
 ) -> list[str]:
-    """Ends the service, its keeper first, if every job is over; returns the names of those that are not."""
-    with excluding(database):  # no job is submitted between the look and the end
+    """Ends the keeper and the service if every job is over; returns the names of the jobs that are not over."""
+    with excluding(database):  # no job is submitted between the check and the end
         unfinished = JobStore(database).unfinished()
         if running is not None and not unfinished:
             progress(f"ending the service, pid {running.pid}")
             end_keeper(home)
-            # Not SIGTERM: it would wait for the database. It can be killed between any two lines.
+            # Not SIGTERM: the service would wait for the database. It is safe to kill at any line.
             _kill([running.process], what="the service")
     return [job.job_id for job in unfinished]
 
@@ -351,9 +359,10 @@ def _kill(processes: list[ProcessIdentity], *, what: str) -> None:
 
 
 def _end_leftovers(home: Home) -> None:
-    """Waits for runners to follow their engine, and ends programs and containers whose runner was killed.
+    """Waits until runners have ended after their engine, and ends programs and containers whose runner was killed.
 
-    A runner stops its program when its engine goes; what carries the mark of this home's spool after that is an orphan.
+    A runner stops its program when its engine ends. A process that still carries the mark of this home's spool after
+    that is an orphan.
     """
     spool = home.spool.resolve()
 
@@ -364,7 +373,7 @@ def _end_leftovers(home: Home) -> None:
     while marked() and time.monotonic() < deadline:
         time.sleep(0.05)
     deadline = time.monotonic() + STOP_TIMEOUT_S
-    while (left := marked()) and time.monotonic() < deadline:  # one that is ended may just have started another
+    while (left := marked()) and time.monotonic() < deadline:  # a process may have started another just before its end
         _kill(left, what="a job's process")
-    with contextlib.suppress(ContainerEngineError):  # where none answers, none has anything to remove
+    with contextlib.suppress(ContainerEngineError):  # without a container engine, there is no container
         reap(open_engine(), accept=lambda labels: Path(labels.spool).resolve().is_relative_to(spool))

@@ -1,4 +1,4 @@
-"""Where the REST interface listens, with which certificate, and what is asked of both."""
+"""Checks and binds the address of the REST interface, and reads its certificate."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _CERTIFICATE: Final = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFI
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is reached from this machine alone.
+    """Whether an IP address can be reached only from this machine.
 
     Raises:
-        InvalidInputError: it is no address.
+        InvalidInputError: If `host` is not an IP address.
     """
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -38,15 +38,16 @@ def is_loopback(host: str) -> bool:
 
 
 def check_binding(host: str, *, has_tls: bool, has_keys: bool) -> None:
-    """Decides whether the REST interface may listen at an address.
+    """Checks that the REST interface may listen at an address.
 
     Args:
-        host: the address.
-        has_tls: whether it has a certificate.
-        has_keys: whether there are keys for those who come from elsewhere.
+        host: the IP address.
+        has_tls: whether the interface has a certificate.
+        has_keys: whether there are valid API keys, which clients on other machines need.
 
     Raises:
-        InvalidInputError: it may not: others could read what is said, or would need the home's own token.
+        InvalidInputError: If the address is more than loopback and there is no certificate (others could read the
+            traffic) or no key (the home's token is valid only on this machine).
     """
     if is_loopback(host):
         return
@@ -63,15 +64,15 @@ def check_binding(host: str, *, has_tls: bool, has_keys: bool) -> None:
 
 
 def bind(host: str, *, port: int, home: Home) -> socket.socket:
-    """Binds the REST interface's port, and keeps it.
+    """Returns a socket that is bound to the REST interface's port, but does not listen yet.
 
     Args:
-        host: the address.
-        port: the port; 0 takes the one of last time if it is free, else any free one.
-        home: knows the port of last time.
+        host: the IP address.
+        port: the port; 0 for the port that was used last if it is free, else any free port.
+        home: the home, which records the port that was used last.
 
     Raises:
-        PortInUseError: the port cannot be had.
+        PortInUseError: If the port cannot be bound.
     """
     reason = ""
     for candidate in [port] if port else [_last_port(home), 0]:
@@ -100,7 +101,7 @@ def _last_port(home: Home) -> int:
 
 
 def local_url(host: str, *, port: int, has_tls: bool) -> str:
-    """Returns the URL by which this machine reaches what listens at an address."""
+    """Returns the URL by which this machine reaches a server that listens at an address."""
     address = ipaddress.ip_address(host)
     if address.is_unspecified:
         address = ipaddress.ip_address(LOOPBACK if address.version == 4 else "::1")
@@ -109,14 +110,15 @@ def local_url(host: str, *, port: int, has_tls: bool) -> str:
 
 
 def read_certificate(certificate: Path, *, key: Path) -> str:
-    """Returns the certificate that a service answers with, in PEM, after a handshake with it that goes nowhere.
+    """Returns the first certificate of a file, in PEM, after a test handshake in memory.
 
     Args:
-        certificate: file of the certificate and what is between it and its authority, in PEM.
-        key: file of its private key, without a passphrase.
+        certificate: the file with the certificate and its intermediate certificates, in PEM.
+        key: the file with its private key, without a passphrase.
 
     Raises:
-        InvalidInputError: they cannot be read, or used.
+        InvalidInputError: If the files cannot be read, if everybody can read the key, or if a handshake with them
+            fails.
     """
     try:
         if stat.S_IMODE(key.stat().st_mode) & 0o007:
@@ -144,15 +146,15 @@ def read_certificate(certificate: Path, *, key: Path) -> str:
 
 
 def _refuse_passphrase() -> str:
-    """Says so where OpenSSL would ask at the terminal, which a service has not."""
+    """Raises an error, so that OpenSSL does not ask for a passphrase at the terminal, which a service does not have."""
     raise InvalidInputError("--tls-key has a passphrase", allowed="a key without one, in a file of its owner's alone")
 
 
 def _shake_hands(server_context: ssl.SSLContext, client_context: ssl.SSLContext) -> None:
-    """Has a server and a client agree, in memory.
+    """Performs a TLS handshake between a server and a client in memory.
 
     Raises:
-        ssl.SSLError: they do not.
+        ssl.SSLError: If the handshake fails.
     """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = server_context.wrap_bio(to_server, to_client, server_side=True)

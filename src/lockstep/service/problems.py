@@ -1,4 +1,4 @@
-"""What is wrong with the service for now: which part of it, since when, and what waits because of it."""
+"""The current problems of the service: which part has a problem, since when, and what waits because of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOGGER: Final = logging.getLogger(__name__)
 
 @final
 class Part(StrEnum):
-    """What the service cannot do without."""
+    """A part that the service depends on."""
 
     ENGINE = "engine"
     DATABASE = "database"
@@ -27,13 +27,13 @@ class Part(StrEnum):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One part that does not do what it should.
+    """A problem of one part.
 
     Attributes:
-        part: which.
-        text: what is wrong, in one line.
-        since_s: when that was first seen, seconds since 1970 UTC.
-        kept: what waits until it is over, in words; empty where nothing does.
+        part: the part.
+        text: a description of the problem, in one line.
+        since_s: the time when the problem was first observed, in seconds since 1970 UTC.
+        kept: a description of what waits until the problem is over; empty if nothing waits.
     """
 
     part: Part
@@ -47,7 +47,7 @@ class Problems:
     """The parts that have a problem now. Thread-safe.
 
     Args:
-        clock: seconds since 1970 UTC.
+        clock: the clock, in seconds since 1970 UTC.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
@@ -56,7 +56,7 @@ class Problems:
         self._found: dict[Part, Problem] = {}
 
     def note(self, part: Part, text: str, *, kept: str = "") -> None:
-        """Notes that a part has a problem; one that it had already keeps its time."""
+        """Records that a part has a problem. If the part already had a problem, the time of the first one is kept."""
         text = " ".join(text.split())
         with self._lock:
             before = self._found.get(part)
@@ -66,18 +66,18 @@ class Problems:
             LOGGER.warning("%s: %s", part, text)
 
     def clear(self, part: Part) -> None:
-        """Notes that a part has none."""
+        """Records that a part has no problem any more."""
         with self._lock:
             before = self._found.pop(part, None)
         if before is not None:
             LOGGER.warning("%s: well again after %.0f s", part, self._clock() - before.since_s)
 
     def has(self, part: Part) -> bool:
-        """Whether a part has one."""
+        """Whether a part has a problem."""
         with self._lock:
             return part in self._found
 
     def all(self) -> list[Problem]:
-        """Returns all of them, the oldest first."""
+        """Returns all problems, the oldest first."""
         with self._lock:
             return sorted(self._found.values(), key=lambda problem: problem.since_s)

@@ -1,4 +1,4 @@
-"""What an operator can set of the service."""
+"""The settings of the service."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def sqlite_url(home: Home) -> str:
 
 
 def home_name(home: Home) -> str:
-    """Returns a home's name among those of all machines."""
+    """Returns a name of the home that is unique across machines: host name and path."""
     return f"{socket.gethostname()}:{home.path}"
 
 
 def choose_database(home: Home, *, asked: str) -> str:
-    """Returns the database for `Settings`: the one that is asked for, or else the one of last time.
+    """Returns the database for `Settings`: the requested one, or else the one that was used last.
 
     Args:
-        home: remembers the one of last time.
-        asked: a URL of PostgreSQL, "sqlite" for the home's own, or nothing.
+        home: the home, which records the database that was used last.
+        asked: a PostgreSQL URL, "sqlite" for the home's own database, or "" for the one that was used last.
 
     Raises:
-        InvalidInputError: what is asked for is none of these, or has a password in it.
-        StorageError: the home is another user's.
+        InvalidInputError: If `asked` is none of these, or if it contains a password.
+        StorageError: If the home cannot be read by this user.
     """
     if asked == SQLITE:
         return ""
@@ -50,7 +50,7 @@ def choose_database(home: Home, *, asked: str) -> str:
         return parse_database_url(asked, what="--database")
     try:
         return home.database_choice.read_text().strip()
-    except (FileNotFoundError, NotADirectoryError):  # the latter is said when the home is made
+    except (FileNotFoundError, NotADirectoryError):  # the latter is reported when the home is created
         return ""
     except PermissionError as error:
         raise StorageError(
@@ -60,14 +60,14 @@ def choose_database(home: Home, *, asked: str) -> str:
 
 
 SQLITE: Final = "sqlite"
-"""Asks for the home's own database."""
+"""The value of ``--database`` for the home's own database."""
 
 QUOTAS: Final = TypeAdapter(dict[str, Quota])
-"""Reads and writes quotas as JSON, from the process that starts a service to the service."""
+"""Parses and serializes quotas as JSON, which the starting process passes to the service."""
 
 
 BUDGETS: Final = TypeAdapter(dict[str, Budget])
-"""The same for budgets."""
+"""Parses and serializes budgets in the same way."""
 
 
 def _default_max_running_jobs() -> int:
@@ -79,32 +79,33 @@ class Settings:
     """The service's settings.
 
     Attributes:
-        home: where its state lies.
-        host: IP address at which the REST interface listens.
-        port: its port; 0 takes the one of last time if it is free, else any free one.
-        tls_certificate: file of the REST interface's certificate and what is between it and its authority, in PEM; it
-            needs one where it listens on more than loopback.
-        tls_key: file of the certificate's private key.
-        bucket: URL of the default bucket, for logs, code and outputs of jobs that name no other.
-        database: URL of a PostgreSQL database, without a password; SQLite in the home if empty.
+        home: the home of the service.
+        host: the IP address at which the REST interface listens.
+        port: the port of the REST interface; 0 for the port that was used last if it is free, else any free port.
+        tls_certificate: the file with the REST interface's certificate and its intermediate certificates, in PEM;
+            required if the interface listens on more than loopback.
+        tls_key: the file with the private key of the certificate.
+        bucket: the URL of the default bucket, for logs, code and outputs of jobs that specify no other.
+        database: the URL of a PostgreSQL database, without a password; SQLite in the home if empty.
         engine: the cluster engine.
-        max_running_jobs: how many jobs run at once on an engine whose machine types reserve nothing.
-        run_as: which user ids jobs' programs run as: ``auto``, ``none``, or a pool as ``FIRST-LAST``.
-        users: the pool, where the service found that it can be used.
-        users_note: which users programs run as, in words.
-        users_warning: what the operator is warned of about it, and what to do; empty where there is nothing.
-        quotas: what each project may use at once; one without an entry has no limit.
-        budgets: what each project may spend; one without an entry has no limit.
-        prices: file of the operator's own prices; the published lists' alone, where it is None.
-        webhooks: file of who is told what happens to jobs; nobody, where it is None.
-        allow_webhooks_to: hosts and networks that jobs' own webhooks may lead to beside public addresses.
-        poll_interval_s: pause between two passes of the controller.
-        kept_by_systemd: whether systemd starts the service again when it dies.
-        place_within_s: how long the engine may look for room for a gang that had some when it was ordered.
+        max_running_jobs: the number of jobs that may run at once on an engine whose machine types reserve nothing.
+        run_as: the user ids that jobs' programs run as: ``auto``, ``none``, or a pool as ``FIRST-LAST``.
+        users: the pool of user ids; None if programs run as the service's own user.
+        users_note: a description of the users that programs run as.
+        users_warning: a warning to the operator about these users, with what to do; empty if there is none.
+        quotas: the quotas by project; a project without an entry has no limit.
+        budgets: the budgets by project; a project without an entry has no limit.
+        prices: the file with the operator's own prices; None to use only the published lists.
+        webhooks: the file with the operator's webhooks; None if the operator has none.
+        allow_webhooks_to: the hosts and networks that jobs' webhooks may target in addition to public addresses.
+        poll_interval_s: the pause between two passes of the controller.
+        kept_by_systemd: whether systemd restarts the service when it dies.
+        place_within_s: how long the engine may take to find room for a gang that had room when it was ordered.
 
     Raises:
-        InvalidInputError: the bucket is a relative path, or in the memory of one process; or the host is no address, or
-            needs a certificate; the database's URL is none; what webhooks may lead to is no host and no network.
+        InvalidInputError: If the bucket is a relative path or in the memory of one process; if the host is not an IP
+            address or needs a certificate; if only one of certificate and key is set; if the database's URL is not
+            valid; or if an entry of `allow_webhooks_to` is neither a host nor a network.
     """
 
     home: Home
@@ -133,14 +134,14 @@ class Settings:
         check_shared_url(self.bucket, what="the default bucket")
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise InvalidInputError("--tls-certificate and --tls-key belong together", action="name both, or neither")
-        check_binding(self.host, has_tls=self.has_tls, has_keys=True)  # keys: the service looks when it starts
+        check_binding(self.host, has_tls=self.has_tls, has_keys=True)  # the service checks for keys when it starts
         if self.database:
             parse_database_url(self.database, what="the database")
-        _ = self.webhook_targets  # it is read when it is asked for
+        _ = self.webhook_targets  # the property validates the targets
 
     @property
     def webhook_targets(self) -> WebhookTargets:
-        """Where jobs' own webhooks may lead."""
+        """The targets that jobs' webhooks may have."""
         return parse_targets(self.allow_webhooks_to, is_local=is_loopback(self.host))
 
     @property
@@ -150,5 +151,5 @@ class Settings:
 
     @property
     def database_url(self) -> str:
-        """The database's URL for SQLAlchemy."""
+        """The URL of the database, for SQLAlchemy."""
         return parse_database_url(self.database, what="the database") if self.database else sqlite_url(self.home)

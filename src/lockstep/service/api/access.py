@@ -1,4 +1,4 @@
-"""Who may use a route: each says it beside its path, and one that does not is refused."""
+"""Authorization of routes: each route declares the scope that it needs. A route without a scope refuses everybody."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PUBLIC_PATHS: Final = frozenset({"/healthz"})
 """Paths that need no key."""
 
 POLICY_VIOLATION: Final = 1008
-"""The code with which a WebSocket is closed that is not let in."""
+"""The close code of a WebSocket that is refused."""
 
 _SCOPE: Final = "lockstep_scope"
 
@@ -23,10 +23,10 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 def needs(scope: Scope) -> Callable[[Endpoint], Endpoint]:
-    """Declares the scope that a key must have for a route; stands below the route's path.
+    """Declares the scope that a key must have for a route. This decorator goes below the route's path.
 
-    A route whose path has ``{project}`` is for keys of that project or of all of them. One without it that needs an
-    operator is for keys of all projects.
+    A route with ``{project}`` in its path is for keys of that project or of all projects. A route without it that needs
+    an operator is for keys of all projects.
     """
 
     def declare(endpoint: Endpoint) -> Endpoint:
@@ -42,17 +42,17 @@ def scope_of(endpoint: Callable[..., Any]) -> Scope | None:
 
 
 def principal_of(connection: HTTPConnection) -> Principal:
-    """Returns who a request comes from."""
+    """Returns the principal of a request."""
     return connection.state.principal
 
 
 async def guard(connection: HTTPConnection) -> None:
-    """Lets a request go on to its route, or refuses it; runs before anything of the request is looked at.
+    """Checks that a request's key may use the route in its project. Runs before the request's content is read.
 
     Raises:
-        NotFoundError: it is about a project that is not the key's.
-        PermissionDeniedError: the key may not do this.
-        WebSocketException: either of them, for a WebSocket.
+        NotFoundError: If the key is not valid for the project of the request.
+        PermissionDeniedError: If the key's scope does not allow the route.
+        WebSocketException: In either case, if the request opens a WebSocket.
     """
     if connection.scope["path"] in PUBLIC_PATHS:
         return
@@ -62,10 +62,10 @@ async def guard(connection: HTTPConnection) -> None:
             raise PermissionDeniedError("this route is nobody's: it does not say who may use it")
         check_access(principal_of(connection), needed=needed, project=connection.path_params.get("project"))
     except LockstepError as error:
-        if connection.scope["type"] == "websocket":  # which has no answer to write an error into
+        if connection.scope["type"] == "websocket":  # a WebSocket has no response body for an error
             raise WebSocketException(POLICY_VIOLATION) from error
         raise
 
 
 By = Annotated[Principal, Depends(principal_of)]
-"""A route's parameter: who the request comes from."""
+"""The type of a route's parameter that receives the principal of the request."""

@@ -1,4 +1,4 @@
-"""Errors as answers, in Google's form."""
+"""Responses for errors, in Google's form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lockstep.service.api.forms import ErrorForm, StatusForm
 
 
 def error_document(code: int, status: str, message: str, *, reason: str | None = None) -> ErrorForm:
-    """Returns an error in Google's form (google.rpc.Status as JSON), with an ``ErrorInfo`` where it has a reason."""
+    """Returns an error in Google's form (google.rpc.Status as JSON), with an ``ErrorInfo`` if `reason` is given."""
     error: StatusForm = {"code": code, "message": message, "status": status}
     if reason is not None:
         error["details"] = [
@@ -19,6 +19,6 @@ def error_document(code: int, status: str, message: str, *, reason: str | None =
 
 
 def answer(error: LockstepError) -> JSONResponse:
-    """Returns the answer to a request that ended with an error."""
+    """Returns the response to a request that failed."""
     document = error_document(error.http_status, error.rpc_status, str(error), reason=error.reason())
     return JSONResponse(document, status_code=error.http_status)

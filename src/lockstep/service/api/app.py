@@ -40,11 +40,15 @@ RPC_STATUS = {
 
 
 def create_app(context: ServiceContext) -> FastAPI:
-    """Returns the application over a service's parts."""
+    """Returns the ASGI application of a service.
+
+    Args:
+        context: the parts of the service.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # One pool of connections to the prediction servers, which are on loopback, whatever proxies are named.
+        # One pool of connections to the prediction servers. They are on loopback, so proxy variables are ignored.
         async with httpx.AsyncClient(timeout=60.0, trust_env=False) as client:
             app.state.http = client
             yield
@@ -91,7 +95,7 @@ def create_app(context: ServiceContext) -> FastAPI:
     for module in (system, keys, nodes, prometheus):
         app.include_router(module.router)
     app.include_router(costs.all_projects_router)
-    # ":predict" and ":getIamPolicy" before the routes that would take them for a name
+    # ":predict" and ":getIamPolicy" come before the routes that would match them as a part of a name.
     for module in (predictions, policies, jobs, shell_route, metrics, costs, models, operations, secrets):
         app.include_router(module.router, prefix="/v1/projects/{project}")
     return app

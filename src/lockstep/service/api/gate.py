@@ -1,4 +1,4 @@
-"""What stands before all routes, for HTTP and WebSockets alike: no request goes on without a valid key."""
+"""The gate before all routes, for HTTP and WebSockets: it refuses requests without a valid key."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
-"""Headers of every answer that does not set its own: what a browser may do with JSON that is somebody's."""
+"""Default headers of every response: they restrict what a browser may do with private JSON."""
 
 TLS_HEADERS: Final = {"strict-transport-security": "max-age=31536000"}
 
 
 @final
 class Gate:
-    """An ASGI middleware: authenticates every request but those to public paths.
+    """An ASGI middleware that authenticates every request, except those to public paths.
 
     Args:
-        app: what stands behind it.
-        authenticator: says who asks.
-        answer: makes the answer to an error.
+        app: the application behind the gate.
+        authenticator: the authenticator of requests.
+        answer: returns the response for an error.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ def _with_headers(send: Send, *, is_tls: bool) -> Callable[[Message], Awaitable[
 
 
 def is_on_this_machine(scope: Scope) -> bool:
-    """Whether a request comes from the service's own machine: over loopback, or from the address that it came to."""
+    """Whether a request comes from the service's own machine: over loopback, or from the address it was sent to."""
     client, server = scope.get("client"), scope.get("server")
     if client is None:
         return False

@@ -1,4 +1,4 @@
-"""Lists in pages: records that a filter holds for, the newest first, and where the next page begins."""
+"""Responses to list requests: pages of the records that match a filter, the newest first, with page tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lockstep.errors import InvalidInputError
 DEFAULT_PAGE_SIZE: Final = 20
 MAX_PAGE_SIZE: Final = 100
 SCAN_SIZE: Final = 2000
-"""How many records are read at once, at the most, where a filter chooses among them."""
+"""The maximum number of records that are read at once for a filter."""
 
 Record = TypeVar("Record")
 Record_co = TypeVar("Record_co", covariant=True)
@@ -23,14 +23,14 @@ Record_co = TypeVar("Record_co", covariant=True)
 _NAME: Final = re.compile(r"[0-9A-Za-z_]{1,128}")
 
 Position = tuple[float, str]
-"""Where a record stands in its list: its time of creation, and what tells it from others of that time."""
+"""The position of a record in its list: its time of creation, and a name or uid that distinguishes equal times."""
 
 
 class AbstractRead(Protocol[Record_co]):
-    """Reads a list of records in parts."""
+    """A function that reads a list of records in parts."""
 
     def __call__(self, *, size: int, before: Position | None) -> Sequence[Record_co]:
-        """Returns so many records after a position, the newest first."""
+        """Returns up to `size` records after a position, the newest first."""
         ...
 
 
@@ -44,24 +44,24 @@ def list_answer(
     size: int,
     token: str,
 ) -> Any:
-    """Returns the answer to a list request: a page of what a filter holds for.
+    """Returns the response to a list request: a page of the records that match a filter.
 
     Args:
-        name: what the resources are called in the answer.
+        name: the name of the resources in the response.
         read: reads the list.
-        holds: the filter; None for one that holds for everything.
-        position: a record's position.
-        show: returns the records' resources.
-        size: how many records were asked for; 0 leaves it to the service.
-        token: the one of the page before; empty for the first page.
+        holds: the filter; None if it matches everything.
+        position: returns the position of a record.
+        show: returns the resources of records.
+        size: the requested number of records; 0 for the default.
+        token: the page token from the previous page; empty for the first page.
 
     Raises:
-        InvalidInputError: the token is none of this service's.
+        InvalidInputError: If the token is not one of this service's.
     """
     size = min(size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
     before = _decode(token)
     found: list[Record] = []
-    num_scanned = size + 1  # one more says whether there is another page
+    num_scanned = size + 1  # one more record shows whether there is another page
     while len(found) <= size:
         scanned = read(size=num_scanned, before=before)
         found += scanned if holds is None else [record for record in scanned if holds(record)]

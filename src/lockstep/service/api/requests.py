@@ -1,4 +1,4 @@
-"""What every route needs of a request: the service's parts, the project, the body."""
+"""What routes read from a request: the service's parts, the project, the body, times."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lockstep.service.context import ServiceContext
 from lockstep.service.security.locations import STAGING_FOLDER
 
 MAX_JSON_BYTES: Final = 1024 * 1024
-"""Longest body of a request about jobs, models or keys."""
+"""The maximum length of a body, except in requests for predictions."""
 MAX_INSTANCES_BYTES: Final = 32 * 1024 * 1024
-"""Longest body of a request for predictions."""
+"""The maximum length of the body of a request for predictions."""
 BODY_TIMEOUT_S: Final = 60.0
 """How long a client may take to send a body."""
 
@@ -26,7 +26,7 @@ _PROJECT: Final = r"[a-z][a-z0-9-]{0,62}"
 
 
 class AbstractRequest(BaseModel):
-    """A request's body: camelCase, unknown keys refused."""
+    """The base of the models of request bodies: keys are camelCase, and unknown keys are rejected."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True)
 
@@ -35,10 +35,14 @@ Document = TypeVar("Document", bound=AbstractRequest)
 
 
 def parse_request(kind: type[Document], body: dict[str, Any]) -> Document:
-    """Reads a body.
+    """Validates a body.
+
+    Args:
+        kind: the model of the body.
+        body: the parsed JSON.
 
     Raises:
-        ConfigError: it does not fit; the message names the first field that does not.
+        ConfigError: If the body does not match the model; the message names the first field that does not.
     """
     try:
         return kind.model_validate(body)
@@ -57,10 +61,10 @@ def _context(request: Request) -> ServiceContext:
 
 
 def check_media_type(given: str | None) -> None:
-    """Checks a request's ``Content-Type``; where none is given, the body is taken for JSON.
+    """Checks a request's ``Content-Type``. Without one, the body is assumed to be JSON.
 
     Raises:
-        MediaTypeError: it is something else than JSON.
+        MediaTypeError: If the type is not JSON.
     """
     kind = (given or "").partition(";")[0].strip().lower()
     if kind and kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
@@ -71,9 +75,9 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
     """Returns a request's body.
 
     Raises:
-        BodyTooLargeError: it is longer than `max_bytes`.
-        MediaTypeError: it is said to be no JSON.
-        InvalidInputError: it takes longer than `BODY_TIMEOUT_S` to come.
+        BodyTooLargeError: If the body is longer than `max_bytes`.
+        MediaTypeError: If its ``Content-Type`` is not JSON.
+        InvalidInputError: If it does not arrive within `BODY_TIMEOUT_S`.
     """
     check_media_type(request.headers.get("content-type"))
     body = bytearray()
@@ -89,14 +93,14 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
 
 
 def _no_number(text: str) -> None:
-    """Refuses what Python reads as a number and JSON does not know."""
+    """Rejects NaN and infinities, which Python's parser accepts but JSON does not have."""
     raise ValueError(f"{text} is no number")
 
 
 def _check_texts(document: object) -> None:
-    """Refuses texts that could be recorded but never sent back, or that a database does not take."""
+    """Rejects strings that could be stored but never sent back, or that a database does not accept."""
     text = json.dumps(document, ensure_ascii=False)
-    text.encode()  # raises a ValueError where half of a pair of surrogates stands alone
+    text.encode()  # raises a ValueError for a lone surrogate
     if "\\u0000" in text.replace("\\\\", ""):
         raise ValueError("the character NUL has no place in a text")
 
@@ -121,10 +125,13 @@ def _own_folder(project: str) -> str:
 
 
 def read_time(text: str, *, what: str) -> float | None:
-    """Returns a time of a request in seconds since 1970; without a zone it is UTC's. None where there is none.
+    """Parses a time in a request. Without a time zone, it is in UTC.
+
+    Returns:
+        The time, in seconds since 1970 UTC; None if the text is empty.
 
     Raises:
-        InvalidInputError: it is no time.
+        InvalidInputError: If the text is not a time.
     """
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""Records as the contract's JSON resources."""
+"""Converts records to the contract's JSON resources."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ TYPE_PREFIX = "type.googleapis.com/google.cloud.ml.v1."
 
 
 def timestamp(time_s: float) -> str:
-    """Returns seconds since 1970 as the contract writes a time: RFC 3339 in UTC."""
+    """Returns a time in seconds since 1970 UTC as the contract writes it: RFC 3339 in UTC."""
     return datetime.fromtimestamp(time_s, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def job_etag(job: JobRecord) -> str:
-    """Returns a job's etag: it changes whenever its owner changes what an owner may change, its labels."""
+    """Returns a job's etag. It changes whenever the job's labels change, the only part that an owner may change."""
     return f"v{job.version}"
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Field:
-    """A field that the contract gives a job.
+    """A field of a job in the contract.
 
     Attributes:
-        columns: what of a job's record it is made of.
-        read: makes it of a record, or of a row that has these columns; None where the job has none.
+        columns: the columns of a job's record that the field is computed from.
+        read: computes the field from a record, or from a row with these columns; returns None if the job does not have
+            the field.
     """
 
     columns: tuple[str, ...]
@@ -89,16 +90,17 @@ _JOB_FIELDS: Final[Mapping[str, _Field]] = {
 
 
 def job_columns(fields: Collection[str]) -> frozenset[str]:
-    """Returns the columns that some of a job's fields are made of."""
+    """Returns the columns that some fields of a job are computed from."""
     return frozenset(column for field in fields if field in _JOB_FIELDS for column in _JOB_FIELDS[field].columns)
 
 
 def job_fields(job: Any, *, fields: Collection[str] = tuple(_JOB_FIELDS)) -> dict[str, Any]:
-    """Returns fields that the contract gives a job.
+    """Returns fields of a job in the contract's JSON.
 
     Args:
-        job: a `JobRecord`, or a row of the columns that `job_columns` names.
-        fields: which; all of them if left out. What is none of a job's own, such as its position, is left out.
+        job: a `JobRecord`, or a row of the columns that `job_columns` returns.
+        fields: the names of the fields; all if omitted. Fields that are not computed from the job alone, such as its
+            position, are skipped.
     """
     made = {name: _JOB_FIELDS[name].read(job) for name in fields if name in _JOB_FIELDS}
     return {name: value for name, value in made.items() if value is not None}
@@ -116,18 +118,18 @@ def job_resource(
 ) -> JobForm:
     """Returns a job as the contract's ``GoogleCloudMlV1__Job``.
 
-    What the contract has no place for stands under ``lockstep``, which other clients pass over.
+    Fields that are not in the contract are under ``lockstep``, which other clients ignore.
 
     Args:
         job: the job.
-        waits: what a queued job waits for.
-        missing_machines: which of its machines a job waits for, in words.
-        accrued: what it has cost so far, where its bill is not made yet.
-        attempts: its starts, where they were looked at.
-        nodes: what its nodes cost, where they come and go.
-        webhooks: how those that it has told of its states are, where that was looked at.
+        waits: the position of a queued job, and what it waits for; None if it does not wait in the queue.
+        missing_machines: a description of the machines that the job waits for; None if it waits for none.
+        accrued: the cost so far of a job that has run and has no bill yet, else None.
+        attempts: the attempts; None if they were not read.
+        nodes: the cost of the job's nodes; None if it was not read or the job has no nodes in the ledger.
+        webhooks: the states of the job's webhooks; None if they were not read.
     """
-    # Made field by field from a table, which filters read too; tests check real answers against the form.
+    # The fields come from a table that filters use too. Tests check real responses against the form.
     resource = cast("JobForm", job_fields(job))
     resource["lockstep"] = {
         "simulated": job.simulated,
@@ -169,7 +171,7 @@ def event_resources(events: Sequence[RecordedEvent]) -> list[EventForm]:
 
 
 def key_resource(key: KeyRecord) -> KeyForm:
-    """Returns a key; its secret, and the digest of it, stay where they are."""
+    """Returns a key, without its secret and the digest of its secret."""
     return {
         "key": key.id,
         "label": key.label,
@@ -222,7 +224,7 @@ def version_resource(version: VersionRecord, *, is_default: bool) -> VersionForm
 
 
 def operation_resource(operation: OperationRecord, *, version: VersionRecord | None = None) -> OperationForm:
-    """Returns an operation as ``GoogleLongrunning__Operation``; a finished creation carries its version."""
+    """Returns an operation as ``GoogleLongrunning__Operation``. With `version`, a finished creation includes it."""
     model_name = f"projects/{operation.project}/models/{operation.model}"
     metadata: OperationMetadataForm = {
         "@type": f"{TYPE_PREFIX}OperationMetadata",

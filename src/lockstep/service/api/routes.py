@@ -1,4 +1,4 @@
-"""Routes that declare what they answer: the form that the endpoint's annotation names, and errors in Google's form."""
+"""Routes that declare their responses: the form in the endpoint's return annotation, and errors in Google's form."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ ERRORS: Final[Mapping[int | str, dict[str, Any]]] = {
     "4XX": {"description": "The request cannot be honoured, and why.", "model": ErrorForm},
     "5XX": {"description": "Something that the service needs does not answer, or is not there.", "model": ErrorForm},
 }
-"""What any route may answer beside what it is for."""
+"""The error responses that any route may return."""
 
 
 @final
 class DeclaredRoute(APIRoute):
     """A route whose schema has the form that its endpoint returns.
 
-    The form is declared and not enforced: an answer goes out as it was built, since to look at each field of each of
-    them takes as long as to make them. An endpoint that makes its response itself says what is in it by
+    The form is declared but not enforced: a response is sent as the endpoint built it, because validating every field
+    takes as long as building the response. An endpoint that returns a `Response` declares the form of its content with
     ``Annotated[Response, Form]``.
     """
 
@@ -36,12 +36,12 @@ class DeclaredRoute(APIRoute):
 
 
 def make_router() -> APIRouter:
-    """Returns a router for routes that declare what they answer."""
+    """Returns a router for routes that declare their responses."""
     return APIRouter(route_class=DeclaredRoute)
 
 
 def _returned(endpoint: Callable[..., Any]) -> tuple[Any, Any]:
-    """Returns by which type FastAPI writes an answer (None for one that is written), and the answer's form, if any."""
+    """Returns the type by which FastAPI serializes the response (None for a `Response`), and the form, if any."""
     returned = get_type_hints(endpoint, include_extras=True)["return"]
     if get_origin(returned) is Annotated:
         return None, get_args(returned)[1]

@@ -1,4 +1,4 @@
-"""A WebSocket is open for as long as the key that opened it is valid."""
+"""Closes a WebSocket when the key that opened it is no longer valid."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from lockstep.errors import AuthenticationError, LockstepError
 from lockstep.service.api.access import POLICY_VIOLATION
 
 CHECK_INTERVAL_S: Final = 10.0
-"""How long a WebSocket goes on at the most with a key that was revoked or has expired."""
+"""The maximum time that a WebSocket stays open after its key was revoked or has expired."""
 
 
 @contextlib.asynccontextmanager
 async def while_valid(receive: Receive, *, check: Callable[[], Awaitable[object]]) -> AsyncIterator[Receive]:
-    """Gives what a WebSocket's application receives by; it hears that the client has gone when the key is over.
+    """Yields a `receive` callable for a WebSocket's application. It reports a disconnect once the key is not valid.
 
     Args:
-        receive: what the server gives.
-        check: looks whether the key is valid, and raises where it is not, or where nobody can say.
+        receive: the server's `receive` callable.
+        check: checks the key. It raises `AuthenticationError` if the key is not valid, and another `LockstepError` if
+            the key cannot be checked.
     """
     receiver = _Receiver(receive)
 
@@ -35,7 +36,7 @@ async def while_valid(receive: Receive, *, check: Callable[[], Awaitable[object]
                 receiver.over.set()
                 return
             except LockstepError:
-                continue  # the database does not answer: that ends nothing
+                continue  # the database does not answer: that is no reason to close
 
     watching = asyncio.ensure_future(watch())
     try:
@@ -50,7 +51,10 @@ class _Receiver:
     """Waits for the client's next message, or for the end of its key.
 
     Args:
-        receive: what the server gives.
+        receive: the server's `receive` callable.
+
+    Attributes:
+        over: set when the key is not valid any more.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -59,7 +63,7 @@ class _Receiver:
         self._pending: asyncio.Future[Message] | None = None
 
     async def receive(self) -> Message:
-        # Kept where the application gives up waiting: no message is lost between two of its calls.
+        # The pending call is kept if the application cancels its wait, so no message is lost between two calls.
         pending = self._pending = self._pending or asyncio.ensure_future(self._receive())
         over = asyncio.ensure_future(self.over.wait())
         try:

@@ -1,4 +1,4 @@
-"""Lockstep's own routes about the service itself."""
+"""Lockstep's own routes for the state of the service."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ router = make_router()
 
 @router.get("/healthz")
 def health() -> HealthForm:
-    """Says that the service answers; the one route without a key."""
+    """Returns that the service answers. This is the only route that needs no key."""
     return {"status": "ok"}
 
 
 @router.get("/v1/whoami")
 @needs(Scope.VIEWER)
 def whoami(context: Context, by: By) -> WhoAmIForm:
-    """Says what the request's key is for, and which bucket code is staged in."""
+    """Returns the scope and project of the request's key, and the bucket that code is staged in."""
     return {
         "key": by.key_id,
         "label": by.label,
@@ -50,7 +50,7 @@ def whoami(context: Context, by: By) -> WhoAmIForm:
 @router.get("/v1/service")
 @needs(Scope.OPERATOR)
 def service(context: Context) -> ServiceForm:
-    """Says how the service is: its engine, its bucket, its jobs and servers, and what is wrong with any of them."""
+    """Returns the state of the service: its engine, bucket, jobs and prediction servers, and its problems."""
     recorded = _recorded(context)
     keeper, end = find_keeper(context.settings.home), read_end(context.settings.home)
     return {
@@ -74,7 +74,7 @@ def service(context: Context) -> ServiceForm:
 
 
 def _recorded(context: Context) -> RecordedForm:
-    """Returns what only the database knows; nothing where it does not answer, which is a problem by itself."""
+    """Returns the part that is read from the database. If the database does not answer, notes that as a problem."""
     lease = context.controller.lease
     try:
         holder = lease.holder()

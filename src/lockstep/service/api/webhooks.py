@@ -1,4 +1,4 @@
-"""The states of webhooks as JSON."""
+"""Converts the states of webhooks to JSON."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The loop over the database: it schedules jobs, orders gangs, provisions machines and records how jobs end."""
+"""The controller, which schedules jobs, orders gangs, provisions machines and records how jobs end."""

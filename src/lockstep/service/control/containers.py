@@ -1,4 +1,4 @@
-"""Jobs in containers: what the service orders for one, and what it refuses before it is recorded."""
+"""Orders for replicas in containers, and checks of jobs with containers before they are recorded."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ _SHARED: Final = frozenset(PurePosixPath(path) for path in ("/", "/home", "/root
 def container_order(
     replica: Replica, *, project: str, settings: Settings, catalogue: Catalogue, reserves: bool
 ) -> ContainerOrder | None:
-    """Returns the container that a replica's program runs in; None where it names no image.
+    """Returns the order for the container that a replica's program runs in; None if the replica specifies no image.
 
     Args:
         replica: the replica.
-        project: the job's project, of whose files in a local bucket the program may read what it is told of.
+        project: the project of the job. In a local bucket, the program may read those files of the project that its
+            arguments and variables name.
         settings: the service's settings.
-        catalogue: machines.
-        reserves: whether its machine type is more than a name, so that it is also a limit.
+        catalogue: the catalogue of machines.
+        reserves: whether machine types reserve resources, so that the machine type also limits the container.
     """
     if replica.image_uri is None:
         return None
@@ -59,13 +60,13 @@ def container_order(
 def readable_paths(
     words: Iterable[str], *, bucket: str, project: str, is_project: Callable[[str], bool]
 ) -> tuple[str, ...]:
-    """Returns the places of a local bucket that arguments and variables name, as far as they are not another project's.
+    """Returns the paths in a local bucket that arguments and variables name, except those of other projects.
 
     Args:
         words: arguments such as ``/bucket/data/*.tfrec`` or ``--data=/bucket/data``, and values of variables.
-        bucket: the service's default bucket.
-        project: whose job it is.
-        is_project: says of a folder right below the bucket whether it is a project's, with jobs in it.
+        bucket: the URL of the service's default bucket.
+        project: the project of the job.
+        is_project: returns whether a folder directly in the bucket is a project's folder, with jobs in it.
     """
     folder = local_path(bucket)
     if folder is None:
@@ -75,7 +76,7 @@ def readable_paths(
         if not PurePosixPath(path).is_relative_to(folder):
             continue
         parts = PurePosixPath(path).relative_to(folder).parts
-        # PROJECT/jobs/... are jobs' folders; a project's own folder has them in it.
+        # Folders of jobs are PROJECT/jobs/...; the folder of a project contains them.
         is_jobs = parts[1] == "jobs" if len(parts) > 1 else is_project(path)
         if parts and (parts[0] == project or not is_jobs):
             found.append(path)
@@ -83,16 +84,17 @@ def readable_paths(
 
 
 def check_containers(gang: Gang, *, outputs: Mapping[str, str], settings: Settings) -> None:
-    """Refuses a job whose containers could not run.
+    """Rejects a job whose containers could not run.
 
     Args:
         gang: the job's replicas.
-        outputs: where its results belong.
+        outputs: the URLs of the job's outputs, by kind.
         settings: the service's settings.
 
     Raises:
-        ImageError: a name is not one of an image.
-        InvalidInputError: its outputs belong where no container may write; there is no container engine.
+        ImageError: If an image's name is not valid.
+        InvalidInputError: If the outputs are in a folder that no container may write to, or if this machine needs a
+            container engine and has none.
     """
     images = dict.fromkeys(replica.image_uri for replica in gang if replica.image_uri is not None)
     for image in images:
@@ -102,7 +104,7 @@ def check_containers(gang: Gang, *, outputs: Mapping[str, str], settings: Settin
     path = local_path(posixpath.dirname(outputs["model"]))
     if path is not None:
         _check_output(PurePosixPath(path), home=settings.home, bucket=local_path(settings.bucket))
-    if settings.engine.is_local:  # which runs on this machine; other engines' nodes have engines of their own
+    if settings.engine.is_local:  # the nodes are this machine; other nodes have container engines of their own
         try:
             open_engine()
         except ContainerEngineError as error:

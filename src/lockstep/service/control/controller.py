@@ -1,8 +1,9 @@
-"""The controller: a loop over the database that reads what is, decides purely, acts idempotently, and records.
+"""The controller: a loop over the database that reads the state, decides, acts and records.
 
-It can be killed between any two lines: an intention is recorded before it is acted on, acting twice is acting once, and
-what was not recorded is seen again at the next pass. Of several services over one database, the one that holds the
-lease acts; the others look on, so that they can answer.
+Decisions are pure functions of the state, and actions are idempotent. The controller can be killed at any line: an
+intention is recorded before it is acted on, and what was not recorded is observed again in the next pass. Of several
+services that share a database, only the one that holds the lease acts. The others only read, so that they can answer
+requests.
 """
 
 from __future__ import annotations
@@ -46,22 +47,24 @@ LOGGER: Final = logging.getLogger(__name__)
 
 @final
 class Controller:
-    """Moves jobs through their lives.
+    """Advances jobs through their states.
 
     Args:
-        store: jobs and events; its writes are guarded by the lease.
-        lease: what decides which service acts.
-        vault: jobs' secrets.
+        store: the store of jobs and events; the lease guards its writes.
+        lease: the lease, which decides which service acts.
+        vault: the projects' secrets.
         cluster: the engine, started.
-        catalogue: machines and prices.
+        catalogue: the catalogue of machines and prices.
         settings: the service's settings.
-        problems: where it says what is wrong with the engine or the database.
-        provisioner: drives the machines, where they come and go.
-        spending: knows what projects have spent, where any has a limit of money.
-        clock: seconds since 1970 UTC.
+        problems: receives the problems of engine and database.
+        provisioner: the provisioner; None if the cluster has a fixed set of nodes.
+        spending: what projects have spent; None if no project has a limit of money.
+        clock: the clock, in seconds since 1970 UTC.
 
     Attributes:
-        lease: what decides which service acts.
+        lease: the lease.
+        schedule: the queue.
+        passes: the durations of passes.
     """
 
     def __init__(
@@ -125,23 +128,23 @@ class Controller:
         self._woken = threading.Event()
 
     def run(self, stop: threading.Event) -> None:
-        """Passes over the database until told to stop. A pass that fails is logged, and the next one tries again."""
+        """Makes passes until `stop` is set. A pass that fails is logged, and the next one tries again."""
         while not stop.is_set():
             if self._woken.wait(self._settings.poll_interval_s):
                 self._woken.clear()
             start = time.monotonic()
             try:
                 self.step()
-            except Exception:  # the loop is what keeps every job alive: nothing may end it
+            except Exception:  # every job depends on this loop: nothing may end it
                 LOGGER.exception("a pass of the controller failed")
             self.passes.note(time.monotonic() - start)
 
     def wake(self) -> None:
-        """Has the next pass begin now: there is something new to be done."""
+        """Starts the next pass now, because there is something to do."""
         self._woken.set()
 
     def step(self) -> None:
-        """Makes one pass, unless another service holds the lease; notes what is wrong with engine or database."""
+        """Makes one pass, and notes problems of engine and database. Acts only if this service holds the lease."""
         try:
             self._pass()
         except LeaseLostError as error:
@@ -154,7 +157,7 @@ class Controller:
     def _pass(self) -> None:
         holds = self.lease.hold(anew=self._problems.has(Part.DATABASE))
         self._problems.clear(Part.DATABASE)
-        self._cluster.start()  # at once where the engine lives; brings up a new one where it died
+        self._cluster.start()  # returns at once if the engine runs; starts a new one if it died
         if self.lease.generation is not None:
             self._cluster.fence(self.lease.generation, owner=self.lease.owner)
         self._is_engine_well = True
@@ -166,7 +169,7 @@ class Controller:
             self._problems.clear(Part.ENGINE)
 
     def _act(self) -> None:
-        """Running jobs first, then the queue."""
+        """Acts on running jobs first, then on the queue, then on machines."""
         for job in self._store.placed_jobs():
             self._guarded(job, self._follow)
         for job in self._store.overdue():
@@ -178,7 +181,7 @@ class Controller:
             self._provisioner.step(self._held_slots())
 
     def _guarded(self, job: JobRecord, act: Callable[[JobRecord], object]) -> None:
-        """Acts on one job, so that what goes wrong with it stays with it."""
+        """Acts on one job, so that its errors do not affect other jobs."""
         if not self.lease.hold():  # a pass may take long
             raise LeaseLostError("another service has taken the lease over")
         try:
@@ -194,12 +197,12 @@ class Controller:
             LOGGER.info("job %s moved on meanwhile: %s", job.job_id, error)
         except (LeaseLostError, *DATABASE_FAULTS):
             raise
-        except Exception:  # a fault of ours, which must not keep the other jobs
+        except Exception:  # a bug, which must not affect other jobs
             LOGGER.exception("job %s", job.job_id)
 
     def _start_queued(self) -> None:
         if self.lease.generation != self._deciding_as:
-            self.schedule = self._make_schedule()  # one that looked on may have missed where jobs went
+            self.schedule = self._make_schedule()  # without the lease, it may have missed moves of jobs
             self._deciding_as = self.lease.generation
         starts, unreadable = self.schedule.decide()
         for found in unreadable:
@@ -218,7 +221,7 @@ class Controller:
         )
 
     def _follow(self, job: JobRecord) -> None:
-        """Brings one job that is past the queue a step further."""
+        """Advances one job that is past the queue by one step."""
         order = current_order_of(job)
         if job.state in TERMINAL:
             if order is not None:
@@ -250,7 +253,7 @@ class Controller:
                 self._cluster.move(order.gang_id, replica=name, machine=machine)
 
     def _record_replicas(self, job: JobRecord, status: GangStatus) -> JobRecord:
-        """Records how a job's replicas are, and that they have started; returns the job as it is then."""
+        """Records the status of a job's replicas, and RUNNING once they have started; returns the job after that."""
         job = record_replicas(job, status=status, store=self._store, catalogue=self._catalogue)
         if job.state is JobState.PREPARING and _has_started(status):
             started_s = max(replica.started_time_s or 0.0 for replica in status.replicas)
@@ -278,7 +281,7 @@ class Controller:
         return held
 
     def _follow_unknown(self, job: JobRecord, order: GangOrder) -> None:
-        """Brings a job further whose gang the engine does not know, by what the gang's runners have left."""
+        """Advances a job whose gang the engine does not know, by the evidence that the gang's runners have left."""
         if self._evidence.is_ending(order):
             return
         left = self._evidence.last_status(order)
@@ -313,6 +316,6 @@ class Controller:
 
 
 def _has_started(status: GangStatus) -> bool:
-    """Whether every program has started; or any, where the gang has ended: nothing more will start of it."""
+    """Whether every program has started; if the gang has ended, whether any has, since no more will start."""
     started = [replica.started_time_s is not None for replica in status.replicas]
     return any(started) if status.phase is GangPhase.ENDED else bool(started) and all(started)

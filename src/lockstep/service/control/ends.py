@@ -1,4 +1,4 @@
-"""How jobs end: finished, failed, or put back into the queue for another start of their gangs."""
+"""Ends jobs: records that they finished or failed, or requeues them for another attempt."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from lockstep.service.store import AttemptRecord, JobRecord, JobStore
 
 @final
 class JobEnds:
-    """Ends jobs and the starts of their gangs, and releases what the engine holds for them.
+    """Ends jobs and their attempts, and releases what the engine holds for them.
 
     Args:
-        store: the jobs.
+        store: the store of jobs.
         cluster: the engine.
-        catalogue: machines and prices.
+        catalogue: the catalogue of machines and prices.
         settings: the service's settings.
-        evidence: finds out when a gang ended.
-        provisioner: knows which machines were preempted, where machines come and go.
-        clock: seconds since 1970 UTC.
+        evidence: the evidence by which the end of a gang is determined.
+        provisioner: the provisioner, which knows preempted machines; None if the cluster has a fixed set of nodes.
+        clock: the clock, in seconds since 1970 UTC.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class JobEnds:
         self._clock = clock
 
     def release(self, job: JobRecord) -> None:
-        """Has the engine release what it holds for a job's gang, and takes the job's folders back."""
+        """Releases what the engine holds for a job's gang, and closes the job's folders to its user."""
         order = current_order_of(job)
         self._cluster.forget(f"{job.uid}-{job.attempt}")
         if order is not None:
@@ -63,12 +63,12 @@ class JobEnds:
             self._folders.close(job)
 
     def release_earlier(self, job: JobRecord) -> None:
-        """Releases the start before: whoever recorded its end may have died before the engine was asked."""
+        """Releases the previous attempt, in case a service died between recording its end and releasing it."""
         if job.attempt:
             self._cluster.forget(f"{job.uid}-{job.attempt - 1}")
 
     def give_up(self, job: JobRecord, message: str) -> None:
-        """Fails a job that cannot be dealt with, whatever state it is in, without a bill."""
+        """Fails a job that cannot be processed, in any state, without a bill. A job that is over is only released."""
         self.release_earlier(job)
         if job.gang_order is not None:
             self.release(job)
@@ -85,7 +85,7 @@ class JobEnds:
         )
 
     def finish(self, job: JobRecord, status: GangStatus) -> None:
-        """Records what became of a job whose gang has ended."""
+        """Records the outcome of a job whose gang has ended."""
         assert status.end is not None, "the gang has ended"
         if status.end.outcome is GangOutcome.SUCCEEDED:
             detail = "the program ended with exit code 0"
@@ -101,13 +101,13 @@ class JobEnds:
             self.fail_or_restart(job, status, self._why_ended(job, status), _failure(status))
 
     def fail_or_restart(self, job: JobRecord, status: GangStatus | None, reason: EndReason, message: str) -> None:
-        """Fails a job whose gang failed, or puts it back into the queue, as its restart policy says.
+        """Fails a job whose gang failed, or requeues it if its restart policy allows another attempt.
 
         Args:
             job: the job.
-            status: what is known of its gang; None for nothing.
-            reason: why it ended.
-            message: the same for people, of one or several lines.
+            status: the last status of its gang; None if nothing is known.
+            reason: the end reason.
+            message: the error message for people, of one or more lines.
         """
         policy = training_input_of(job).lockstep.restart_policy
         can_run = job.state in (JobState.PREPARING, JobState.RUNNING)
@@ -135,11 +135,11 @@ class JobEnds:
 
         Args:
             job: the job.
-            event: how.
-            status: what is known of its gang; None for nothing.
-            detail: the cause, in words.
-            end_reason: the cause as `EndReason` writes it; None for a success.
-            changes: other columns to set with it.
+            event: the event that ends the job.
+            status: the last status of its gang; None if nothing is known.
+            detail: a description of the cause.
+            end_reason: the `EndReason` as text; None if the job succeeded.
+            **changes: other columns to set in the same transaction.
         """
         ended, between = None, ""
         if current_order_of(job) is not None:
@@ -160,7 +160,7 @@ class JobEnds:
     def ended_attempt(
         self, job: JobRecord, status: GangStatus | None, *, reason: str | None
     ) -> tuple[AttemptRecord, str]:
-        """Returns a start that is over, and what is to be said where nobody recorded when it ended."""
+        """Returns the record of an attempt that is over, and a note for its event if its end was not recorded."""
         order = current_order_of(job)
         assert order is not None, "a start of a gang was ordered"
         bounds = self._evidence.end(job, order, status=status)
@@ -178,7 +178,7 @@ class JobEnds:
         return ended, f"; {bounds.describe()}" if has_run and not bounds.is_known else ""
 
     def _restart(self, job: JobRecord, status: GangStatus | None, reason: EndReason, *, max_restarts: int) -> None:
-        """Puts a job back into the queue, where it has its old place, for another start of its gang."""
+        """Requeues a job for another attempt. It keeps its place in the queue."""
         number = job.num_restarts + 1
         ended, between = self.ended_attempt(job, status, reason=str(reason))
         self._store.advance(
@@ -210,7 +210,7 @@ class JobEnds:
 
 
 def _failure(status: GangStatus) -> str:
-    """Says which replica failed and how, with its last lines."""
+    """Returns a message that says which replica failed and how, with the last lines of its log."""
     assert status.end is not None
     culprit = next((r for r in status.replicas if r.name == status.end.culprit), None)
     if culprit is None or culprit.end is None or not culprit.end.tail:

@@ -1,7 +1,7 @@
-"""What is left of gangs that no engine knows any more: what still runs of them, how they ended, and when.
+"""Evidence of gangs that no engine knows any more: which processes still run, how the gangs ended, and when.
 
-A runner says every few seconds how its replica is, to the engine and to its spool folder; it carries the log and the
-series of metrics to the bucket. Where the engine is gone, that is what their ends are known by.
+A runner reports the status of its replica every few seconds, to the engine and to its spool folder, and uploads the log
+and the metrics to the bucket. If the engine is gone, the end of a gang is determined from these.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from lockstep.storage import QUICK_POLICY, open_bucket
 LOGGER: Final = logging.getLogger(__name__)
 
 MAX_READ: Final = 16
-"""Of so many replicas the bucket is asked, at the most: they run in step, and a pass must not take minutes."""
+"""The maximum number of replicas whose objects are read. Replicas run in step, and a pass must not take minutes."""
 
 UNSEEN: Final = ProgramEnd(problem="nobody saw its end: the engine was lost", fault=Fault.NODE)
 
 
 @final
 class Evidence:
-    """Looks for what is left of gangs.
+    """Finds the evidence of gangs on this machine and in the bucket.
 
     Args:
-        clock: seconds since 1970 UTC.
-        monotonic: seconds, growing.
+        clock: the clock, in seconds since 1970 UTC.
+        monotonic: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class Evidence:
         self._since: dict[str, float] = {}
 
     def is_ending(self, order: GangOrder) -> bool:
-        """Whether something of a gang that no engine knows still runs on this machine.
+        """Whether processes of a gang that no engine knows still run on this machine.
 
-        Its runners end their programs and say how they ended. What runs without a runner, or for longer than a program
-        may take, is ended here.
+        Their runners end their programs and report how they ended. Processes that have no runner, or that exceed their
+        grace time, are ended here.
         """
         spools = {replica.spool for replica in order.replicas if Path(replica.spool).is_dir()}
         if not spools:
@@ -89,9 +89,9 @@ class Evidence:
         return False
 
     def last_status(self, order: GangOrder) -> GangStatus | None:
-        """Returns what the runners of a gang, which is over, have said last, as an engine would; None for nothing.
+        """Returns the status of a gang that is over, from the last reports of its runners; None if there are none.
 
-        Its end is None where not all of them have said how their programs ended.
+        The status has no end if not all runners reported how their programs ended.
         """
         found = {replica.name: status for replica in order.replicas if (status := _read_status(replica)) is not None}
         if not found:
@@ -107,7 +107,7 @@ class Evidence:
         return GangStatus(gang_id=order.gang_id, phase=GangPhase.ENDED, replicas=replicas, end=end)
 
     def started_s(self, order: GangOrder) -> float | None:
-        """Returns when a gang's programs first ran, as far as the bucket shows it; None where it shows nothing."""
+        """Returns the time when a gang's programs first ran, from the metrics in the bucket; None if there are none."""
         found: list[float] = []
         for replica in order.replicas[:MAX_READ]:
             if replica.metrics_url is None:
@@ -119,12 +119,12 @@ class Evidence:
         return min(found, default=None)
 
     def end(self, job: JobRecord, order: GangOrder, *, status: GangStatus | None) -> EndBounds:
-        """Returns when a gang that is over ended, to the last sign of it where nobody recorded that.
+        """Returns when a gang that is over ended. If the end was not recorded, it is bounded by the last evidence.
 
         Args:
-            job: its job, as it was recorded last.
-            order: the gang.
-            status: what is known of it otherwise; None for nothing.
+            job: the job of the gang, as it was recorded last.
+            order: the order of the gang.
+            status: the last status of the gang; None if nothing is known.
         """
         statuses = {} if status is None else {replica.name: replica for replica in status.replicas}
         recorded = {replica.status.name: replica.status for replica in job.replicas}
@@ -133,7 +133,7 @@ class Evidence:
         for replica in order.replicas:
             known = statuses.get(replica.name)
             if known is None or (known.end is not None and known.end.fault is Fault.NODE):
-                said = _read_status(replica)  # after its launcher was lost a runner ends its program, and says how
+                said = _read_status(replica)  # a runner that lost its launcher ends its program and reports how
                 known = said if said is not None and said.end is not None else known
             if known is not None and known.end is not None and known.end.fault is not Fault.NODE:
                 replicas.append(ReplicaEvidence(name=replica.name, ended_time_s=known.ended_time_s))
@@ -157,7 +157,7 @@ class Evidence:
 
     @staticmethod
     def forget(order: GangOrder) -> None:
-        """Removes what a gang's runners have said, once that is recorded. Idempotent."""
+        """Removes the last reports of a gang's runners, once they are recorded. Idempotent."""
         for replica in order.replicas:
             forget_status(Path(replica.spool))
 
@@ -171,7 +171,7 @@ def _is_runner(pid: int) -> bool:
 def _read_status(replica: ReplicaOrder) -> ReplicaStatus | None:
     try:
         return STATUS.validate_json(Path(replica.spool, STATUS_FILE).read_bytes())
-    except (OSError, ValidationError):  # a machine that lost its power may have an empty file
+    except (OSError, ValidationError):  # the file may be empty after a power failure
         return None
 
 
@@ -201,20 +201,20 @@ def _series(replica: ReplicaOrder, *, url: str) -> _Segments:
 
 @final
 class _Segments:
-    """Segments of a log or a series, wherever they are.
+    """The segments of a log or of metrics, in the bucket and in the spool.
 
     Args:
-        url: the bucket URL where they belong.
-        folder: the folder on this node where those lie that the bucket did not take yet.
+        url: the bucket URL of the segments.
+        folder: the folder on this node with the segments that the bucket has not accepted yet.
 
     Attributes:
-        names: of all of them, in order.
-        is_refused: whether the bucket does not say which it has.
+        names: the names of all segments, in order.
+        is_refused: whether the segments in the bucket could not be listed.
     """
 
     def __init__(self, url: str, *, folder: Path) -> None:
         self._bucket = open_bucket(url, policy=QUICK_POLICY)
-        # The folder first: what the service carries from there meanwhile is in the bucket when that is looked at.
+        # The folder is listed first: segments that the service moves to the bucket meanwhile are then found there.
         self._waiting = {path.name: path for path in segments_in(folder)}
         self.is_refused = False
         names = set(self._waiting)
@@ -226,7 +226,7 @@ class _Segments:
         self.names = sorted(names)
 
     def last_line(self) -> bytes:
-        """Returns the last line of the last one; b"" where there is none, or the bucket refuses it."""
+        """Returns the last line of the last segment; b"" if there is no segment, or it cannot be read."""
         if not self.names:
             return b""
         name = self.names[-1]

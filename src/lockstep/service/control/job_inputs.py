@@ -1,4 +1,4 @@
-"""What a job of the database asks for, and what was ordered for it: each parsed once, and kept while it is in use."""
+"""Parses the training inputs and gang orders of recorded jobs, and caches the parsed ones."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from lockstep.jobs.running.orders import GANG_ORDER, GangOrder
 from lockstep.service.store import JobRecord
 
 NUM_KEPT: Final = 2048
-"""Of so many inputs, and of so many orders, those that were used last are kept parsed."""
+"""The number of training inputs, and of orders, that are cached; the least recently used are evicted."""
 
 
 def training_input_of(job: JobRecord, *, candidate: int | None = None) -> TrainingInput:
-    """Returns what a job asks for, with one of its sets of machines.
+    """Returns the training input of a job, with one of its candidates.
 
     Args:
         job: the job.
-        candidate: which set; the one that it has, or is to have, if left out.
+        candidate: the number of the candidate; the job's current one if omitted.
 
     Raises:
-        ConfigError: this version cannot read it.
+        ConfigError: If this version cannot read the job.
     """
     number = job.candidate if candidate is None else candidate
     return _parse_input(_Stored(uid=job.uid, number=number, name=job.job_id, document=job.training_input))
 
 
 def gang_of(job: JobRecord, *, catalogue: Catalogue) -> Gang:
-    """Returns the replicas that a job asks for, on the machines that it has, or is to have.
+    """Returns the gang of a job, on the machines of its current candidate.
 
     Raises:
-        ConfigError: this version cannot read it.
+        ConfigError: If this version cannot read the job.
     """
     return resolve(training_input_of(job), catalogue=catalogue)
 
 
 def order_of(job: JobRecord) -> GangOrder | None:
-    """Returns what was ordered last for a job's gang, maybe for an earlier start of it; None where nothing was."""
+    """Returns the last order for a job's gang, which may be that of an earlier attempt; None if there is none."""
     if job.gang_order is None:
         return None
     return _parse_order(_Stored(uid=job.uid, number=job.attempt, name=job.job_id, document=job.gang_order))
 
 
 def current_order_of(job: JobRecord) -> GangOrder | None:
-    """Returns what was ordered for this start of a job's gang; None where nothing is yet."""
+    """Returns the order for the current attempt of a job; None if there is none yet."""
     order = order_of(job)
     return order if order is not None and order.gang_id == f"{job.uid}-{job.attempt}" else None
 
@@ -58,7 +58,7 @@ def current_order_of(job: JobRecord) -> GangOrder | None:
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Stored:
-    """A document of the database: found by its job and number, and the same only where its content is."""
+    """A cache key for a stored document. The hash uses uid, number and name; equality also compares the content."""
 
     uid: str
     number: int

@@ -1,4 +1,4 @@
-"""Where in the bucket a job's results, logs and metrics belong."""
+"""The bucket URLs of a job's outputs, logs and metrics."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from lockstep.storage import join_url
 
 
 def output_urls(asked: TrainingInput, *, bucket: str, project: str, job_id: str) -> dict[str, str]:
-    """Returns where a job's results and logs belong.
+    """Returns the URLs of a job's outputs and logs: ``model``, ``checkpoints``, ``tensorboard`` and ``logs``.
 
     Args:
-        asked: what the job asks for; it may name a folder of its own.
-        bucket: the service's default bucket.
-        project: the job's project.
-        job_id: the job's name.
+        asked: the job's training input, which may specify a folder for outputs.
+        bucket: the URL of the service's default bucket.
+        project: the project of the job.
+        job_id: the name of the job.
     """
     successors = asked.lockstep.base_output_directory
     base = asked.job_dir or successors or join_url(bucket, project, "jobs", job_id)
     return {
         "model": join_url(base, "model"),
         "checkpoints": join_url(base, "checkpoints"),
-        "tensorboard": join_url(base, "tensorboard" if successors is None else "logs"),  # its name for it
+        "tensorboard": join_url(base, "tensorboard" if successors is None else "logs"),  # Vertex AI's name
         "logs": join_url(bucket, project, "jobs", job_id, "logs"),
     }
 
 
 def log_url(job: JobRecord, *, replica: str, attempt: int) -> str:
     """Returns the bucket URL under which a replica's log segments appear."""
-    # The uid keeps apart what two services, or two lives of one, wrote under the same job's name.
+    # The uid separates the logs of jobs of the same name, from other services or an earlier database of this one.
     return join_url(job.outputs["logs"], job.uid, replica, f"attempt-{attempt:03d}")
 
 
 def metrics_url(job: JobRecord, *, replica: str, attempt: int) -> str:
-    """Returns the bucket URL under which a replica's series of metrics appear, beside its log."""
+    """Returns the bucket URL under which a replica's metrics segments appear, beside its log."""
     return join_url(job.outputs["logs"], job.uid, replica, f"metrics-{attempt:03d}")

@@ -1,4 +1,4 @@
-"""What runners left: log lines and metrics that their bucket refused, containers of those that were killed."""
+"""Cleans up after runners: uploads log and metrics segments that their bucket refused, and removes their containers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ LOGGER: Final = logging.getLogger(__name__)
 INTERVAL_S: Final = 5.0
 LOW_BYTES: Final = 64 * 1024 * 1024
 LOW_SHARE: Final = 0.02
-"""A disk with less room than both is said to be nearly full."""
+"""A disk with less free space than both limits is reported as nearly full."""
 
 
 @final
 class LeftoverCarrier:
-    """Looks through the replicas' spool folders of this node.
+    """Uploads what is left in the spool folders of replicas on this node.
 
     Args:
-        spool: the home's spool folder, with ``GANG/REPLICA/log`` below it.
-        problems: where it says that a bucket refuses, and what waits for it; and that the spool's disk is nearly full.
+        spool: the home's spool folder, which contains ``GANG/REPLICA/log``.
+        problems: receives the problem that a bucket refuses segments, with what waits for it, and the problem that the
+            spool's disk is nearly full.
     """
 
     def __init__(self, spool: Path, *, problems: Problems) -> None:
@@ -36,25 +37,25 @@ class LeftoverCarrier:
         self._problems = problems
 
     def run(self, stop: threading.Event) -> None:
-        """Removes containers whose runners died without a service, then passes over the folders until told to stop."""
+        """Removes containers whose runners died, then makes passes over the folders until `stop` is set."""
         try:
             for labels in reap_dead():
                 LOGGER.warning("removed the container of %s of job %s: its runner is dead", labels.replica, labels.job)
-        except Exception:  # lines that wait for a bucket do not wait for a container engine as well
+        except Exception:  # segments must be uploaded even if a container engine fails
             LOGGER.exception("containers whose runners are dead could not be removed")
         while not stop.wait(INTERVAL_S):
             try:
                 self.step()
-            except Exception:  # what waits must not wait for ever because of one folder
+            except Exception:  # a failed pass must not end the loop
                 LOGGER.exception("a pass over what is left in the spool failed")
 
     def step(self) -> None:
-        """Makes one pass. A bucket that still refuses is asked again at the next."""
+        """Makes one pass over the folders. A bucket that still refuses is tried again in the next pass."""
         refused: str | None = None
         for folder in self._folders():
             try:
                 num_carried = carry_leftovers(folder)
-            except (LockstepError, OSError, ValueError) as error:  # of this folder: the others do not wait for it
+            except (LockstepError, OSError, ValueError) as error:  # the other folders are tried all the same
                 refused = str(error)
                 continue
             if num_carried:
@@ -89,5 +90,5 @@ class LeftoverCarrier:
 def _size_bytes(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # it was carried meanwhile
+    except OSError:  # it has been uploaded meanwhile
         return 0

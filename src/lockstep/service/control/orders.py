@@ -1,4 +1,4 @@
-"""From a job in the database to the order that the engine gets."""
+"""Builds the orders that the engine receives, from jobs in the database."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord
 
 _WATCHED_ROLES: Final = frozenset({"master", "worker"})
-"""Those whose silence means something: parameter servers and evaluators wait for others."""
+"""The roles whose programs can be stuck. Silence of other roles is normal: parameter servers and evaluators wait for
+others."""
 
 
 class AbstractAccelerators(Protocol):
-    """What knows which machines and accelerators there are: a cluster, or a guess at one."""
+    """The knowledge about machines and accelerators that orders need: of a cluster, or an assumption about one."""
 
     @property
     def simulates_machines(self) -> bool:
-        """Whether a machine type is but a name; see `AbstractCluster.simulates_machines`."""
+        """Whether machine types reserve nothing; see `AbstractCluster.simulates_machines`."""
         ...
 
     def simulates(self, accelerator_type: str, *, count: int) -> bool:
-        """Says whether virtual devices would stand in for these accelerators; see `AbstractCluster.simulates`."""
+        """Returns whether virtual devices would stand in for these accelerators; see `AbstractCluster.simulates`."""
         ...
 
 
 def is_simulated(replica: Replica, *, gang: Gang, cluster: AbstractAccelerators) -> bool:
-    """Says whether virtual devices would stand in for a replica's accelerators.
+    """Returns whether virtual devices would stand in for a replica's accelerators.
 
-    They do for all of a gang or for none of it: real ones must be there for each replica at once.
+    Of one type of accelerator, a gang has only real or only simulated ones: real ones must be enough for all replicas.
     """
     if replica.accelerator is None:
         return False
@@ -55,18 +56,18 @@ def gang_order(
     user: int | None = None,
     gets_others: bool = False,
 ) -> GangOrder:
-    """Returns the order for one start of a job's gang, on the nodes that the scheduler chose for its replicas.
+    """Returns the order for one attempt of a job, on the nodes that the scheduler chose for its replicas.
 
     Args:
         job: the job.
-        gang: its replicas.
-        nodes: their nodes.
+        gang: the job's replicas.
+        nodes: the nodes of the replicas, in the order of the gang.
         settings: the service's settings.
-        catalogue: machines.
-        cluster: the engine.
-        attempt: which start it is, from 0.
-        user: the user that its programs run as; None for the service's own.
-        gets_others: whether a machine that is lost is replaced by another one.
+        catalogue: the catalogue of machines.
+        cluster: the cluster, or an assumption about it.
+        attempt: the number of the attempt, from 0.
+        user: the user id that its programs run as; None for the service's own.
+        gets_others: whether a lost machine is replaced by another one.
     """
     own = training_input_of(job).lockstep
     replicas = tuple(
@@ -144,16 +145,16 @@ def _replica_order(
 
 
 def _command(replica: Replica) -> tuple[str, ...]:
-    if replica.image_uri is not None:  # the arguments of its entry point
+    if replica.image_uri is not None:  # the arguments of the image's entry point
         return (*replica.container_args, *replica.args)
     return ("-m", replica.python_module or "", *replica.args)
 
 
 def _cache(replica: Replica, *, settings: Settings, user: int | None) -> dict[str, str]:
-    """Returns where compiled programs are kept.
+    """Returns the environment variable for the cache of compiled programs; empty for a replica without the cache.
 
-    An image has compilers of its own, and sees no cache of the node. Neither does a program that runs as a user of its
-    own: what one job put there, another would run.
+    An image has its own compilers, and cannot access the node's cache. A program with its own user id does not get the
+    cache either, because one job would run what another job has put there.
     """
     if replica.image_uri is not None or user is not None:
         return {}

@@ -1,4 +1,4 @@
-"""How long the controller's passes take."""
+"""The durations of the controller's passes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import final
 @final
 @dataclass(kw_only=True)
 class PassTimes:
-    """Adds them up. Thread-safe.
+    """The number and duration of passes. `note` is thread-safe.
 
     Attributes:
-        num_passes: how many there were.
-        total_s: what they took together.
-        last_s: what the last one took.
+        num_passes: the number of passes.
+        total_s: the total duration of all passes, in seconds.
+        last_s: the duration of the last pass, in seconds.
     """
 
     num_passes: int = 0
@@ -24,7 +24,11 @@ class PassTimes:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def note(self, took_s: float) -> None:
-        """Adds one."""
+        """Adds a pass.
+
+        Args:
+            took_s: its duration, in seconds.
+        """
         with self._lock:
             self.num_passes += 1
             self.total_s += took_s

@@ -1,7 +1,7 @@
-"""The provisioner: asks for machines that jobs wait for, releases those that nobody uses, and keeps the ledger.
+"""The provisioner: requests machines that jobs wait for, releases unused ones, and keeps the ledger.
 
-It is a part of the controller's pass: what is decided is recorded before it is acted on. The provider is looked at, and
-asked, by threads of its own, since it may take its time; who asks twice for a machine of one name gets one.
+It decides in the controller's pass, and records each decision before it acts on it. Its own threads call the provider,
+which may be slow. Requests are idempotent: two requests for a machine of one name create one machine.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from lockstep.service.store import NodeStore
 LOGGER: Final = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S: Final = 1.0
-"""Pause between two looks at the provider."""
+"""The pause between two refreshes of the provider's machines."""
 
 NUM_THREADS: Final = 16
-"""How many requests to the provider are made at once."""
+"""The maximum number of concurrent requests to the provider."""
 
 RELEASE_TIMEOUT_S: Final = 120.0
 RELEASE_PAUSE_S: Final = 0.5
@@ -39,15 +39,18 @@ RELEASE_PAUSE_S: Final = 0.5
 
 @final
 class Provisioner:
-    """Drives the machines of a cluster.
+    """Requests and releases the machines of a cluster.
 
     Args:
         store: the ledger.
         cluster: the engine.
-        provisioning: what there may be, and where it comes from.
-        catalogue: machines.
-        problems: where it says that the provider does not answer.
-        clock: seconds since 1970 UTC.
+        provisioning: the definition of the cluster's node types, and the provider of its machines.
+        catalogue: the catalogue of machines.
+        problems: receives the problems of the provider.
+        clock: the clock, in seconds since 1970 UTC.
+
+    Attributes:
+        definition: the definition of the cluster's node types.
     """
 
     def __init__(
@@ -77,24 +80,24 @@ class Provisioner:
         self._sighting: Sighting | None = None
 
     def run(self, stop: threading.Event) -> None:
-        """Looks at the provider again and again until told to stop."""
+        """Refreshes periodically until `stop` is set."""
         while not stop.wait(LOOK_INTERVAL_S):
             try:
                 self.refresh()
-            except Exception:  # without looks no machine comes or goes any more: nothing may end them
+            except Exception:  # no machine is requested or released without refreshes: nothing may end the loop
                 LOGGER.exception("a look at the machines failed")
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def refresh(self) -> None:
-        """Looks at the provider and at the engine once. What does not answer is noted, and looked at again."""
+        """Reads the provider's machines and the engine's nodes once. Failures are noted or logged, and tried again."""
         time_s = self._clock()
         with self._lock:
-            # Before the look: of a machine that came up although it was refused, it is seen; one that is not there may
-            # be gone because the answer about it is still to come.
+            # Read before the provider's machines: a refused machine that was created anyway is then in the listing, and
+            # the absence of a machine whose request is still pending is not mistaken for its loss.
             refused, asking = dict(self._refused), frozenset(self._asking)
         try:
             machines = self._machines.names()
-        except Exception as error:  # a provider's client may raise anything, and is asked again
+        except Exception as error:  # a provider's client may raise anything, and is called again
             self._problems.note(Part.MACHINES, f"the provider of machines does not answer: {error}")
             return
         self._report_stuck(machines)
@@ -114,10 +117,10 @@ class Provisioner:
             )
 
     def step(self, held: Mapping[str, str]) -> None:
-        """Decides by what was seen last, records it, and has it done.
+        """Decides by the last refresh, records the decisions, and starts the requests to the provider.
 
         Args:
-            held: the slots that jobs hold, each with the job's uid.
+            held: the slots that jobs hold, each with the uid of the job.
         """
         with self._lock:
             sighting = self._sighting
@@ -144,25 +147,25 @@ class Provisioner:
                 LOGGER.warning("machine %s is nobody's: it is removed", name)
 
     def nodes(self) -> list[NodeRecord]:
-        """Returns the nodes that are not down, and those that failed so lately that their types are not asked for."""
+        """Returns the nodes that are not down, and those that failed so recently that their types are stocked out."""
         return self._store.current(failed_since_s=self._clock() - self.definition.retry_after_s)
 
     def specs(self) -> tuple[NodeSpec, ...]:
-        """Returns every slot of the node types, as the scheduler sees it."""
+        """Returns every slot of the node types, as a node of the scheduler."""
         return self.definition.specs(self._catalogue, up=frozenset(self.ready()))
 
     def ready(self) -> dict[str, str]:
-        """Returns the slots whose nodes are ready, each with its machine's name."""
+        """Returns the slots whose nodes are ready, each with the name of its machine."""
         return {node.slot: node.name for node in self.nodes() if node.state is NodeState.READY}
 
     def describe_missing(self, slots: Sequence[str]) -> str | None:
-        """Says which machines of some slots are not ready yet: "2 of 6 machines are ready; 4 x n1-standard-4 to come".
+        """Describes the machines of some slots that are not ready yet.
 
         Args:
             slots: the slots; several replicas may share one.
 
         Returns:
-            None where all are ready.
+            A text such as "2 of 6 machines are ready; 4 x n1-standard-4 to come"; None if all machines are ready.
         """
         wanted = dict.fromkeys(slots)
         ready = self.ready().keys() & wanted.keys()
@@ -176,15 +179,15 @@ class Provisioner:
         return f"{len(ready)} of {len(wanted)} machines are ready; {to_come} to come"
 
     def stock_outs(self) -> dict[str, StockOut]:
-        """Returns the node types that could not be had of late."""
+        """Returns the stock-outs, by node type."""
         return stock_outs(self.nodes(), definition=self.definition, now_s=self._clock())
 
     def failures(self, slots: Sequence[str], *, since_s: float) -> list[str]:
-        """Says which of some slots could not be had since a time, and why.
+        """Describes the nodes of some slots that have failed since a time without ever being ready, with the reasons.
 
         Args:
             slots: the slots.
-            since_s: seconds since 1970 UTC.
+            since_s: the time, in seconds since 1970 UTC.
         """
         wanted = set(slots)
         return [
@@ -194,7 +197,7 @@ class Provisioner:
         ]
 
     def node_types(self, gang: Gang, *, region: str | None) -> list[tuple[str, ...]]:
-        """Returns the node types that each replica of a gang may go to; none where the cluster has no such machine."""
+        """Returns the node types that each replica of a gang may use; empty if the cluster has no such machine."""
         return [
             self.definition.types_for(
                 replica.machine_type, accelerator=replica.accelerator, region=region, catalogue=self._catalogue
@@ -203,7 +206,7 @@ class Provisioner:
         ]
 
     def was_preempted(self, machine: str) -> bool:
-        """Says whether a machine is gone that its provider may take back at any time; asks the provider."""
+        """Returns whether a spot machine has been lost: it failed, or the provider does not have it any more."""
         node = next((node for node in self.nodes() if node.name == machine), None)
         if node is None or not self.definition.node_types[node.node_type].spot:
             return False
@@ -217,7 +220,7 @@ class Provisioner:
     def _new(self, ask: Ask, *, now_s: float) -> NodeRecord:
         name = f"{self.definition.name}-{ask.slot}-{secrets.token_hex(3)}"
         kind = self.definition.node_types[ask.node_type]
-        price = kind.price(self._catalogue)  # what it costs is settled now: the definition may say another thing later
+        price = kind.price(self._catalogue)  # recorded now, since the definition may change later
         return NodeRecord(
             name=name,
             slot=ask.slot,
@@ -235,7 +238,7 @@ class Provisioner:
             self._asking.add(node.name)
         try:
             self._machines.create(node.name, node_type=node.node_type)
-        except Exception as error:  # a provider's client may raise anything: it is what the ledger says of the node
+        except Exception as error:  # a provider's client may raise anything; the ledger records it as the reason
             reason = str(error) if isinstance(error, LockstepError) else f"{type(error).__name__}: {error}"
             with self._lock:
                 self._refused[node.name] = reason
@@ -246,14 +249,14 @@ class Provisioner:
                 self._asking.discard(node.name)
 
     def _has_answer(self, name: str) -> bool:
-        """Whether the provider has said whether it makes a machine."""
+        """Whether the provider has answered the request for a machine."""
         with self._lock:
             return name in self._created or name in self._refused
 
     def _remove(self, name: str) -> None:
         try:
             self._machines.remove(name)
-        except Exception as error:  # a provider's client may raise anything, and is asked again
+        except Exception as error:  # a provider's client may raise anything, and is called again
             with self._lock:
                 self._stuck[name] = str(error)
         else:
@@ -261,7 +264,7 @@ class Provisioner:
                 self._stuck.pop(name, None)
 
     def _report_stuck(self, machines: frozenset[str]) -> None:
-        """Notes which machine cannot be released, as long as the provider has it."""
+        """Notes a problem while the provider still has a machine that it failed to release."""
         with self._lock:
             self._stuck = {name: why for name, why in self._stuck.items() if name in machines}
             stuck = dict(self._stuck)
@@ -273,14 +276,14 @@ class Provisioner:
             self._problems.clear(Part.MACHINES)
 
     def _forget_gone(self, known: set[str]) -> None:
-        """Forgets what came of requests about machines that are gone."""
+        """Forgets the results of requests for machines that are gone."""
         with self._lock:
             self._created &= known
             self._refused = {name: why for name, why in self._refused.items() if name in known}
         self._requests = {name: made for name, made in self._requests.items() if name in known or not made.done()}
 
     def _request(self, name: str, act: Callable[[], None]) -> bool:
-        """Asks the provider in a thread; says whether it does: not while it is asked about the same machine already."""
+        """Starts a request in a thread. Returns False and starts none if one for the same machine is still running."""
         pending = self._requests.get(name)
         if pending is not None and not pending.done():
             return False
@@ -289,17 +292,17 @@ class Provisioner:
 
 
 def release_all(store: NodeStore, provisioning: Provisioning, *, is_own: bool, progress: Callable[[str], None]) -> None:
-    """Releases every machine of a cluster; for when its service ends.
+    """Releases every machine of a cluster, at the end of its service.
 
     Args:
         store: the ledger.
-        provisioning: the cluster.
-        is_own: whether the ledger is this service's. Where it is another's by now, it stays as it is, and so do the
-            machines that it knows to be there.
-        progress: told what is being done.
+        provisioning: the cluster's definition and provider.
+        is_own: whether the ledger belongs to this service. If it belongs to another service by now, the ledger is not
+            changed, and the machines that are up according to it stay.
+        progress: called with a line of text for each action.
 
     Raises:
-        EngineError: the provider does not answer, or still has some of them after `RELEASE_TIMEOUT_S`.
+        EngineError: If the provider does not answer, or still has machines after `RELEASE_TIMEOUT_S`.
     """
     deadline = time.monotonic() + RELEASE_TIMEOUT_S
     now_s = time.time()

@@ -1,4 +1,4 @@
-"""What the database keeps of a job's replicas: how each is, and that one was launched again while the others ran on."""
+"""Records the replicas of jobs: their status, their launches, and their moves to other machines."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.store import JobRecord, JobStore, Move, Note, ReplicaRecord
 
 REPLICA_DISPLACED: Final = "replica_displaced"
-"""What is recorded of a job of which a replica lost its machine, and waits for another one."""
+"""The kind of the event that a replica lost its machine, and waits for another one."""
 REPLICA_RESTARTED: Final = "replica_restarted"
-"""What is recorded of a job of which a replica was launched again alone."""
+"""The kind of the event that one replica was launched again, while the others continued."""
 
 
 def record_replicas(job: JobRecord, *, status: GangStatus, store: JobStore, catalogue: Catalogue) -> JobRecord:
-    """Records how a job's replicas are; of those that were launched again, an event and a restart of the job for each.
+    """Records the status of a job's replicas. Each new launch of a replica adds an event, and a restart of the job.
 
-    All of it is one transaction, so that none is recorded twice, or counted without an event.
+    All changes are one transaction, so no launch is recorded twice or counted without an event.
 
     Args:
         job: the job, as it was recorded last.
-        status: how its gang is.
-        store: the jobs.
-        catalogue: machines.
+        status: the status of its gang.
+        store: the store of jobs.
+        catalogue: the catalogue of machines.
 
     Returns:
-        The job, with its restarts.
+        The job, with the new number of restarts.
 
     Raises:
-        ConfigError: this version cannot read it.
+        ConfigError: If this version cannot read the job.
     """
     if status.replicas == tuple(replica.status for replica in job.replicas):
         return job
@@ -55,7 +55,7 @@ def record_replicas(job: JobRecord, *, status: GangStatus, store: JobStore, cata
 
 
 def _new_restarts(job: JobRecord, status: GangStatus) -> list[Note]:
-    """Returns the events of replicas that were launched again since they were recorded last."""
+    """Returns the events of replicas that have been launched again since they were last recorded."""
     recorded = {replica.status.name: len(replica.status.restarts) for replica in job.replicas}
     found = [
         (restart, replica.name)
@@ -76,28 +76,28 @@ def _new_restarts(job: JobRecord, status: GangStatus) -> list[Note]:
 def record_displaced(
     job: JobRecord, *, status: GangStatus, order: GangOrder, store: JobStore, provisioner: Provisioner, now_s: float
 ) -> dict[str, str]:
-    """Records which of a job's replicas wait for another machine, with an event for each, and which have got one.
+    """Records which of a job's replicas wait for another machine, with an event for each, and which have a new one.
 
-    The record is written before the engine is called, so that a service that takes over calls it with the same.
+    The record is written before the engine is called, so a service that takes over calls the engine with the same
+    machines.
 
     Args:
         job: the job, as it was recorded last.
-        status: how its gang is.
-        order: its order, as it was recorded last.
-        store: the jobs.
-        provisioner: what knows the machines that are ready.
-        now_s: seconds since 1970 UTC.
+        status: the status of its gang.
+        order: the order of the gang, as it was recorded last.
+        store: the store of jobs.
+        provisioner: the provisioner, which knows the machines that are ready.
+        now_s: the current time, in seconds since 1970 UTC.
 
     Returns:
-        The machines of those that have got one, by their names, for the engine: it may have been called with them
-        before.
+        The new machines by replica name, for the engine, which may have received them before.
     """
     replicas = {replica.name: replica for replica in order.replicas}
     ready = provisioner.ready()
     moves, notes = list(job.moves), list[Note]()
     for name, lost in status.displaced.items():
         if replicas[name].machine != lost:
-            continue  # it is to go there
+            continue  # it already has a new machine
         waiting = next((number for number, move in enumerate(moves) if move.replica == name and not move.time_s), None)
         if waiting is None:
             waiting = len(moves)
@@ -116,11 +116,11 @@ def record_displaced(
 
 
 def _lost_time_s(name: str, status: GangStatus, *, moves: list[Move]) -> float:
-    """Returns when a replica lost its machine: when it was heard of last, where nobody recorded its end."""
+    """Returns when a replica lost its machine: the end of its program, or its last report if the node was lost."""
     replica = next(replica for replica in status.replicas if replica.name == name)
     ended_s = replica.ended_time_s or 0.0
     if replica.end is not None and replica.end.fault is Fault.NODE and replica.seen_time_s is not None:
-        ended_s = min(ended_s, replica.seen_time_s)  # else it would be when that was noticed
+        ended_s = min(ended_s, replica.seen_time_s)  # otherwise it would be the time when the loss was noticed
     return max([ended_s, *(move.time_s for move in moves if move.replica == name and move.time_s)])
 
 

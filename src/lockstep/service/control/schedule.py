@@ -1,4 +1,4 @@
-"""The queue as the scheduler sees it, kept in step with the database, which is the truth about it."""
+"""The queue: keeps the scheduler up to date with the database, and decides which jobs start."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ from lockstep.service.store import DATABASE_FAULTS, JobRecord, JobStore, LeaseLo
 LOGGER: Final = logging.getLogger(__name__)
 
 JOB_SLOTS: Final = "job slots"
-"""A resource of the first node, where machine types reserve nothing: each job takes one."""
+"""A resource of the first node of an engine whose machine types reserve nothing. Each job takes one."""
 
 STOCK_OUT: Final = "stock-out:"
-"""Begins the names under which the scheduler is told of nodes that cannot be had for now."""
+"""The prefix of the uids by which the scheduler treats the nodes of a stock-out as in use."""
 
 OTHERS: Final = "others:"
-"""Begins the names under which the scheduler is told what others use of a node."""
+"""The prefix of the uids by which the scheduler knows what others use of a node."""
 
 PREPARING_S: Final = 600.0
-"""How long a gang may take from its start to RUNNING, as far as promises to those behind it are concerned."""
+"""How long a gang is assumed to take from its start to RUNNING, for promises to later jobs."""
 
 ENDING_S: Final = 60.0
-"""How long after its ``maxRunningTime`` a job may still hold its machines: its grace, and the rest of its log."""
+"""How long a job is assumed to hold its machines after its ``maxRunningTime``, for its grace time and its last log."""
 
 _ACCELERATORS: Final = tuple(kind.value for kind in AcceleratorType)
 _OTHERS: Final = (JOB_SLOTS, "vcpus", "memory_mib")
@@ -65,7 +65,7 @@ class Unreadable:
 
     Attributes:
         job: the job.
-        error: what is wrong with it.
+        error: the error of reading it.
     """
 
     job: JobRecord
@@ -75,11 +75,11 @@ class Unreadable:
 @final
 @dataclass(frozen=True, kw_only=True)
 class QueuePosition:
-    """Where a job that is not recorded would be in the queue.
+    """The position that a job that is not recorded would have in the queue.
 
     Attributes:
-        needs: what its replicas take of the nodes, in words.
-        waits: what it would wait for; None where it would start at once.
+        needs: descriptions of what its replicas need from nodes.
+        waits: its position and what it would wait for; None if it would start at once.
     """
 
     needs: tuple[str, ...]
@@ -88,21 +88,21 @@ class QueuePosition:
 
 @final
 class Schedule:
-    """Decides which queued jobs start. Thread-safe: requests ask while the controller decides.
+    """Decides which queued jobs start. Thread-safe: requests read it while the controller decides.
 
-    All that it holds is in the database too, or follows from it: a service that starts anew reads it there.
+    Its whole state is in the database or follows from it, so a service that restarts reads it from there.
 
     Args:
-        store: the jobs.
-        cluster: the engine, whose nodes they run on.
-        catalogue: machines.
+        store: the store of jobs.
+        cluster: the engine, on whose nodes the jobs run.
+        catalogue: the catalogue of machines.
         settings: the service's settings.
-        provisioner: knows the nodes that there may be, where they come and go.
-        spending: knows which projects have spent what they may; None where none has such a limit.
-        clock: seconds since 1970 UTC.
+        provisioner: the provisioner, which has the nodes; None if the cluster has a fixed set of nodes.
+        spending: what projects have spent; None if no project has a limit of money.
+        clock: the clock, in seconds since 1970 UTC.
 
     Attributes:
-        spending: the same.
+        spending: what projects have spent; None if no project has a limit of money.
     """
 
     def __init__(
@@ -128,19 +128,20 @@ class Schedule:
         self._clock = clock
         self._lock = threading.Lock()
         self._nodes: dict[str, NodeSpec] = {}
-        # Jobs of a project that may be held stand in a line of their own, also where nothing else is limited.
+        # A project that may be held needs a queue of its own, even without a quota.
         held = {} if spending is None else dict.fromkeys(spending.projects, Quota())
         quotas = {**held, **settings.quotas}
         self._scheduler = Scheduler(accelerators=_ACCELERATORS, others=_OTHERS, quotas=quotas)
 
     def decide(self) -> tuple[list[tuple[JobRecord, tuple[str, ...]]], list[Unreadable]]:
-        """Looks at nodes and jobs, and returns what starts now: jobs, each with the nodes of its replicas.
+        """Reads nodes and jobs, and decides which jobs start now.
 
         Returns:
-            Who starts, in this order; and queued jobs that cannot be read, which the caller ends.
+            The jobs that start, in order, each with the nodes of its replicas; and the queued jobs that cannot be read,
+            which the caller ends.
 
         Raises:
-            EngineError: the engine does not answer.
+            EngineError: If the engine does not answer.
         """
         self._update_spending(acts=True)
         with self._lock:
@@ -151,12 +152,13 @@ class Schedule:
             return [(self._store.get_by_uid(start.job.uid), start.nodes) for start in starts], unreadable
 
     def refresh(self) -> None:
-        """Looks at nodes and jobs and decides nothing: for a service that answers while another one decides.
+        """Reads nodes and jobs without a decision, for a service that answers requests while another one decides.
 
-        It sees states from time to time, and may miss that a job went to other nodes: who is to decide makes another.
+        It reads only some of the states, and may miss that a job moved to other nodes. A service that begins to decide
+        therefore creates a new `Schedule`.
 
         Raises:
-            EngineError: the engine does not answer.
+            EngineError: If the engine does not answer.
         """
         self._update_spending(acts=False)
         with self._lock:
@@ -165,13 +167,13 @@ class Schedule:
             self._update_jobs()
 
     def explain(self, job: JobRecord) -> Waiting:
-        """Says where a queued job is in the queue, and what it waits for."""
+        """Returns the position of a queued job, and what it waits for."""
         with self._lock:
             if not self._nodes:
                 return Waiting(position=self._scheduler.num_queued + 1, reason="the engine has not answered yet")
             if job.uid in self._scheduler.running:
                 return Waiting(position=1, reason="it starts now")
-            if job.uid not in self._scheduler.queued:  # it came after the last pass
+            if job.uid not in self._scheduler.queued:  # it was submitted after the last pass
                 try:
                     self._add(job)
                 except ConfigError as error:
@@ -184,14 +186,13 @@ class Schedule:
         return replace(waits, reason="; ".join([waits.reason, *beside]))
 
     def preview(self, job: JobRecord) -> QueuePosition:
-        """Says where a job that is not recorded would be in the queue.
+        """Returns the position that a job that is not recorded would have in the queue.
 
-        It is tried on a copy of the scheduler, so that nothing of it stays; which takes long where thousands of jobs
-        wait.
+        The job is tried on a copy of the scheduler, which is discarded. The copy takes long if thousands of jobs wait.
 
         Raises:
-            ConfigError: it could never run.
-            EngineError: the engine does not answer.
+            ConfigError: If the job could never run.
+            EngineError: If the engine does not answer.
         """
         with self._lock:
             self._update_nodes()
@@ -206,15 +207,15 @@ class Schedule:
         )
 
     def why_never(self, *, project: str, gang: Gang, region: str | None) -> str | None:
-        """Says why a job could not run even if it were alone; None where it could.
+        """Returns why a job could never run, even if it were alone; None if it could.
 
         Args:
-            project: the job's project.
-            gang: its replicas.
-            region: where they have to be; None where it does not matter.
+            project: the project of the job.
+            gang: the job's replicas.
+            region: the region that the replicas must run in; None for any.
 
         Raises:
-            EngineError: the engine does not answer.
+            EngineError: If the engine does not answer.
         """
         refused = None if self.spending is None else self.spending.refuses(project)
         if refused is not None:
@@ -243,16 +244,16 @@ class Schedule:
             self.spending.refresh(now_s=self._clock(), acts=acts)
         except (LeaseLostError, *DATABASE_FAULTS):
             raise
-        except Exception:  # a fault of ours, which must not keep projects without a budget
+        except Exception:  # a bug, which must not affect projects without a budget
             LOGGER.exception("what projects have spent is not known")
 
     def _update_holds(self) -> None:
-        """Lets nothing start of projects that have spent what they may."""
+        """Holds the jobs of projects that have spent their limit."""
         if self.spending is not None:
             self._scheduler.hold_projects(self.spending.held)
 
     def _update_nodes(self) -> None:
-        """Brings the scheduler's nodes up to date with the engine's."""
+        """Updates the scheduler's nodes from the engine's or the provisioner's."""
         present = self._cluster.nodes() if self._provisioner is None else self._provisioner.specs()
         found = {node.name: node for node in self._with_slots(present)}
         for name in self._nodes.keys() - found.keys():
@@ -268,7 +269,7 @@ class Schedule:
         self._update_others()
 
     def _update_others(self) -> None:
-        """Counts as in use what others use of nodes that are not this service's alone; nobody knows for how long."""
+        """Reserves what others use of shared nodes, without an end, because it is not known how long they use it."""
         used = self._cluster.in_use()
         if used is None:
             return
@@ -287,7 +288,7 @@ class Schedule:
         self._others = {name: resources for name, resources in found.items() if name in self._nodes}
 
     def _own_use(self) -> dict[str, Counter[str]]:
-        """Returns what this service's jobs use of each node, as far as the engine has placed them."""
+        """Returns what the service's jobs use of each node, as far as the engine has placed them."""
         own: dict[str, Counter[str]] = {}
         for job in self._store.placed_jobs():
             order = order_of(job)
@@ -301,7 +302,7 @@ class Schedule:
         return own
 
     def _update_stock_outs(self) -> None:
-        """Lets nothing be placed where a node cannot be had for now: as if it were in use until it is tried again."""
+        """Reserves the unavailable nodes of stock-outs until they are requested again, so nothing is placed there."""
         found = {} if self._provisioner is None else self._provisioner.stock_outs()
         if found == self._stock_outs:
             return
@@ -326,7 +327,7 @@ class Schedule:
             )
 
     def _describe_stock_outs(self, job: JobRecord) -> str | None:
-        """Says which machines of a job cannot be had for now; None where all can."""
+        """Describes the stock-outs among the node types that a job needs; None if there are none."""
         if self._provisioner is None or not self._stock_outs:
             return None
         asked = training_input_of(job)
@@ -335,7 +336,7 @@ class Schedule:
         return "; ".join(f"{kind} cannot be had: {found.reason}" for kind, found in out.items()) or None
 
     def _why_no_node(self, gang: Gang, *, region: str | None) -> str | None:
-        """Says which replica no node of the cluster could ever hold; None where there is none."""
+        """Describes the first replica that no node of the cluster could ever hold; None if there is none."""
         if self._provisioner is None:
             return None
         for replica, types in zip(gang, self._provisioner.node_types(gang, region=region), strict=True):
@@ -356,7 +357,7 @@ class Schedule:
         return [replace(first, resources=slots), *others]
 
     def _update_jobs(self) -> list[Unreadable]:
-        """Brings the scheduler's jobs up to date with the database's."""
+        """Updates the scheduler's jobs from the database; returns the queued jobs that cannot be read."""
         states = self._store.active_states()
         for uid in [uid for uid in self._scheduler.queued if states.get(uid) is not JobState.QUEUED]:
             self._scheduler.withdraw(uid)
@@ -370,7 +371,7 @@ class Schedule:
             if uid in self._scheduler.running:
                 if state is not JobState.QUEUED:
                     continue
-                self._scheduler.end(uid)  # it was to start, and what was to record that did not come to it
+                self._scheduler.end(uid)  # the scheduler chose it to start, but that was never recorded
             job = self._store.get_by_uid(uid)
             try:
                 self._add(job)
@@ -404,7 +405,7 @@ class Schedule:
         )
 
     def _demands(self, gang: Gang, *, region: str | None) -> tuple[Demand, ...]:
-        """Returns what a gang takes of the nodes: replicas that stand side by side and need the same, together."""
+        """Returns what a gang needs from nodes. Consecutive replicas with equal needs share a demand."""
         reserves = _reserves_machines(list(self._nodes.values()))
         needs = [
             self._machine_demand(replica) if reserves else self._slot_demand(replica, gang=gang) for replica in gang
@@ -442,12 +443,12 @@ class Schedule:
 
 
 def _reserves_machines(nodes: Sequence[NodeSpec]) -> bool:
-    """Whether machine types reserve anything: nodes that say nothing of vCPUs have places alone."""
+    """Whether machine types reserve anything. They do not if no node has vCPUs as a resource."""
     return any("vcpus" in node.resources for node in nodes)
 
 
 def _accelerators(gang: Gang) -> Mapping[str, int]:
-    """Returns how many accelerators a gang has by type, simulated ones too: they count against a quota."""
+    """Returns the number of a gang's accelerators by type, including simulated ones, which count against quotas too."""
     counts: dict[str, int] = {}
     for replica in gang:
         if replica.accelerator is not None:

@@ -1,4 +1,4 @@
-"""How jobs start: their gangs are ordered, wait for their machines, and are placed on the engine."""
+"""Starts jobs: orders their gangs, waits for their machines, and places the gangs on the engine."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from lockstep.service.store import JobRecord, JobStore, Lease
 from lockstep.topology import CLUSTER_TOKEN
 
 MAX_ATTEMPTS: Final = 3
-"""How often a gang is placed whose programs were never seen running."""
+"""The maximum number of times that a gang is placed if its programs were never observed to run."""
 
 NEVER_RAN: Final = EndReason(kind=EndKind.NODE_LOST, details=("before it ran",))
-"""Why such a start of a gang ended."""
+"""The end reason of an attempt that was lost before its programs ran."""
 
 
 @final
 class JobStarts:
-    """Starts jobs' gangs.
+    """Starts the gangs of jobs.
 
     Args:
-        store: the jobs.
-        lease: held by whoever starts a gang.
-        vault: jobs' secrets.
+        store: the store of jobs.
+        lease: the lease, which this service must hold to start a gang.
+        vault: the projects' secrets.
         cluster: the engine.
-        catalogue: machines and prices.
+        catalogue: the catalogue of machines and prices.
         settings: the service's settings.
         ends: ends the jobs that cannot start.
-        evidence: what gangs have left.
-        provisioner: brings the machines up, where machines come and go.
-        clock: seconds since 1970 UTC.
+        evidence: the evidence that gangs have left.
+        provisioner: the provisioner; None if the cluster has a fixed set of nodes.
+        clock: the clock, in seconds since 1970 UTC.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class JobStarts:
         self._clock = clock
 
     def prepare(self, job: JobRecord, *, nodes: Sequence[str]) -> None:
-        """Records the order for a job's gang, and places it where it does not have to wait for machines.
+        """Records the order for a job's gang, and places the gang if it does not have to wait for machines.
 
         Args:
-            job: the job, which waits in the queue.
+            job: the job, which is in the queue.
             nodes: the node of each replica.
         """
         self._ends.release_earlier(job)
@@ -94,11 +94,11 @@ class JobStarts:
             moves=(),
             provisioning_time_s=job.provisioning_time_s or (None if self._provisioner is None else self._clock()),
         )
-        if self._provisioner is None:  # else it is placed once its machines are up
+        if self._provisioner is None:  # otherwise it is placed once its machines are ready
             self._place(job, order)
 
     def place_provisioned(self, job: JobRecord, order: GangOrder, *, provisioner: Provisioner) -> None:
-        """Places a gang whose machines are up; puts the job back into the queue where one of them cannot be had."""
+        """Places a gang once its machines are ready; requeues the job if one of the machines is unavailable."""
         ready = provisioner.ready()
         slots = [replica.node for replica in order.replicas]
         if all(slot in ready for slot in slots):
@@ -123,7 +123,7 @@ class JobStarts:
             )
 
     def fail_unprovisioned(self, job: JobRecord) -> bool:
-        """Fails a job whose machines have not come up for as long as they may take; returns whether it did."""
+        """Fails a job whose machines were not ready within its provisioning timeout; returns whether it did."""
         limit_s = training_input_of(job).lockstep.provisioning_timeout_s
         if job.provisioning_time_s is None or self._clock() - job.provisioning_time_s <= limit_s:
             return False
@@ -134,9 +134,9 @@ class JobStarts:
         return True
 
     def place_again(self, job: JobRecord) -> None:
-        """Places a gang that the engine does not know: the service died before it asked, or the engine after it was.
+        """Places a gang that the engine does not know: the service died before placing it, or the engine after that.
 
-        As nobody can know whether its programs ran, it is another attempt, with a log and a spool folder of its own.
+        It is not known whether the gang's programs ran, so this is another attempt, with its own log and spool folder.
         """
         earlier = [attempt.end_reason == str(NEVER_RAN) for attempt in self._store.attempts(job.uid)]
         num_lost = 1 + next((n for n, was_lost in enumerate(reversed(earlier)) if not was_lost), len(earlier))
@@ -160,7 +160,7 @@ class JobStarts:
             self._place(job, order)
 
     def _place(self, job: JobRecord, order: GangOrder) -> None:
-        """Asks the engine for a recorded order, with the secrets that are in no record."""
+        """Sends a recorded order to the engine, and adds the secrets, which are not recorded."""
         names = training_input_of(job).lockstep.secrets
         try:
             values = self._vault.values(project=job.project, names=names) if names else {}
@@ -171,7 +171,7 @@ class JobStarts:
         if self._folders is not None and user is not None:
             self._folders.open(job, user=user)
         if any(replica.role == "ps" for replica in order.replicas):
-            # Made here and kept nowhere: whoever asks the engine twice for a gang has it placed once, with the first.
+            # Generated here and stored nowhere: if a gang is placed twice, the engine keeps the first order.
             values = {**values, CLUSTER_TOKEN: secrets.token_hex()}
         replicas = tuple(replace(replica, secrets=values) for replica in order.replicas)
         self._cluster.place(replace(order, replicas=replicas))
@@ -194,7 +194,11 @@ class JobStarts:
         return replace(order, owner=self._lease.owner, generation=self._lease.generation, place_within_s=within_s)
 
     def _choose_user(self, job: JobRecord) -> int | None:
-        """Returns the user id that a job's programs are to run as; None where they run as the service's own user."""
+        """Returns the user id for a job's programs; None if they run as the service's own user.
+
+        Raises:
+            EngineError: If no user id is free.
+        """
         if self._settings.users is None:
             return None
         pool = self._settings.users.of_jobs

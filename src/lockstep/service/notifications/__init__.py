@@ -1,1 +1,1 @@
-"""Sends webhooks."""
+"""Notifies webhooks."""

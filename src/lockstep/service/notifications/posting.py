@@ -1,7 +1,7 @@
-"""Posts messages to webhooks: to the operator's as they are, to those of jobs only where they may lead.
+"""Posts messages to webhooks: to any URL for the operator's webhooks, and only to allowed targets for those of jobs.
 
-For jobs, the addresses that were checked are the ones that are connected to: a second lookup of a name may give others.
-No proxy is used, which would look names up itself. Redirections are not followed for either.
+For jobs' webhooks, connections use the addresses that were checked, because a second lookup of a name may return
+others. They use no proxy, which would look up names itself. Redirects are not followed for either kind.
 """
 
 from __future__ import annotations
@@ -21,24 +21,28 @@ from lockstep.jobs.notifications.webhook_targets import WebhookTargets
 LOGGER: Final = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 10.0
-"""For all of a message: a receiver that answers a byte now and then would otherwise hold a thread for ever."""
+"""The timeout for a whole message: otherwise, a receiver that answers slowly could block a thread forever."""
 CONNECT_TIMEOUT_S: Final = 3.0
 MAX_ADDRESSES: Final = 4
-"""How many of a name's addresses are tried."""
+"""The maximum number of a host's addresses that are tried."""
 MAX_SAID: Final = 1000
-"""How many lines of the log are remembered, so that they are not written again."""
+"""The number of warnings that are remembered, so that they are not logged again."""
 NOWHERE: Final = "its name leads to no address that webhooks may reach"
-"""Says neither which address it was nor whether there is one: the operator's names are nobody else's business."""
+"""The error for a job's owner. It does not tell whether the name has addresses: the operator's network is private."""
 
 Post = Callable[[str, bytes, Mapping[str, str]], str | None]
-"""Sends a body with headers to a URL; returns why it was not accepted, None if it was."""
+"""Sends a body with headers to a URL; returns None if it was accepted, else the reason."""
 
 Resolve = Callable[[str, int], Sequence[str]]
-"""Returns the addresses of a host; raises OSError where it has none."""
+"""Returns the addresses of a host and port; raises OSError if there are none."""
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str]) -> str | None:
-    """Sends a message to a URL of the operator's choice. Nothing of the answer but its status is read."""
+    """Sends a message to a URL of the operator. Only the status of the response is read.
+
+    Returns:
+        None if the message was accepted, else the reason.
+    """
     try:
         with (
             httpx.Client(timeout=TIMEOUT_S) as client,
@@ -50,10 +54,10 @@ def post(url: str, body: bytes, headers: Mapping[str, str]) -> str | None:
 
 
 def resolve(host: str, port: int) -> Sequence[str]:
-    """Returns the addresses of a host, in the order in which they are to be tried.
+    """Returns the addresses of a host, in the order in which to try them.
 
     Raises:
-        OSError: it has none.
+        OSError: If the host has no address.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
@@ -61,12 +65,12 @@ def resolve(host: str, port: int) -> Sequence[str]:
 
 @final
 class GuardedPost:
-    """Posts to URLs that were not the operator's to choose. Thread-safe.
+    """Posts to URLs that jobs specify, not the operator. Thread-safe.
 
     Args:
-        targets: where they may lead.
-        resolve: looks names up.
-        timeout_s: how long a message may take in all, once its address is known.
+        targets: the allowed targets.
+        resolve: looks up the addresses of a host.
+        timeout_s: the timeout for a whole message, after its address is known.
     """
 
     def __init__(self, targets: WebhookTargets, *, resolve: Resolve = resolve, timeout_s: float = TIMEOUT_S) -> None:
@@ -76,7 +80,7 @@ class GuardedPost:
         self._said: set[str] = set()
 
     def __call__(self, url: str, body: bytes, headers: Mapping[str, str]) -> str | None:
-        """Sends a message; returns why it was not taken, None if it was. Nothing but the status is read."""
+        """Sends a message; returns None if it was accepted, else the reason. Reads only the status of the response."""
         try:
             target = httpx.URL(url)
             addresses = self._addresses(target)
@@ -100,7 +104,7 @@ class GuardedPost:
         return allowed[:MAX_ADDRESSES]
 
     def _say_once(self, text: str) -> None:
-        """Tells the operator what nobody else is told; not with each try, of which there may be hundreds."""
+        """Logs a warning that only the operator may see, once and not for each of perhaps hundreds of retries."""
         if text in self._said:
             return
         if len(self._said) >= MAX_SAID:
@@ -111,9 +115,9 @@ class GuardedPost:
     async def _send(
         self, target: httpx.URL, *, addresses: Sequence[str], body: bytes, headers: Mapping[str, str]
     ) -> int:
-        """Returns the status of the answer of the first address that can be connected to."""
+        """Sends the message to the first address that accepts a connection; returns the status of the response."""
         timeouts = {"connect": CONNECT_TIMEOUT_S, "read": self._timeout_s, "write": self._timeout_s}
-        # Host and certificate are those of the URL; the address takes the name's place in the connection alone.
+        # Host header and certificate check use the URL's name. Only the connection uses the address.
         named = {**headers, "host": target.netloc.decode()}
         extensions = {"sni_hostname": target.raw_host.decode(), "timeout": timeouts}
         async with asyncio.timeout(self._timeout_s), httpx.AsyncHTTPTransport(verify=_certificates()) as transport:
@@ -133,5 +137,5 @@ class GuardedPost:
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    """Returns whom to trust: reading it anew for each message would take longer than the message."""
+    """Returns the trusted certificates. Cached, because loading them takes longer than sending a message."""
     return httpx.create_ssl_context()

@@ -1,8 +1,8 @@
-"""Delivers webhooks, the operator's and those that jobs name: at least once, and each webhook's in order.
+"""Notifies webhooks, the operator's and those of jobs: at least once for each event, and in order for each webhook.
 
 Each webhook has queues in the database, which say how far it was notified. A queue with an event to deliver gets a
-thread. A receiver that hangs holds its thread for some seconds, then waits for longer and longer, and a project's jobs
-have only a share of the threads. If the service dies, the next one resumes.
+thread. A receiver that hangs blocks its thread for some seconds; then its queue waits, longer after each failure. Jobs
+of one project can use only a part of the threads. If the service dies, the next one resumes.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ LOGGER: Final = logging.getLogger(__name__)
 
 POLL_S: Final = 1.0
 RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Pauses after failures in a row; the last one repeats until the event is too old."""
+"""The pauses after consecutive failures. The last one repeats until the event is too old."""
 NUM_EVENTS_MAX: Final = 20
-"""How many events of a queue are delivered before others have their turn."""
+"""The maximum number of events of one queue that are delivered before other queues get a thread."""
 NUM_THREADS: Final = 12
-"""For jobs' webhooks. Those of the operator have threads beside them."""
+"""The maximum number of threads for jobs' webhooks. The operator's webhooks have additional threads."""
 NUM_THREADS_OF_PROJECT: Final = 4
 PAGE_SIZE: Final = 100
-"""How many queues of jobs are read at once; more than threads, so that those that are busy hide no others."""
+"""The number of jobs' queues that are read at once: more than threads, so that busy queues do not hide others."""
 FAULT_PAUSE_S: Final = 5.0
-"""Pause of a queue whose progress could not be recorded: its event is delivered again."""
+"""The pause of a queue whose progress could not be recorded. Its event is delivered again."""
 STOP_S: Final = 2.0
 
 _OWNER: Final = "webhook"
@@ -58,7 +58,7 @@ Operators = Mapping[str, tuple[Webhook, bytes | None]]
 
 
 def seal_webhooks(webhooks: Sequence[JobWebhook], *, project: str, vault: Vault) -> list[NewWebhook]:
-    """Returns the webhooks of a job for the database, their URLs encrypted."""
+    """Returns the webhooks of a job for the database, with encrypted URLs."""
     return [
         NewWebhook(
             sealed=vault.seal(webhook.url, project=project, purpose=_OWNER),
@@ -74,28 +74,28 @@ def read_job_key(vault: Vault, project: str, secret: str, *, what: str = "") -> 
     """Returns the key that signs the messages of a job's webhook.
 
     Args:
-        vault: has the secret.
-        project: the job's project.
-        secret: the secret's name.
-        what: the field that names it, for errors.
+        vault: the vault.
+        project: the project of the job.
+        secret: the name of the secret.
+        what: the field that names the secret, for error messages.
 
     Raises:
-        NotFoundError: the project does not have it.
-        CorruptDataError: it cannot be decrypted.
-        InvalidInputError: it has another form than Standard Webhooks' secrets.
+        NotFoundError: If the project does not have the secret.
+        CorruptDataError: If the secret cannot be decrypted.
+        InvalidInputError: If it is not a secret in the form of Standard Webhooks.
     """
     (value,) = vault.values(project=project, names={_OWNER: secret}).values()
     return parse_key(value, what=f"{what}: the secret {secret!r}" if what else f"the secret {secret!r}")
 
 
 def read_webhooks(path: Path | None) -> Operators:
-    """Reads the operator's file.
+    """Reads the operator's file of webhooks.
 
     Args:
-        path: the file; None where there is none.
+        path: the file; None if there is none.
 
     Raises:
-        ConfigError: the file, or the file of a secret, cannot be used.
+        ConfigError: If the file, or the file of a secret, cannot be used.
     """
     if path is None:
         return {}
@@ -124,8 +124,8 @@ def choose(due: Sequence[WebhookRecord], *, busy: Mapping[tuple[str, str], str |
     """Decides which queues get a thread now.
 
     Args:
-        due: those that have an event to deliver, in the order in which they wait.
-        busy: those that have a thread, with their projects; None for the operator's.
+        due: the queues with an event to deliver, in the order in which they wait.
+        busy: the keys of the queues that have a thread, with their projects; None for the operator's.
     """
     counts = Counter(project for project in busy.values() if project is not None)
     chosen: list[WebhookRecord] = []
@@ -143,13 +143,13 @@ def choose(due: Sequence[WebhookRecord], *, busy: Mapping[tuple[str, str], str |
 @final
 @dataclass(frozen=True, kw_only=True)
 class WebhookState:
-    """Whether a webhook of the operator accepts messages.
+    """The state of a webhook of the operator.
 
     Attributes:
-        name: the webhook.
+        name: the name of the webhook.
         place: the part of its URL that may be shown.
-        problem: why the last delivery failed; None if it did not.
-        since_s: since when deliveries fail, seconds since 1970 UTC.
+        problem: the reason why the last delivery failed; None if it did not fail.
+        since_s: the time since when deliveries fail, in seconds since 1970 UTC; None if they do not fail.
     """
 
     name: str
@@ -160,15 +160,15 @@ class WebhookState:
 
 @final
 class Webhooks:
-    """All webhooks of a service.
+    """Notifies the webhooks of a service.
 
     Args:
-        operators: the operator's.
+        operators: the operator's webhooks.
         store: the queues.
-        vault: has the URLs and secrets of jobs' webhooks.
-        guarded_post: sends the messages of jobs' webhooks.
-        post: sends those of the operator's.
-        clock: seconds since 1970 UTC.
+        vault: the vault, which decrypts URLs and secrets of jobs' webhooks.
+        guarded_post: sends messages to jobs' webhooks.
+        post: sends messages to the operator's webhooks.
+        clock: the clock, in seconds since 1970 UTC.
     """
 
     def __init__(
@@ -190,36 +190,36 @@ class Webhooks:
         self._failing: Mapping[str, WebhookRecord] = {}
         self._busy: dict[tuple[str, str], str | None] = {}
         self._ended = threading.Condition()
-        """Held to change `_busy`; notified when a queue leaves it."""
+        """Guards `_busy`; notified when a queue is removed from it."""
         self._changed = threading.Event()
 
     def start(self, stop: threading.Event, *, is_mine: Callable[[], bool]) -> None:
-        """Starts to deliver. The threads end with the process.
+        """Starts the delivery, in daemon threads.
 
         Args:
-            stop: ends them.
-            is_mine: whether this service delivers; of several over one database only one does.
+            stop: the event that ends the threads.
+            is_mine: returns whether this service delivers. Of several services that share a database, only one does.
         """
         for name in self._operators:
             self._store.register(name, now_s=self._clock())
         threading.Thread(target=self._run, args=(stop, is_mine), name="webhooks", daemon=True).start()
 
     def join(self) -> None:
-        """Waits a moment for the threads: what is not delivered is left to the next service."""
+        """Waits for the threads, at most `STOP_S` seconds. The next service delivers the rest."""
         with self._ended:
             self._ended.wait_for(lambda: not self._busy, timeout=STOP_S)
 
     def refresh(self) -> None:
-        """Looks in the database which webhooks of the operator fail.
+        """Reads from the database which webhooks of the operator fail.
 
         Raises:
-            sqlalchemy.exc.DBAPIError: the database does not answer.
+            sqlalchemy.exc.DBAPIError: If the database does not answer.
         """
         if self._operators:
             self._failing = {queue.name: queue for queue in self._store.of_operator() if queue.problem is not None}
 
     def states(self) -> list[WebhookState]:
-        """Returns the states of the operator's webhooks as `refresh` found them last."""
+        """Returns the states of the operator's webhooks at the last `refresh`."""
         failing = self._failing
         return [
             WebhookState(
@@ -232,11 +232,11 @@ class Webhooks:
         ]
 
     def of_job(self, uid: str) -> list[WebhookRecord]:
-        """Returns the webhooks of a job, in the order in which it names them."""
+        """Returns the webhooks of a job, in the order of its training input."""
         return self._store.of_job(uid)
 
     def deliver(self, queue: WebhookRecord) -> None:
-        """Delivers the next events, up to the first that the receiver does not accept."""
+        """Delivers the next events of a queue, up to the first that the receiver does not accept."""
         saved = queue
         events = self._store.events_for(queue, limit=NUM_EVENTS_MAX)
         if queue.job_uid is None:
@@ -274,7 +274,7 @@ class Webhooks:
             try:
                 url = self._vault.unseal(queue.sealed, project=queue.project, purpose=_OWNER)
                 key = None if queue.secret is None else read_job_key(self._vault, queue.project, queue.secret)
-            except (NotFoundError, CorruptDataError, InvalidInputError) as error:  # it is not sent unsigned instead
+            except (NotFoundError, CorruptDataError, InvalidInputError) as error:  # never sent unsigned
                 return str(error)
             send = self._guarded_post
         return send(url, message_of(event), headers_of(event, name=queue.name, key=key, time_s=self._clock()))
@@ -298,7 +298,7 @@ class Webhooks:
     def _run(self, stop: threading.Event, is_mine: Callable[[], bool]) -> None:
         while not stop.is_set():
             try:
-                # Until nothing more fits: projects without threads left are left out of the next page.
+                # Until no queue gets a thread: the next page excludes projects that have all their threads.
                 while is_mine() and not stop.is_set() and self._start_due(stop, is_mine):
                     pass
             except Exception as error:  # nothing may end this loop
@@ -328,7 +328,7 @@ class Webhooks:
         try:
             if is_mine() and not stop.is_set():
                 self.deliver(queue)
-        except Exception as error:  # the next queue is served all the same
+        except Exception as error:  # other queues are not affected
             _log(f"webhook {queue.name}", error)
             stop.wait(FAULT_PAUSE_S)
         finally:
@@ -339,7 +339,7 @@ class Webhooks:
 
 
 def _log(what: str, error: Exception) -> None:
-    """Logs a failure without its text, which may hold a URL."""
+    """Logs a failure without its text, which may contain a URL."""
     if isinstance(error, (*DATABASE_FAULTS, LeaseLostError)):
         LOGGER.warning("%s: the database does not answer: %s", what, type(error).__name__)
     else:

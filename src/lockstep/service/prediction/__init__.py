@@ -1,1 +1,1 @@
-"""Versions' prediction servers, and the models that jobs left."""
+"""The prediction servers of versions, and the models that jobs saved."""

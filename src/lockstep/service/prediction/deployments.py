@@ -1,4 +1,4 @@
-"""Keeps a prediction server beside every deployed version: started, watched, started again, ended."""
+"""Starts, watches, restarts and ends the prediction server of each deployed version."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ LOGGER: Final = logging.getLogger(__name__)
 POLL_INTERVAL_S: Final = 0.2
 
 MAX_RESTARTS: Final = 5
-"""How often in a row a server is started again before its version has failed."""
+"""The number of consecutive restarts of a server before its version fails."""
 RESTART_PAUSE_S: Final = 1.0
-"""How long after a server's end the first restart comes; each one after it waits twice as long."""
+"""The pause before the first restart of a server. Each further pause is twice as long."""
 RECOVERED_AFTER_S: Final = 300.0
-"""How long a server must be ready for its earlier ends to be forgotten."""
+"""How long a server must be ready before its count of restarts is reset."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ServerAddress:
-    """Where a version's prediction server answers.
+    """The address of a version's prediction server.
 
     Attributes:
-        url: its base URL, on loopback.
-        token: its own bearer token.
+        url: the base URL, on loopback.
+        token: the bearer token of the server.
     """
 
     url: str
@@ -45,15 +45,15 @@ class ServerAddress:
 
 @final
 class Deployments:
-    """Moves versions through their lives: CREATING, READY or FAILED, DELETING, gone.
+    """Advances versions through their states: CREATING, then READY or FAILED, then DELETING, then removed.
 
-    Servers outlive the service; a handle in the database lets the next one adopt them.
+    Servers outlive the service. Their handles are in the database, so the next service can adopt them.
 
     Args:
-        store: models and versions.
-        folder: where servers keep their logs and tokens.
-        rules: what code of packages may do in servers.
-        clock: seconds since 1970 UTC.
+        store: the store of models and versions.
+        folder: the folder for the servers' logs and tokens.
+        rules: the rules for code of packages in servers.
+        clock: the clock, in seconds since 1970 UTC.
     """
 
     def __init__(
@@ -70,23 +70,23 @@ class Deployments:
         self._clock = clock
 
     def run(self, stop: threading.Event, *, is_mine: Callable[[], bool]) -> None:
-        """Passes over the versions until told to stop.
+        """Makes passes over the versions until `stop` is set.
 
         Args:
-            stop: ends it.
-            is_mine: whether this service is the one that acts.
+            stop: the event that ends the loop.
+            is_mine: returns whether this service holds the lease.
         """
         while not stop.wait(POLL_INTERVAL_S):
             try:
                 if is_mine():
                     self.step()
-            except DATABASE_FAULTS:  # the controller notes it
+            except DATABASE_FAULTS:  # the controller reports it
                 continue
-            except Exception:  # one bad pass must not end the loop that keeps every server alive
+            except Exception:  # a failed pass must not end the loop that keeps every server alive
                 LOGGER.exception("a pass over the deployments failed")
 
     def step(self) -> None:
-        """Makes one pass."""
+        """Makes one pass over the versions."""
         for version in self._store.list_versions():
             try:
                 self._follow(version)
@@ -94,11 +94,11 @@ class Deployments:
                 LOGGER.error("version %s of %s: %s", version.name, version.model, error)
 
     def address(self, *, project: str, model: str, version: str | None) -> ServerAddress:
-        """Returns where a version's server answers; the default version's, if none is named.
+        """Returns the address of a version's server, or of the default version's server if `version` is None.
 
         Raises:
-            NotFoundError: there is no such model or version.
-            UnavailableError: its server is not ready.
+            NotFoundError: If there is no such model or version.
+            UnavailableError: If the server is not ready.
         """
         record = self._store.get_version(project=project, model=model, name=version)
         status = None if record.server is None else serving.poll(ServerHandle.from_json(record.server))
@@ -110,9 +110,9 @@ class Deployments:
         return ServerAddress(url=status.url, token=status.token)
 
     def end_all(self) -> None:
-        """Ends every server; the versions stay, and get new ones when the service comes up again.
+        """Ends every server. The versions stay, and get new servers when the service starts again.
 
-        Also those that no version knows of, because the service died before it could record them.
+        Also ends servers that no version refers to, because the service died before it recorded them.
         """
         for version in self._store.list_versions():
             if version.server is not None:
@@ -121,10 +121,10 @@ class Deployments:
         serving.stop_all(folder=self._folder)
 
     def _follow(self, version: VersionRecord) -> None:
-        """Brings one version a step further.
+        """Advances one version by one step.
 
-        It may have changed since it was read: every update holds only if its state has not, and a later pass sees what
-        it is now.
+        The version may have changed since it was read. An update applies only if the state has not changed; otherwise
+        a later pass handles the new state.
         """
         handle = None if version.server is None else ServerHandle.from_json(version.server)
         if version.state is VersionState.DELETING:
@@ -140,10 +140,10 @@ class Deployments:
         else:
             status = serving.poll(handle)
             if isinstance(status, ServerFailed):
-                serving.stop(handle)  # its process may be there even so: its files cannot be read
+                serving.stop(handle)  # its process may still run: its files cannot be read
                 if handle.process.is_of_this_boot:
                     self._restart_or_fail(version, status)
-                else:  # it went with its machine, or is on another service's: that says nothing of the model
+                else:  # it ended with its machine, or is on another service's machine: no sign of a bad model
                     self._store.update_version(version, server=None, server_ready_time_s=None)
             elif isinstance(status, ServerReady):
                 self._note_ready(version)
@@ -177,7 +177,7 @@ class Deployments:
         return {user for user in users if user is not None}
 
     def _make_way(self, folder: Path) -> None:
-        """Lets a server's user pass to its folder, and see nothing on the way."""
+        """Lets a server's user reach its folder, but list none of the folders above it."""
         folder.mkdir(parents=True, exist_ok=True)
         for part in (folder, *folder.parents):
             if part.is_relative_to(self._folder):
@@ -193,7 +193,11 @@ class Deployments:
             self._store.update_version(version, num_restarts=0)
 
     def _restart_or_fail(self, version: VersionRecord, status: ServerFailed) -> None:
-        """A server that never was ready has a model that cannot be served; one that was is started again."""
+        """Schedules a restart of a server that was ready before; fails a version whose server never became ready.
+
+        A server that never became ready has a model that cannot be served. After `MAX_RESTARTS` restarts, the version
+        fails too.
+        """
         ended = {"server": None, "server_ready_time_s": None, "server_end_time_s": self._clock()}
         if version.state is VersionState.CREATING or version.num_restarts >= MAX_RESTARTS:
             self._store.update_version(version, state=VersionState.FAILED, error_message=status.reason, **ended)

@@ -1,4 +1,4 @@
-"""Which models a job left, wherever in its folder its program put them."""
+"""Finds the models that a job saved, anywhere in its folder."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ SUFFIX: Final = ".keras"
 @final
 @dataclass(frozen=True, kw_only=True)
 class JobModel:
-    """A model that a job left.
+    """A model that a job saved.
 
     Attributes:
-        url: where it lies.
-        size_bytes: how big it is.
+        url: the URL of the file.
+        size_bytes: the size of the file, in bytes.
     """
 
     url: str
@@ -27,16 +27,17 @@ class JobModel:
 
 
 def find_models(job: JobRecord) -> list[JobModel]:
-    """Returns the ``.keras`` files that lie where a job's results belong, sorted by their URLs.
+    """Returns the ``.keras`` files of a job, sorted by URL.
 
-    Its folder for models is looked at first; only where that has none, everything below the job's folder: a program
-    may have written beside it. A link that a program made in a folder of the service's machine is followed nowhere.
+    The job's folder for models is listed first. If it has none, the whole folder of the job is listed, because a
+    program may have written elsewhere in it. Links that a program made in a folder on the service's machine are not
+    followed.
 
     Args:
         job: the job.
 
     Raises:
-        StorageError: the bucket could not be listed.
+        StorageError: If the bucket cannot be listed.
     """
     model_folder = job.outputs["model"]
     for folder in (model_folder, posixpath.dirname(model_folder.rstrip("/"))):

@@ -1,4 +1,4 @@
-"""Whether the code of a version's package may run in its prediction server, and as whom."""
+"""Decides whether code of a version's packages may run in its prediction server, and as which user."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from lockstep.serving import ServerCode
 @final
 @dataclass(frozen=True, kw_only=True)
 class CodeRules:
-    """What a package's code may do in a prediction server: no more than a job's program may on this machine.
+    """The rules for code of packages in a prediction server: it may do no more than a job's program on this machine.
 
     Attributes:
-        users: user ids for servers that run such code; None where jobs' programs have none of their own.
-        refusal: why no such code runs, in words; None where it does.
-        bucket: URL of the service's default bucket.
+        users: the pool of user ids for servers that run such code; None if jobs' programs have no user ids of their
+            own.
+        refusal: a message that says why such code may not run; None if it may run.
+        bucket: the URL of the service's default bucket.
     """
 
     users: UserPool | None = None
@@ -29,11 +30,11 @@ class CodeRules:
     bucket: str = ""
 
     def code_of(self, version: VersionRecord, *, taken: Collection[int]) -> ServerCode:
-        """Returns what a version's server is started with.
+        """Returns the code to start a version's server with.
 
         Args:
             version: the version.
-            taken: user ids of other versions' servers.
+            taken: the user ids of other versions' servers.
         """
         if not version.package_uris:
             return ServerCode()
@@ -55,7 +56,7 @@ def code_rules(settings: Settings) -> CodeRules:
     """Returns the rules of a service.
 
     Args:
-        settings: its settings, with the users that programs run as.
+        settings: the settings of the service, with the users that programs run as.
     """
     if settings.users is not None:
         users = settings.users.of_servers
@@ -63,7 +64,7 @@ def code_rules(settings: Settings) -> CodeRules:
         few = f"the user ids of --run-as, {pool}, are fewer than ten, so that none is left for prediction servers"
         return CodeRules(users=users, refusal=few if users is None else None, bucket=settings.bucket)
     if settings.engine.is_local:
-        return CodeRules(bucket=settings.bucket)  # jobs' programs run here as this user already
+        return CodeRules(bucket=settings.bucket)  # jobs' programs already run on this machine as this user
     return CodeRules(
         refusal=f"it would run as the service's own user, {os.geteuid()}, on a machine where no job's program runs; "
         "make the model of Keras's own layers, or serve it with a service whose nodes are its own machine",

@@ -1,1 +1,1 @@
-"""The service's process: what keeps it running, and who may start or stop it."""
+"""The service's process: its keeper, its systemd unit, its lifecycle lock, and its deaths."""

@@ -1,6 +1,6 @@
-"""How a home's service last died: written down by whoever saw it, for `lockstep status`.
+"""Records how a home's service last died, for `lockstep status`.
 
-``python -m lockstep.service.process.ends HOME`` writes it down for systemd, whose variables say how a unit ended.
+systemd runs ``python -m lockstep.service.process.ends HOME`` when the unit has ended, and says how in variables.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from lockstep.home import Home
 @final
 @dataclass(frozen=True, kw_only=True)
 class ServiceEnd:
-    """A death of the service; that it was brought down is none.
+    """A death of the service. A stop by `lockstep down` is not a death.
 
     Attributes:
-        time_s: when it was seen, seconds since 1970 UTC; the last sign of it, where nobody saw it.
-        how: "was killed by SIGKILL".
-        then: what followed: "started again".
+        time_s: the time when the death was observed, in seconds since 1970 UTC. If nobody observed it, the time of the
+            last sign of life.
+        how: how the service died, such as "was killed by SIGKILL".
+        then: what followed, such as "started again".
     """
 
     time_s: float
@@ -35,14 +36,14 @@ class ServiceEnd:
 
 
 def record_end(home: Home, end: ServiceEnd) -> None:
-    """Writes down how the service of a home died last."""
+    """Records the last death of a home's service."""
     partial = home.service_end.with_suffix(".partial")
     partial.write_text(json.dumps(asdict(end)))
     partial.replace(home.service_end)
 
 
 def read_end(home: Home) -> ServiceEnd | None:
-    """Returns how the service of a home died last; None where it never did, or nobody can read it."""
+    """Returns the last death of a home's service; None if it never died, or if the record cannot be read."""
     try:
         return ServiceEnd(**json.loads(home.service_end.read_text()))
     except (OSError, ValueError, TypeError):
@@ -50,16 +51,17 @@ def read_end(home: Home) -> ServiceEnd | None:
 
 
 def unseen_end(home: Home, *, now_s: float) -> ServiceEnd | None:
-    """Returns how the service of a home died, where it left its address and nobody saw its end; else None.
+    """Returns a death of a home's service that nobody observed; None if there is none.
 
-    It died after the last sign of it: it writes to its database every few seconds.
+    A service that died left its address behind. Its time of death is estimated by the last sign of life: the service
+    writes to its database every few seconds.
 
     Args:
-        home: its home, where no service runs.
-        now_s: seconds since 1970 UTC.
+        home: the home. No service runs on it.
+        now_s: the current time, in seconds since 1970 UTC.
     """
     answered_s = _written_s(home.address)
-    if answered_s is None:  # it went as it was told to
+    if answered_s is None:  # it was stopped normally
         return None
     last = read_end(home)
     if last is not None and last.time_s >= answered_s:
@@ -75,9 +77,9 @@ def unseen_end(home: Home, *, now_s: float) -> ServiceEnd | None:
 
 
 def record_unseen_end(home: Home) -> None:
-    """Writes down that the service before this one died, where nobody saw its end.
+    """Records that the previous service died, if nobody observed its death.
 
-    Who calls it has the home's lock, so none runs, and has written nothing to the home yet.
+    The caller holds the home's lock, so no other service runs, and has written nothing to the home yet.
     """
     end = unseen_end(home, now_s=time.time())
     if end is not None:
@@ -92,11 +94,11 @@ def _written_s(path: Path) -> float | None:
 
 
 def end_of_unit(environment: Mapping[str, str], *, now_s: float) -> ServiceEnd | None:
-    """Returns how a unit of systemd ended; None where it did as it was told to.
+    """Returns the death of a systemd unit; None if the unit was stopped normally.
 
     Args:
-        environment: what systemd gives to ``ExecStopPost``, see systemd.exec(5).
-        now_s: seconds since 1970 UTC.
+        environment: the variables that systemd sets for ``ExecStopPost``; see systemd.exec(5).
+        now_s: the current time, in seconds since 1970 UTC.
     """
     code, status = environment.get("EXIT_CODE", ""), environment.get("EXIT_STATUS", "")
     if environment.get("SERVICE_RESULT", "success") == "success":
@@ -106,10 +108,10 @@ def end_of_unit(environment: Mapping[str, str], *, now_s: float) -> ServiceEnd |
 
 
 def main(arguments: list[str]) -> None:
-    """Writes down how a unit of systemd ended.
+    """Records how a systemd unit ended.
 
     Args:
-        arguments: the home's path.
+        arguments: the path of the home.
     """
     end = end_of_unit(os.environ, now_s=time.time())
     if end is not None:

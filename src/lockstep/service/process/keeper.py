@@ -1,7 +1,7 @@
-"""``python -m lockstep.service.process.keeper``: starts the service of a home, and starts it again when it dies.
+"""``python -m lockstep.service.process.keeper``: starts the service of a home, and restarts it when it dies.
 
-`lockstep up` starts it, `lockstep down` ends it. It keeps nothing that the service needs: where it is killed, the
-service runs on, and nobody starts that one again.
+`lockstep up` starts the keeper, and `lockstep down` ends it. The service does not depend on the keeper: if the keeper
+is killed, the service continues to run, but nothing restarts it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lockstep.service.process.turns import alone
 LOGGER: Final = logging.getLogger(__name__)
 
 PAUSES_S: Final = (0.5, 2.0, 5.0, 15.0, 60.0)
-"""How long is waited after the first death, the second one, ... of those within `WINDOW_S`; after more, it gives up."""
+"""The pauses after the first, the second, ... death within `WINDOW_S`. After more deaths, the keeper gives up."""
 WINDOW_S: Final = 600.0
 END_TIMEOUT_S: Final = 10.0
 LOCK_FLAG: Final = "--lifecycle-descriptor"
@@ -37,30 +37,30 @@ LOCK_FLAG: Final = "--lifecycle-descriptor"
 @final
 @dataclass(frozen=True, kw_only=True)
 class Keeper:
-    """What starts a home's service again when it dies.
+    """The keeper of a home's service, which restarts the service when it dies.
 
     Attributes:
-        process: its process; where it is systemd, the service's own.
-        is_systemd: whether it is systemd.
+        process: the process of the keeper; if the keeper is systemd, the process of the service.
+        is_systemd: whether the keeper is systemd.
     """
 
     process: ProcessIdentity
     is_systemd: bool = False
 
     def describe(self) -> str:
-        """Names it: "process 4711", "systemd"."""
+        """Returns a description: "process 4711" or "systemd"."""
         return "systemd" if self.is_systemd else f"process {self.process.pid}"
 
 
 def write_keeper(home: Home, keeper: Keeper) -> None:
-    """Writes down what keeps a home's service."""
+    """Records the keeper of a home's service."""
     partial = home.keeper.with_suffix(".partial")
     partial.write_text(json.dumps(asdict(keeper)))
     partial.replace(home.keeper)
 
 
 def find_keeper(home: Home) -> Keeper | None:
-    """Returns what keeps a home's service; None if nothing does."""
+    """Returns the keeper of a home's service; None if it has no keeper that runs."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, CorruptDataError):
         document = json.loads(home.keeper.read_text())
         process = ProcessIdentity.from_json(document["process"])
@@ -69,9 +69,9 @@ def find_keeper(home: Home) -> Keeper | None:
 
 
 def end_keeper(home: Home) -> None:
-    """Ends the keeper of a home's service, where it is a process of ours; the service runs on.
+    """Ends the keeper of a home's service, unless it is systemd. The service continues to run.
 
-    Who calls it has the home's turn, so that no service is being started.
+    The caller holds the home's lifecycle lock (`alone`), so no service is being started.
     """
     keeper = find_keeper(home)
     if keeper is not None and not keeper.is_systemd:
@@ -81,19 +81,19 @@ def end_keeper(home: Home) -> None:
 
 
 def keep(home: Home, command: Sequence[str], *, lock: int) -> int:
-    """Runs the service until it ends as it was told to, or dies too often; returns its last exit code. Blocks.
+    """Runs the service until it is stopped normally or dies too often. Blocks. Returns the service's last exit code.
 
     Args:
-        home: the service's.
-        command: the service's.
-        lock: descriptor of the home's lifecycle lock, which is handed on to the service.
+        home: the home of the service.
+        command: the command that runs the service.
+        lock: the file descriptor of the home's lifecycle lock, which is passed on to the service.
     """
     process = _start(command, lock=lock)
     os.close(lock)
     deaths: list[float] = []
     while (code := process.wait()) != 0:
         if not deaths and not _has_answered(home, process.pid):
-            return code if code > 0 else 1  # `lockstep up` waits still, and says what its log says
+            return code if code > 0 else 1  # `lockstep up` is still waiting, and reports the error from the log
         now_s = time.time()
         deaths = [*(death for death in deaths if now_s - death < WINDOW_S), now_s]
         is_last = len(deaths) > len(PAUSES_S)
@@ -125,10 +125,10 @@ def _has_answered(home: Home, pid: int) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Keeps a service.
+    """Runs the keeper of a service, and returns its exit code.
 
     Args:
-        arguments: the home's path, the descriptor of its lifecycle lock, and the service's command.
+        arguments: the path of the home, the file descriptor of its lifecycle lock, and the command of the service.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     path, lock, *command = arguments

@@ -1,4 +1,4 @@
-"""Who brings a home's service up or down takes turns."""
+"""The lifecycle lock of a home: only one process at a time starts or stops the home's service."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from lockstep.errors import AlreadyRunningError
 from lockstep.home import Home
 
 LIFECYCLE_TIMEOUT_S: Final = 180.0
-"""How long one `up` or `down` waits for another."""
+"""How long `up` or `down` waits for another `up` or `down`."""
 POLL_S: Final = 0.05
 
 
 @contextlib.contextmanager
 def alone(home: Home) -> Iterator[int]:
-    """Keeps every other `up`, `down` and choice of a cluster of the home out; gives the lock's file descriptor.
+    """Holds the home's lifecycle lock, which excludes every other `up`, `down` and choice of a cluster.
 
-    A service holds it too, until it answers.
+    A starting service holds the lock too, until it answers requests. Yields the file descriptor of the lock.
 
     Raises:
-        AlreadyRunningError: another is at work for longer than `LIFECYCLE_TIMEOUT_S`.
+        AlreadyRunningError: If another process holds the lock for longer than `LIFECYCLE_TIMEOUT_S`.
     """
     deadline = time.monotonic() + LIFECYCLE_TIMEOUT_S
     with home.lifecycle_lock.open("a") as file:
@@ -39,7 +39,7 @@ def alone(home: Home) -> Iterator[int]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds the lock of a file."""
+    """Whether a process holds the lock of a file. Creates the file if it does not exist."""
     with path.open("a") as file:
         return not _try_lock(file.fileno())
 

@@ -1,4 +1,4 @@
-"""The service as a unit of systemd, which starts it with the machine, and again when it dies."""
+"""Generates a systemd unit for the service. systemd starts it with the machine, and restarts it when it dies."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ WantedBy={target}"""
 
 
 def unit_of(settings: Settings) -> str:
-    """Returns the text of a unit that runs a service with these settings: of the machine's for root, else a user's.
+    """Returns the text of a unit that runs a service with these settings: a system unit for root, else a user unit.
 
     Raises:
-        InvalidInputError: a setting cannot stand in a unit.
+        InvalidInputError: If a setting cannot be written in a unit.
     """
     is_root = os.geteuid() == 0
     ends = [sys.executable, "-P", "-m", "lockstep.service.process.ends", str(settings.home.path)]
@@ -89,12 +89,12 @@ def unit_of(settings: Settings) -> str:
 
 
 def check_unit(settings: Settings) -> str:
-    """Returns what the operator is to be warned of before a unit with these settings is installed; "" for nothing.
+    """Returns a warning to the operator about a unit with these settings; "" if there is nothing to warn about.
 
     Raises:
-        InvalidInputError: the service would not start with them.
+        InvalidInputError: If the service would not start with these settings.
     """
-    check_binding(settings.host, has_tls=settings.has_tls, has_keys=True)  # keys may be made before it is installed
+    check_binding(settings.host, has_tls=settings.has_tls, has_keys=True)  # keys may be created later
     if settings.tls_certificate is not None and settings.tls_key is not None:
         read_certificate(settings.tls_certificate, key=settings.tls_key)
     home, asked = settings.home, settings.run_as
@@ -104,12 +104,12 @@ def check_unit(settings: Settings) -> str:
 
 
 def _line(command: Sequence[str]) -> str:
-    """Returns a command as systemd reads it back: see "COMMAND LINES" in systemd.service(5)."""
+    """Returns a command, quoted for systemd; see "COMMAND LINES" in systemd.service(5)."""
     return " ".join(_quote(_escape(word).replace("$", "$$")) for word in command)
 
 
 def _escape(text: str) -> str:
-    if not text.isprintable():  # a new line would begin another setting
+    if not text.isprintable():  # a newline would begin another setting
         raise InvalidInputError(
             "a unit of systemd has no control characters", received=text, action="choose another path or value"
         )

@@ -1,1 +1,1 @@
-"""Keys, secrets, user ids of programs and their folders."""
+"""API keys, secrets, and the user ids and folders of programs."""

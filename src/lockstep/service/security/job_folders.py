@@ -1,8 +1,8 @@
-"""Local folders where jobs' programs run as users of their own: what is open to one while it runs, and to no other.
+"""Permissions of local folders if programs run with their own user ids: each job has access only to its own folders.
 
-A program's user owns the folders that its results belong into, and only while it runs: before and after, the folder on
-top is the service's, closed, whatever is below it. The service writes into none of them: what it follows there, links
-above all, would be the program's choice.
+A program's user owns the folders for the job's outputs while the program runs. Before and after, the service owns the
+top folder, which is closed, whatever is below it. The service never writes into these folders, because it could follow
+a link that the program made.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class JobFolders:
     """Opens and closes the folders of jobs.
 
     Args:
-        home: the service's home.
-        bucket: URL of the service's default bucket.
+        home: the home of the service.
+        bucket: the URL of the service's default bucket.
         pool: the user ids of programs.
     """
 
     def __init__(self, *, home: Home, bucket: str, pool: UserPool) -> None:
         self._home = home
-        self._bucket = Path(bucket).resolve() if bucket.startswith("/") else None  # one elsewhere keeps its own rules
+        self._bucket = Path(bucket).resolve() if bucket.startswith("/") else None  # others have own permissions
         self._pool = pool
 
     def prepare(self) -> None:
-        """Closes the home and the bucket to programs, but for the way to what is theirs; for the service's start."""
+        """Closes the home and the bucket to programs at startup, except for the paths to the programs' own folders."""
         home = self._home
         ways = (home.spool, home.bucket, home.cache)
         for folder in (home.path, *ways, home.cache / "environments"):
@@ -54,25 +54,25 @@ class JobFolders:
                     entry.chmod(stat.S_IMODE(entry.stat().st_mode) & CLOSED)
         if self._bucket is not None:
             self._bucket.mkdir(parents=True, exist_ok=True)
-            (self._bucket / _STAGED).mkdir(exist_ok=True)  # whoever stages code first may have another umask
+            (self._bucket / _STAGED).mkdir(exist_ok=True)  # the first client that stages code may have another umask
             _close(self._bucket / _STAGED)
             for job in self._bucket.glob(f"*/{JOBS}/*"):
-                if job.is_symlink() or not job.is_dir():  # what somebody put there is no job's folder
+                if job.is_symlink() or not job.is_dir():  # not the folder of a job
                     continue
                 self._make_way(job)
                 for folder in job.iterdir():
                     _close(folder)
 
     def check(self, url: str, *, what: str, project: str) -> None:
-        """Refuses a folder for results that a job's program could not write to, or that is not to be its own.
+        """Rejects a folder for outputs that a job's program could not write to, or must not own.
 
         Args:
-            url: the folder.
-            what: the field that names it.
-            project: the job's project.
+            url: the URL of the folder.
+            what: the field that specifies the folder, for error messages.
+            project: the project of the job.
 
         Raises:
-            InvalidInputError: it is such a folder.
+            InvalidInputError: If the folder is rejected.
         """
         if not url.startswith("/"):
             return
@@ -91,11 +91,11 @@ class JobFolders:
             )
 
     def open(self, job: JobRecord, *, user: int) -> None:
-        """Gives a job's folders to the user that its programs run as.
+        """Makes the user of a job's programs the owner of the job's folders.
 
         Args:
             job: the job.
-            user: the user's id; nothing else runs as this user.
+            user: the user id; nothing else runs as this user.
         """
         logs = Path(job.outputs["logs"])
         if self._bucket is not None and logs.is_relative_to(self._bucket):
@@ -110,14 +110,14 @@ class JobFolders:
             os.chown(top, user, user, follow_symlinks=False)
 
     def close(self, job: JobRecord) -> None:
-        """Takes a job's folders back, when none of its programs runs any more. Idempotent."""
+        """Makes the service the owner of a job's folders again, once its programs have ended. Idempotent."""
         for top in self._folders(job):
             with contextlib.suppress(FileNotFoundError):
                 os.chown(top, os.geteuid(), os.getegid(), follow_symlinks=False)
                 os.chmod(top, CLOSED)
 
     def _folders(self, job: JobRecord) -> Iterator[Path]:
-        """Yields the folders in the service's bucket that a job's results belong into."""
+        """Yields the folders in the service's bucket for a job's outputs."""
         if self._bucket is None:
             return
         named = _named(job.training_input)
@@ -127,7 +127,7 @@ class JobFolders:
                 yield Path(url).resolve()
 
     def _make_way(self, folder: Path) -> None:
-        """Lets others pass through the folders from the bucket to one in it, and see nothing there."""
+        """Creates a folder in the bucket. Others may pass through it and the folders above it, but not list them."""
         assert self._bucket is not None
         for part in (*reversed(folder.parents), folder):
             if part.is_relative_to(self._bucket):
@@ -135,7 +135,7 @@ class JobFolders:
                 part.chmod(SEARCHABLE)
 
     def _hand_over(self, top: Path, user: int) -> None:
-        """Gives what an earlier start of the job left to another user: what the pool's users own, and nothing else."""
+        """Changes the owner of files of an earlier attempt to the new user. Only files of the pool's users change."""
         for _, folders, files, at in os.fwalk(top):
             for name in (*folders, *files):
                 found = os.stat(name, dir_fd=at, follow_symlinks=False)
@@ -144,14 +144,14 @@ class JobFolders:
 
 
 def job_folders(settings: Settings) -> JobFolders | None:
-    """Returns the folders of a service's jobs; None where programs run as its own user."""
+    """Returns the `JobFolders` of a service; None if programs run as the service's own user."""
     if settings.users is None:
         return None
     return JobFolders(home=settings.home, bucket=settings.bucket, pool=settings.users)
 
 
 def _named(training_input: Mapping[str, object]) -> str | None:
-    """Returns the folder that a job itself names for its results."""
+    """Returns the folder that a job specifies for its outputs; None if it specifies none."""
     own = training_input.get("lockstep")
     named = training_input.get("jobDir") or (own.get("baseOutputDirectory") if isinstance(own, dict) else None)
     return str(named) if named else None

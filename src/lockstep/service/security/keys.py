@@ -1,4 +1,4 @@
-"""Keys: made from fresh randomness, and recognised when a request carries one."""
+"""Generates API keys, and authenticates requests by them."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from lockstep.service.store import KeyRecord, KeyStore
 LOGGER: Final = logging.getLogger(__name__)
 
 USE_INTERVAL_S: Final = 60.0
-"""How exactly it is recorded when a key was last used: not each request has to write."""
+"""The precision of a key's time of last use, so that not every request writes to the database."""
 
 _ID_BYTES: Final = 6
 _SECRET_BYTES: Final = 32
 _KEY: Final = re.compile(r"(lsk_[0-9a-f]{12})_[A-Za-z0-9_-]{43}")
-"""A key: its public name, which the database looks it up by, and 256 random bits."""
+"""The form of a key: its public name, by which it is found in the database, and 256 random bits."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class NewKey:
-    """A key that was just made.
+    """A new key.
 
     Attributes:
-        id: its public name.
-        secret: the whole key; nobody can find it out again.
+        id: the public name of the key.
+        secret: the whole key, which cannot be recovered later.
     """
 
     id: str
@@ -45,24 +45,24 @@ class NewKey:
 
 
 def make_key() -> NewKey:
-    """Makes a key, from the system's randomness: the one thing here that no test may choose."""
+    """Generates a key from the system's randomness, which tests cannot replace on purpose."""
     key_id = f"lsk_{secrets.token_hex(_ID_BYTES)}"
     return NewKey(id=key_id, secret=f"{key_id}_{secrets.token_urlsafe(_SECRET_BYTES)}")
 
 
 def digest(secret: str) -> str:
-    """Returns what is kept of a key: its SHA-256. Of 256 random bits nothing slower would give less away."""
+    """Returns the stored digest of a key: its SHA-256. For 256 random bits, a slower hash would add no protection."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 @final
 class Authenticator:
-    """Says who a request comes from. Thread-safe; each key is looked up, so that a revoked one is over at once.
+    """Authenticates requests. Thread-safe. Each request looks up its key, so revoking a key has immediate effect.
 
     Args:
-        home_token: the home's own token.
-        keys: the keys.
-        clock: seconds since 1970 UTC.
+        home_token: the home's token.
+        keys: the store of keys.
+        clock: the clock, in seconds since 1970 UTC.
     """
 
     def __init__(self, *, home_token: str, keys: KeyStore, clock: Callable[[], float] = time.time) -> None:
@@ -71,15 +71,15 @@ class Authenticator:
         self._clock = clock
 
     def authenticate(self, authorization: str, *, is_on_this_machine: bool) -> Principal:
-        """Returns who a request comes from.
+        """Returns the principal of a request.
 
         Args:
-            authorization: the header of this name; "" if there is none.
-            is_on_this_machine: whether the request does; the home's token is for this machine alone.
+            authorization: the value of the header ``Authorization``; "" if there is none.
+            is_on_this_machine: whether the request comes from this machine. The home's token is valid only then.
 
         Raises:
-            AuthenticationError: it carries no key, or one that is not valid.
-            UnavailableError: nobody can say, since the database cannot be read.
+            AuthenticationError: If the request has no key, or a key that is not valid.
+            UnavailableError: If the database cannot be read.
         """
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not token.isascii():
@@ -113,7 +113,7 @@ class Authenticator:
             return
         try:
             self._keys.note_use(record.id)
-        except SQLAlchemyError as error:  # a full disk, say: what was asked for may need no writing
+        except SQLAlchemyError as error:  # such as a full disk: the request may not need to write
             LOGGER.warning("the use of key %s could not be recorded: %s", record.id, type(error).__name__)
 
 
@@ -125,10 +125,10 @@ def _no_key() -> AuthenticationError:
 
 
 def _check_valid(record: KeyRecord, *, now_s: float) -> None:
-    """Tells whoever holds a key that it is over.
+    """Checks that a key is valid.
 
     Raises:
-        AuthenticationError: it is revoked, or expired.
+        AuthenticationError: If the key was revoked or has expired; the message says when.
     """
     what, time_s = "was revoked", record.revoke_time_s
     if time_s is None and record.expire_time_s is not None and record.expire_time_s <= now_s:

@@ -1,4 +1,4 @@
-"""Which URLs of the bucket a request may name: a key of one project names none of another's."""
+"""Checks the URLs in a request: a key of one project may not use locations of another project."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from lockstep.jobs.security.access import Principal
 from lockstep.storage import join_url
 
 STAGING_FOLDER: Final = "packages"
-"""The folder of the bucket for code, beside which each project has a folder of its own."""
+"""The folder of the bucket for staged code, beside the folders of the projects."""
 
 
 def check_location(
     url: str, *, what: str, principal: Principal, project: str, bucket: str, holds_code: bool = False
 ) -> None:
-    """Refuses a URL that is not for a key's project, before anything looks there.
+    """Rejects a URL that a key may not use for its project, before the URL is accessed.
 
-    Whoever has a key of all projects may name any URL. Others may name their project's folder of the service's
-    bucket, code that was staged, and buckets elsewhere, as far as the service's own credentials go; of the service's
-    machine they may name nothing else.
+    A key of all projects may use any URL. Other keys may use their project's folder in the service's bucket, staged
+    code, and other buckets, which are accessed with the service's credentials. They may use no other path on the
+    service's machine.
 
     Args:
         url: the URL.
-        what: the field that names it.
-        principal: who asks.
-        project: the project that the request is about.
-        bucket: URL of the service's default bucket.
-        holds_code: whether it is read as code, which may lie where code is staged.
+        what: the field that specifies the URL, for error messages.
+        principal: the sender of the request.
+        project: the project of the request.
+        bucket: the URL of the service's default bucket.
+        holds_code: whether the URL is for code, which may be in the staging folder.
 
     Raises:
-        InvalidInputError: the URL is not theirs.
+        InvalidInputError: If the key may not use the URL.
     """
     if principal.sees_all_projects:
         return
@@ -48,7 +48,7 @@ def check_location(
 
 
 def _parts(url: str) -> list[str]:
-    """Returns a URL's scheme and the names in it, the way to a file as it really is."""
+    """Returns the scheme of a URL and the parts of its path. In the path of a file, links are resolved."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme == "file":
         return ["file", *os.path.realpath(rest if separator else url).split("/")[1:]]

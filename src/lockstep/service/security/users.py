@@ -1,4 +1,4 @@
-"""User ids for jobs' programs: which there are, whether they can be used here, and which job has which."""
+"""User ids for jobs' programs: the pool, whether it can be used on this machine, and the choice of an id for a job."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ _MAX_ID: Final = 2**31 - 1
 @final
 @dataclass(frozen=True, kw_only=True)
 class UserPool:
-    """User ids that jobs' programs run as, each one job's at a time; the group ids of the same numbers are theirs too.
+    """A range of user ids that jobs' programs run as. An id belongs to one job at a time, with the equal group id.
 
-    The last tenth of them is kept for prediction servers that run a package's code, each one version's at a time.
+    The last tenth of the range is reserved for prediction servers that run code of packages. There, an id belongs to
+    one version at a time.
 
     Attributes:
         first: the first id.
-        last: the last one.
+        last: the last id, which is included.
     """
 
     first: int
@@ -41,10 +42,10 @@ class UserPool:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads ``FIRST-LAST``.
+        """Parses ``FIRST-LAST``.
 
         Raises:
-            InvalidInputError: it is not that, or has the id of an account.
+            InvalidInputError: If the text has another form, or if the range includes the id of an account.
         """
         found = _POOL.fullmatch(text)
         pool = None if found is None else cls(first=int(found[1]), last=int(found[2]))
@@ -61,12 +62,12 @@ class UserPool:
 
     @property
     def of_jobs(self) -> UserPool:
-        """Those of jobs: nine tenths, all of a pool of fewer than ten."""
+        """The ids for jobs: nine tenths of the pool, or the whole pool if it has fewer than ten ids."""
         return UserPool(first=self.first, last=self.last - self._num_of_servers)
 
     @property
     def of_servers(self) -> UserPool | None:
-        """Those of prediction servers that run a package's code; None where there is none."""
+        """The ids for prediction servers that run code of packages; None if the pool has fewer than ten ids."""
         num = self._num_of_servers
         return UserPool(first=self.last - num + 1, last=self.last) if num else None
 
@@ -75,14 +76,14 @@ class UserPool:
         return (self.last - self.first + 1) // 10
 
     def choose(self, job_uid: str, *, taken: Collection[int]) -> int | None:
-        """Returns an id for a job, or a version; None where all are taken.
+        """Returns an id for a job or a version; None if all ids are taken.
 
-        A job gets the same one each time, unless another has it, and jobs are spread over the ids, so that one is not
-        soon another's.
+        A job gets the same id each time, unless another job has it. Jobs are spread over the ids by a hash, so an id is
+        rarely reused soon.
 
         Args:
-            job_uid: the job, or the version.
-            taken: ids of other ones.
+            job_uid: the uid of the job, or the name of the version.
+            taken: the ids of other jobs or versions.
         """
         size = self.last - self.first + 1
         start = zlib.crc32(job_uid.encode()) % size
@@ -94,16 +95,18 @@ DEFAULT_POOL: Final = UserPool(first=59000, last=59999)
 
 
 def decide_users(asked: str, *, home: Home, bucket: str, nodes_are_here: bool) -> tuple[UserPool | None, str]:
-    """Returns the user ids for jobs' programs, None where they run as the service's own; and why, in words.
+    """Returns the pool of user ids for jobs' programs, and a description of the choice.
+
+    The pool is None if programs run as the service's own user.
 
     Args:
         asked: ``auto``, ``none``, or a pool.
-        home: the service's home.
-        bucket: URL of its default bucket.
+        home: the home of the service.
+        bucket: the URL of its default bucket.
         nodes_are_here: whether the engine's nodes are this machine.
 
     Raises:
-        InvalidInputError: a pool was asked for that cannot be used.
+        InvalidInputError: If `asked` is a pool that cannot be used.
     """
     own = f"as the service's own user, {os.geteuid()}"
     if asked == NOBODY_ELSE:
@@ -120,12 +123,12 @@ def decide_users(asked: str, *, home: Home, bucket: str, nodes_are_here: bool) -
 
 
 def users_warning(asked: str, *, pool: UserPool | None, note: str, nodes_are_here: bool) -> str:
-    """Returns what an operator is warned of: programs run as root, and nobody asked for that. Empty where they do not.
+    """Returns a warning to the operator if programs run as root by default and not by request, else "".
 
     Args:
         asked: ``auto``, ``none``, or a pool.
-        pool: what was decided.
-        note: why, in words.
+        pool: the pool that `decide_users` returned.
+        note: the description that `decide_users` returned.
         nodes_are_here: whether the engine's nodes are this machine.
     """
     if asked != AUTOMATIC or pool is not None or not nodes_are_here or sys.platform != "linux" or os.geteuid() != 0:
@@ -137,7 +140,7 @@ def users_warning(asked: str, *, pool: UserPool | None, note: str, nodes_are_her
 
 
 def _obstacle(*, home: Home, bucket: str, nodes_are_here: bool) -> str | None:
-    """Says why programs cannot run as other users here; None where they can."""
+    """Returns why programs cannot run as other users on this machine; None if they can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "only root on Linux may start programs as other users"
     if not nodes_are_here:
@@ -156,11 +159,11 @@ def _obstacle(*, home: Home, bucket: str, nodes_are_here: bool) -> str | None:
 
 
 def closed_folder(folder: Path, *, but: Path | None = None) -> Path | None:
-    """Returns the first folder on the way that others may not enter, None where there is none.
+    """Returns the first folder on a path that other users may not enter; None if there is none.
 
     Args:
-        folder: where the way leads; what is not there yet bars nobody.
-        but: a folder that will be opened.
+        folder: the end of the path. Folders that do not exist yet are ignored.
+        but: a folder on the path to ignore, because it will be opened.
     """
     for part in _way(folder):
         if part != but and part.is_dir() and not part.stat().st_mode & 0o001:

@@ -1,7 +1,7 @@
-"""Secrets of jobs: encrypted where they are kept, readable by the programs that are given them, shown to nobody.
+"""The vault: stores projects' secrets encrypted, and decrypts them only for the programs that receive them.
 
-A value is encrypted with AES-256-GCM under the key of the home's file, bound to its project and name, so that a copy of
-the database tells nothing, and no value can be put under another name.
+A value is encrypted with AES-256-GCM with the key in a file of the home. Project and name are authenticated with it. So
+a copy of the database reveals no value, and a value cannot be moved to another name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.service.store import SecretRecord, SecretStore
 
 MIN_BYTES: Final = 8
-"""A shorter value could not be told from other text in a log, where it has to be taken out."""
+"""The minimum length of a value: shorter ones could not be redacted from a log without other text."""
 MAX_BYTES: Final = 64 * 1024
 _KEY_BYTES: Final = 32
 _NONCE_BYTES: Final = 12
@@ -27,11 +27,11 @@ _NONCE_BYTES: Final = 12
 
 @final
 class Vault:
-    """Sets secrets, and opens them for jobs. Thread-safe.
+    """Sets secrets, and decrypts them for jobs. Thread-safe.
 
     Args:
-        store: where they are kept.
-        key_path: file of the key, made with the first secret, for its owner alone.
+        store: the store of encrypted secrets.
+        key_path: the file of the key, which is created with the first secret and only its owner can read.
     """
 
     def __init__(self, *, store: SecretStore, key_path: Path) -> None:
@@ -40,10 +40,10 @@ class Vault:
         self._lock = threading.Lock()
 
     def put(self, *, project: str, name: str, value: str, by: str) -> None:
-        """Sets a secret, new or not; jobs that start from now on get the new value.
+        """Creates or replaces a secret. Jobs that start from now on receive the new value.
 
         Raises:
-            InvalidInputError: the value is too short or too long, or holds a NUL, which no variable can.
+            InvalidInputError: If the value is too short or too long, or contains NUL, which no variable can.
         """
         data = value.encode()
         if not MIN_BYTES <= len(data) <= MAX_BYTES or b"\0" in data:
@@ -58,22 +58,22 @@ class Vault:
         return self._store.list(project=project)
 
     def remove(self, *, project: str, name: str) -> None:
-        """Removes a secret; jobs that have it keep it until they end.
+        """Removes a secret. Jobs that have received it keep it until they end.
 
         Raises:
-            NotFoundError: there is none of this name.
+            NotFoundError: If the project has no secret of this name.
         """
         self._store.remove(project=project, name=name)
 
     def check(self, *, project: str, names: Mapping[str, str]) -> None:
-        """Refuses secrets that are not there.
+        """Checks that secrets exist.
 
         Args:
             project: the project.
-            names: of secrets, by the fields that ask for them.
+            names: the names of the secrets, by the fields that refer to them.
 
         Raises:
-            InvalidInputError: the first that is not.
+            InvalidInputError: If a secret does not exist; the message names the first one.
         """
         known = {record.name for record in self.list(project=project)}
         for field, name in names.items():
@@ -84,34 +84,34 @@ class Vault:
                 )
 
     def values(self, *, project: str, names: Mapping[str, str]) -> dict[str, str]:
-        """Returns values by variable, for the program that is given them, and for nothing else.
+        """Returns the values of secrets by variable. They are only for the program that receives them.
 
         Args:
             project: the project.
-            names: of secrets, by variable.
+            names: the names of the secrets, by variable.
 
         Raises:
-            NotFoundError: one is not there any more.
-            CorruptDataError: one was encrypted with another key, or is damaged.
+            NotFoundError: If a secret does not exist any more.
+            CorruptDataError: If a secret was encrypted with another key, or is damaged.
         """
         return {variable: self._open(project, name) for variable, name in names.items()}
 
     def seal(self, text: str, *, project: str, purpose: str) -> bytes:
-        """Encrypts something of a project's that is no secret of it and yet nobody's business.
+        """Encrypts a text of a project that is private but not one of the project's secrets, such as a webhook's URL.
 
         Args:
-            text: what.
+            text: the text.
             project: the project.
-            purpose: what it is there for; it can be opened for nothing else.
+            purpose: the purpose, without which the text cannot be decrypted.
         """
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + self._cipher().encrypt(nonce, text.encode(), _bound_to_purpose(project, purpose))
 
     def unseal(self, sealed: bytes, *, project: str, purpose: str) -> str:
-        """Returns what was sealed.
+        """Decrypts a text that `seal` has encrypted.
 
         Raises:
-            CorruptDataError: it was encrypted with another key, or for something else, or is damaged.
+            CorruptDataError: If the text was encrypted with another key or for another purpose, or is damaged.
         """
         nonce, data = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
         try:
@@ -134,7 +134,7 @@ class Vault:
             ) from None
 
     def _cipher(self) -> AESGCM:
-        with self._lock:  # two first secrets at once have one key
+        with self._lock:  # concurrent first secrets must use one key
             if not self._key_path.exists():
                 self._make_key()
         key = self._key_path.read_bytes()
@@ -149,7 +149,7 @@ class Vault:
         with os.fdopen(descriptor, "wb") as file:
             file.write(os.urandom(_KEY_BYTES))
             file.flush()
-            os.fsync(file.fileno())  # a power cut must not leave what is sealed without its key
+            os.fsync(file.fileno())  # a power failure must not lose the key of encrypted values
         partial.replace(self._key_path)
 
 
@@ -158,4 +158,4 @@ def _bound(project: str, name: str) -> bytes:
 
 
 def _bound_to_purpose(project: str, purpose: str) -> bytes:
-    return f"{project}/ {purpose}".encode()  # no secret's name begins with a blank
+    return f"{project}/ {purpose}".encode()  # a secret's name never begins with a space

@@ -1,4 +1,4 @@
-"""The service's database: the truth about jobs, models and what happened to them."""
+"""The service's database: jobs, their events, nodes, keys, secrets, webhooks, models and versions."""
 
 from lockstep.service.store.billing.spending import (
     EndedAttempt,

@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL that does not wait for ever."""
+"""A connection to PostgreSQL with a timeout for each response."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from psycopg.pq import TransactionStatus
 from typing_extensions import override
 
 ANSWER_TIMEOUT_S: Final = 10.0
-"""How long a server may be silent: one behind a network that swallows everything says nothing for ever."""
+"""How long a server may be silent. If the network drops all packets, it would be silent forever."""
 
 
 @final
 class BoundedConnection(psycopg.Connection[Any]):
-    """psycopg's connection, with a bound for each answer; one that is exceeded ends the connection.
+    """A psycopg connection with a timeout for each response. A timeout closes the connection.
 
     Attributes:
-        answer_timeout_s: the bound.
+        answer_timeout_s: the timeout, in seconds.
     """
 
     answer_timeout_s: float = ANSWER_TIMEOUT_S
@@ -30,5 +30,5 @@ class BoundedConnection(psycopg.Connection[Any]):
         except psycopg.OperationalError as error:
             if timeout is not None or self.pgconn.transaction_status != TransactionStatus.ACTIVE:
                 raise
-            self.close()  # an answer that came late would be taken for that of another statement
+            self.close()  # a late response would be mistaken for that of another statement
             raise psycopg.OperationalError(f"no answer within {bound_s:.0f} s") from error

@@ -1,4 +1,4 @@
-"""Opening the database: its engine, its settings, its migrations, its transactions."""
+"""Opens the database: its engine, settings, migrations and transactions."""
 
 from __future__ import annotations
 
@@ -24,33 +24,34 @@ BUSY_PAUSE_S: Final = 0.01
 
 MIGRATION_TIMEOUT_S: Final = 600.0
 MIGRATION_LOCK: Final = 0x6C6F636B
-"""A number that PostgreSQL's migrations take turns by: any that no other program on the database uses."""
+"""The key of the advisory lock for migrations on PostgreSQL. No other program may use the same key in the database."""
 
 POSTGRESQL: Final = "postgresql"
 Guard = Callable[[Connection], None]
-"""Called in a transaction that is about to write; raises where it must not."""
+"""A function that is called in a transaction before it writes. It raises an exception to forbid the transaction."""
 
 _READING: Final = "lockstep_reading"
 
 
 def unguarded(_connection: Connection) -> None:
-    """Lets everybody write."""
+    """A guard that allows every transaction."""
 
 
 def connect_database(url: str, *, password: str | None = None) -> Engine:
-    """Returns the engine of a database whose tables have this version's form; connects when it is first used.
+    """Returns the engine of a database whose tables have this version's form. It connects when it is first used.
 
-    A transaction of the engine writes. On SQLite writers come one after the other: it takes its turn when it begins, so
-    that what it reads stays true until it ends. On PostgreSQL, at READ COMMITTED, what it reads may change before it
-    writes: whoever writes by what was read says so in the statement, or locks the row. `reading` is for transactions
-    that only read.
+    Transactions of the engine are for writing; `reading` is for transactions that only read. On SQLite, writers are
+    serialized: a transaction acquires the write lock when it begins, so what it reads stays true until it ends. On
+    PostgreSQL, at READ COMMITTED, what it reads may change before it writes. A write that depends on a read must
+    therefore repeat the condition in its statement, or lock the row.
 
     Args:
-        url: SQLAlchemy's URL, such as ``sqlite:////home/me/lockstep.db``, or what `parse_database_url` returned.
-        password: PostgreSQL's, if libpq is not to look for one itself.
+        url: the URL for SQLAlchemy, such as ``sqlite:////home/me/lockstep.db``, or a URL that `parse_database_url`
+            returned.
+        password: the password for PostgreSQL; None to let libpq find one.
 
     Raises:
-        UnavailableError: PostgreSQL's driver is not installed.
+        UnavailableError: If PostgreSQL's driver is not installed.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == POSTGRESQL:
@@ -62,10 +63,10 @@ def connect_database(url: str, *, password: str | None = None) -> Engine:
 
 
 def open_database(url: str, *, password: str | None = None) -> Engine:
-    """Opens a database and brings its tables to this version's form; see `connect_database`.
+    """Opens a database and migrates its tables to this version's form; see `connect_database`.
 
     Raises:
-        UnavailableError: it cannot be opened or migrated.
+        UnavailableError: If the database cannot be opened or migrated.
     """
     engine = connect_database(url, password=password)
     try:
@@ -79,16 +80,16 @@ def open_database(url: str, *, password: str | None = None) -> Engine:
             f"the database {engine.url.render_as_string()} cannot be opened: {error}", action=action
         ) from error
     if engine.dialect.name == POSTGRESQL:
-        engine.dispose()  # the migrations' connection allows for longer than others may take
+        engine.dispose()  # the connection of the migrations has a longer timeout
     return engine
 
 
 def migrate(engine: Engine) -> None:
-    """Runs the migrations that the database has not seen, in one transaction: all of them or none."""
+    """Runs the missing migrations in one transaction: all of them or none."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     with engine.begin() as connection:
-        if engine.dialect.name == POSTGRESQL:  # two first openers would make the same tables
+        if engine.dialect.name == POSTGRESQL:  # two services might migrate at once
             allow_long(connection, seconds=MIGRATION_TIMEOUT_S)
             connection.execute(text(f"SELECT pg_advisory_xact_lock({MIGRATION_LOCK})"))
         config.attributes["connection"] = connection
@@ -96,7 +97,7 @@ def migrate(engine: Engine) -> None:
 
 
 def reading(engine: Engine) -> Connection:
-    """Returns a connection for queries alone: it sees one moment of the database, and waits for no writer.
+    """Returns a connection for queries only. It reads a snapshot of the database, and does not wait for writers.
 
     Args:
         engine: the opened database.
@@ -108,11 +109,11 @@ def reading(engine: Engine) -> Connection:
 
 @contextmanager
 def writing(engine: Engine, *, guard: Guard) -> Iterator[Connection]:
-    """Yields a connection within a transaction that writes, and that is committed at the end.
+    """Yields a connection within a transaction for writing, which is committed at the end.
 
     Args:
         engine: the opened database.
-        guard: called first.
+        guard: called at the beginning of the transaction; it may raise an exception to forbid it.
     """
     with engine.begin() as connection:
         guard(connection)
@@ -121,7 +122,7 @@ def writing(engine: Engine, *, guard: Guard) -> Iterator[Connection]:
 
 @contextmanager
 def excluding(engine: Engine) -> Iterator[None]:
-    """Keeps everybody else from creating or changing jobs for as long as it lasts.
+    """Prevents other transactions from creating or changing jobs while the context is active.
 
     Args:
         engine: the opened database.
@@ -133,19 +134,23 @@ def excluding(engine: Engine) -> Iterator[None]:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    # By default Python's driver opens no transaction before CREATE TABLE, and a process that dies in a migration would
-    # leave half of it. With None it opens none at all, and `_begin_sqlite` does.
+    # By default, Python's driver begins no transaction before CREATE TABLE, so a process that dies in a migration would
+    # leave half of it. With None, the driver begins no transactions at all, and `_begin_sqlite` does.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_S * 1000:.0f}")
     _use_write_ahead_log(cursor)
-    cursor.execute("PRAGMA synchronous=FULL")  # what was answered survives a power cut
+    cursor.execute("PRAGMA synchronous=FULL")  # committed changes survive a power failure
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
 
 
 def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
-    """Lets readers not wait for the writer. SQLite's busy timeout does not hold here: two first openers may collide."""
+    """Enables WAL mode, so readers do not wait for the writer.
+
+    Retries if the database is busy, because SQLite's busy timeout does not apply here: two processes that open a new
+    database at once may collide.
+    """
     deadline_s = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
@@ -158,6 +163,6 @@ def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that reads first and takes the lock when it writes would fail if another had written in between.
+    # A transaction that reads first and acquires the lock when it writes would fail if another one wrote in between.
     is_reading = connection.get_execution_options().get(_READING, False)
     connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")

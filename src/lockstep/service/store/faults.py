@@ -1,4 +1,4 @@
-"""What it means that the database raised: it cannot be used now, though nothing is wrong with what was asked of it."""
+"""The exceptions which mean that the database cannot be used now, although the request was correct."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 DATABASE_FAULTS: Final = (OperationalError, InterfaceError, InternalError, PoolTimeoutError)
-"""The server is gone, silent or read-only; a lock is held for too long; the disk is full; no connection is free."""
+"""Raised if the server is gone, silent or read-only, a lock is held for too long, the disk is full, or no connection is
+free."""
 
 
 def describe_fault(error: Exception) -> str:
-    """Returns what a fault says, in one line, without the statement and its values.
+    """Returns the message of a fault, in one line, without the statement and its values.
 
     Args:
         error: one of `DATABASE_FAULTS`.

@@ -1,4 +1,4 @@
-"""Columns whose values are kept as JSON and read as what they are."""
+"""A column type that stores values of a Python type as JSON."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing_extensions import override
 
 @final
 class JsonOf(TypeDecorator[Any]):
-    """JSON of one type of value.
+    """The type of a JSON column whose values have one Python type.
 
     Args:
-        adapter: reads and writes the values.
+        adapter: parses and serializes the values.
     """
 
     impl = JSON

@@ -1,7 +1,7 @@
-"""PostgreSQL as the database: how it is named and reached, and for how long an answer is waited for.
+"""PostgreSQL as the database: its URL, its connections, and their timeouts.
 
-A password stands in no URL, so that it stands in no argument, log or error: libpq takes it from ``PGPASSWORD``, a
-password file (``~/.pgpass``) or a service file (``postgresql:///?service=NAME``).
+A URL must not contain a password, so that no argument, log or error contains it. libpq reads the password from
+``PGPASSWORD``, a password file (``~/.pgpass``) or a service file (``postgresql:///?service=NAME``).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ PASSWORD_VARIABLE: Final = "PGPASSWORD"  # noqa: S105  # the variable's name
 CONNECT_TIMEOUT_S: Final = 5.0
 STATEMENT_TIMEOUT_S: Final = 8.0
 IDLE_IN_TRANSACTION_S: Final = 4.0
-"""How long a client may pause within a transaction: one that was suspended there must not hold its locks for ever."""
+"""How long a client may pause within a transaction, so that a suspended client does not hold its locks forever."""
 POOL_SIZE: Final = 10
 MAX_OVERFLOW: Final = 40
-"""As many connections as the REST interface has threads, and some for the loops."""
+"""The pool has as many connections as the REST interface has threads, and some for the loops."""
 POOL_TIMEOUT_S: Final = 5.0
 
 
 def parse_database_url(given: str, *, what: str) -> str:
-    """Returns the URL of a PostgreSQL database as `connect_postgres` takes it.
+    """Checks the URL of a PostgreSQL database, and returns it in the form for `connect_postgres`.
 
     Args:
-        given: what somebody gave.
-        what: what to call it in errors.
+        given: the URL.
+        what: the name of the setting, for error messages.
 
     Raises:
-        InvalidInputError: it is no such URL, or has a password in it.
+        InvalidInputError: If `given` is not such a URL, or contains a password.
     """
     try:
         url = make_url(given)
@@ -54,23 +54,26 @@ def parse_database_url(given: str, *, what: str) -> str:
 
 
 def take_password(environment: MutableMapping[str, str]) -> str | None:
-    """Returns the password that the environment holds, and removes it there: no process started later has it.
+    """Removes the password from the environment and returns it, so that no process that is started later inherits it.
 
     Args:
-        environment: this process's.
+        environment: the environment of this process.
+
+    Returns:
+        The password; None if the environment has none.
     """
     return environment.pop(PASSWORD_VARIABLE, None)
 
 
 def connect_postgres(url: URL, *, password: str | None) -> Engine:
-    """Returns an engine whose every wait is bounded.
+    """Returns an engine with a timeout for every wait.
 
     Args:
-        url: the database's, without a password.
-        password: the password, if libpq is not to look for one itself.
+        url: the URL of the database, without a password.
+        password: the password; None to let libpq find one.
 
     Raises:
-        UnavailableError: the driver is not installed.
+        UnavailableError: If the driver is not installed.
     """
     try:
         from lockstep.service.store.bounded_connection import BoundedConnection  # of an optional extra
@@ -111,7 +114,12 @@ def _session() -> str:
 
 
 def allow_long(connection: Connection, *, seconds: float) -> None:
-    """Lets the statements of a transaction take longer; its connection is not to be used for others after it."""
+    """Sets a longer timeout for the statements of a transaction. Do not use its connection for other transactions.
+
+    Args:
+        connection: a connection within the transaction.
+        seconds: the timeout of a statement.
+    """
     driver: Any = connection.connection.driver_connection
     driver.answer_timeout_s = seconds
     connection.execute(text(f"SET LOCAL statement_timeout = {seconds * 1000:.0f}"))

@@ -1,1 +1,1 @@
-"""Jobs' logs and metrics, read from the bucket."""
+"""Reads logs and metrics of jobs from the bucket."""

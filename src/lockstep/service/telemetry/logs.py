@@ -1,4 +1,4 @@
-"""Reading jobs' logs from the bucket, by a cursor that makes every entry come exactly once."""
+"""Reads jobs' logs from the bucket, with a cursor by which a reader receives each entry exactly once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from lockstep.service.telemetry.segments import SegmentCache
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 
 LOST_AFTER_S: Final = 20.0
-"""How long after a job's end entries may still arrive in the bucket before they are reported as missing."""
+"""How long after a job's end entries may still arrive in the bucket. Then they are reported as missing."""
 
 SCAN_ENTRIES: Final = 20_000
-"""How many entries one page looks at, at the most."""
+"""The maximum number of entries that are read for one page."""
 
 SCAN_S: Final = 0.5
-"""For how long one page looks."""
+"""The maximum time for reading one page."""
 
 _POSITION_LIMIT: Final = 2**53
 
@@ -35,15 +35,15 @@ _POSITION_LIMIT: Final = 2**53
 @final
 @dataclass(frozen=True, kw_only=True)
 class LogPage:
-    """Some entries of a job's log.
+    """A page of a job's log.
 
     Attributes:
-        entries: attempt by attempt, each in the order of its entries' times.
-        cursor: what to ask for the entries after these.
-        more: whether the page ended at a bound, not where the log does for now. A page that a filter left empty may
-            have more behind it.
-        complete: whether the job is over and these were the last.
-        num_missing: entries that their replicas wrote and that never reached the bucket; known when complete.
+        entries: the entries, attempt by attempt, and by time within an attempt.
+        cursor: the cursor for the entries after these.
+        more: whether the page ended at a limit, not at the current end of the log. An empty page may have more after
+            it if a filter is used.
+        complete: whether the job is over and these were its last entries.
+        num_missing: the number of entries that replicas wrote but that never reached the bucket; known if `complete`.
     """
 
     entries: tuple[LogEntry, ...]
@@ -56,11 +56,11 @@ class LogPage:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """How far a reader is in one replica's log.
+    """A reader's position in one replica's log.
 
     Attributes:
-        segment_seq: the number that the segment read last starts with.
-        offset_bytes: how much of that segment is read.
+        segment_seq: the number of the first entry of the segment that was read last.
+        offset_bytes: the number of bytes of that segment that have been read.
         next_seq: the number of the next entry.
     """
 
@@ -69,7 +69,7 @@ class Position:
     next_seq: int = 0
 
     def next_segment(self) -> Position:
-        """Returns the beginning of the segment that the next entry starts, if it is not in this one."""
+        """Returns the beginning of the next segment, if the next entry is not in this segment."""
         return Position(segment_seq=self.next_seq, next_seq=self.next_seq)
 
 
@@ -77,19 +77,19 @@ _Read = tuple[LogEntry, Position]
 """An entry, and the position after it."""
 
 _Positions = dict[int, dict[str, Position]]
-"""By attempts and replicas; what is not there is at the beginning."""
+"""Positions by attempt and replica name. A missing position is the beginning."""
 
 
 @final
 class Cursor:
-    """How far a reader is: its position in the log of each replica.
+    """A reader's positions in the logs of all replicas.
 
-    Attempts are read one after another. Of those that are over only the last one is looked at again: its lines may come
-    late where a bucket refused.
+    Attempts are read one after another. Of the earlier attempts, only the previous one is read again, because its
+    entries may arrive late if the bucket was failing.
 
     Args:
-        positions: by attempts and the replicas' names; one that is not named is at the beginning.
-        attempt: the last attempt of which something was read.
+        positions: the positions by attempt and replica name. A missing position is the beginning.
+        attempt: the last attempt that something was read of.
     """
 
     def __init__(self, positions: Mapping[int, Mapping[str, Position]], *, attempt: int = 0) -> None:
@@ -98,10 +98,10 @@ class Cursor:
 
     @classmethod
     def decode(cls, text: str) -> Cursor:
-        """Reads a cursor that `encode` wrote; an empty text is the beginning.
+        """Parses a cursor that `encode` wrote. An empty text is the beginning.
 
         Raises:
-            InvalidInputError: it is not a cursor.
+            InvalidInputError: If the text is not a cursor.
         """
         if not text:
             return cls({})
@@ -117,7 +117,7 @@ class Cursor:
             raise InvalidInputError("cursor is not one that this service gave", received=text) from None
 
     def encode(self) -> str:
-        """Returns the cursor as text that fits a URL."""
+        """Returns the cursor as text that is safe in a URL."""
         earlier, latest = (
             {
                 name: [position.segment_seq, position.offset_bytes, position.next_seq]
@@ -151,21 +151,22 @@ def read_log(
 ) -> LogPage:
     """Returns the entries after a cursor.
 
-    A page looks at `SCAN_ENTRIES` entries at the most, and for `SCAN_S` seconds (at least at one entry), so that a
-    filter which holds for nothing does not keep the service.
+    At most `SCAN_ENTRIES` entries are read for a page, for at most `SCAN_S` seconds (but at least one entry), so a
+    filter that matches nothing does not block the service.
 
     Args:
         job: the job.
-        cursor: how far the reader is.
-        size: how many entries at the most.
-        now_s: seconds since 1970 UTC.
+        cursor: the reader's cursor.
+        size: the maximum number of entries.
+        now_s: the current time, in seconds since 1970 UTC.
         holds: the filter.
-        segments: reads the log's segments; one for all readers reads them once for those that come together.
-        clock: seconds, growing.
+        segments: the cache through which segments are read. If all readers share it, concurrent readers of a segment
+            cause one read.
+        clock: a monotonic clock, in seconds.
 
     Raises:
-        StorageError: the bucket cannot be read.
-        CorruptDataError: what is there is no log, or the cursor does not fit it.
+        StorageError: If the bucket cannot be read.
+        CorruptDataError: If the objects are not a log, or the cursor does not fit them.
     """
     order = order_of(job)
     if order is None:
@@ -201,7 +202,7 @@ def read_log(
 
 
 def _end(job: JobRecord, positions: Mapping[str, Position], *, now_s: float) -> tuple[bool, int]:
-    """Says whether nothing more is to come for a reader who has read all that is there, and how much is missing."""
+    """Returns whether a reader at these positions has read the whole log, and how many entries are missing."""
     ends = {replica.status.name: replica.status.end for replica in job.replicas}
     expected = {name: None if end is None else end.num_log_entries for name, end in ends.items()}
     num_missing = sum(
@@ -225,13 +226,14 @@ def _entries(
 def _replica(
     job: JobRecord, replica: str, attempt: int, *, position: Position, segments: SegmentCache
 ) -> Iterator[_Read]:
-    """Yields a replica's entries from a position on, as far as they are there without a gap.
+    """Yields a replica's entries from a position on, up to the first segment that is missing.
 
-    The numbers have no gaps, so the next segment's name is known, and nothing has to be listed.
+    Entry numbers have no gaps, so the name of the next segment is known, and no listing is needed.
     """
     bucket = open_bucket(log_url(job, replica=replica, attempt=attempt), policy=QUICK_POLICY)
     read = _Segments(job=job, replica=replica, attempt=attempt, bucket=bucket, cache=segments)
-    if position.offset_bytes:  # a segment whose writer was in doubt is written again, with more entries at its end
+    # The segment may have grown: a writer that is unsure whether a write succeeded writes it again, with more entries.
+    if position.offset_bytes:
         position = (yield from read.one(position)).next_segment()
     while (after := (yield from read.one(position))) != position:
         position = after.next_segment()
@@ -249,11 +251,11 @@ class _Segments:
     cache: SegmentCache
 
     def one(self, position: Position) -> Generator[_Read, None, Position]:
-        """Yields the entries of one segment that stand after a position; returns the position after them."""
+        """Yields the entries of one segment after a position; returns the position after them."""
         key = segment_key(position.segment_seq)
         try:
             data = self.cache.read(self.bucket, key, position.offset_bytes)
-        except MissingInputError:  # it is not there yet
+        except MissingInputError:  # it is not written yet
             return position
         for line in data.splitlines(keepends=True):
             stored = decode_entry(line)

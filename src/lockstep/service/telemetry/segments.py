@@ -1,4 +1,4 @@
-"""Segments of logs, read once for all who follow a job: a bucket may be far away, and answer late."""
+"""A cache of log segments, so that many readers of a job's log read a slow bucket only once."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from lockstep.errors import LockstepError, MissingInputError
 from lockstep.storage import AbstractBucket
 
 MAX_BYTES: Final = 32 * 1024 * 1024
-"""How much is kept in all."""
+"""The default size of a cache."""
 
 OVERHEAD_BYTES: Final = 500
-"""What is kept of a segment beside its content, about."""
+"""The approximate memory of a cached segment beyond its content."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """What a bucket said of a segment.
+    """The result of reading a segment.
 
     Attributes:
-        data: its content, as far as it is known; None where it is not there.
-        error: why it could not be said whether there is more.
-        fresh_until_s: until when nobody asks again, by the cache's clock.
+        data: the known content of the segment; None if the segment is missing.
+        error: the error of the last read; None if it succeeded.
+        fresh_until_s: the time, by the cache's clock, until which the bucket is not read again.
     """
 
     data: bytes | None = None
@@ -39,21 +39,21 @@ class _Answer:
         return OVERHEAD_BYTES + len(self.data or b"")
 
     def goes_beyond(self, num_bytes: int) -> bool:
-        """Whether more of it is known than so many bytes."""
+        """Whether more than this number of bytes is known."""
         return self.data is not None and len(self.data) > num_bytes
 
 
 @final
 class SegmentCache:
-    """Reads segments, each by one thread at a time, for whoever wants it then. Thread-safe.
+    """Reads and caches segments. One thread at a time reads a segment; the others wait for its result. Thread-safe.
 
-    What was read of a segment stays true: it is only ever written again with more at its end. Whether there is more,
-    or a segment at all, is asked again once the last answer is as old as the bucket took to give it. So one that
-    answers at once is asked each time, and one that is slow not by each of many readers.
+    Cached content stays valid, because a segment is only ever written again with more at its end. The bucket is asked
+    again for more, or for a missing segment, once the last result is as old as the time that its read took. So a fast
+    bucket is read each time, and a slow one is not read by each of many readers.
 
     Args:
-        max_bytes: how much to keep; what was not read for the longest time goes first.
-        clock: seconds, growing.
+        max_bytes: the size of the cache. The least recently used segments are evicted first.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, *, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
@@ -66,20 +66,20 @@ class SegmentCache:
 
     @property
     def num_bytes(self) -> int:
-        """How much is kept now."""
+        """The number of bytes that are cached now."""
         return self._num_bytes
 
     def read(self, bucket: AbstractBucket, key: str, start_byte: int) -> bytes:
-        """Returns what a segment holds from a byte on.
+        """Returns the content of a segment from a byte on.
 
         Args:
-            bucket: where it is.
-            key: the segment.
-            start_byte: how much of it is known to the caller.
+            bucket: the bucket of the segment.
+            key: the key of the segment.
+            start_byte: the number of bytes that the caller knows already.
 
         Raises:
-            MissingInputError: it is not there.
-            StorageError: it could not be read.
+            MissingInputError: If the segment does not exist.
+            StorageError: If the segment cannot be read.
         """
         url = bucket.url_of(key)
         with self._changed:
@@ -95,7 +95,7 @@ class SegmentCache:
         if answer is None:
             answer = self._ask(bucket, key, known=known)
         if answer.error is not None and not answer.goes_beyond(start_byte):
-            raise answer.error.with_traceback(None)  # of which other threads' parts grew
+            raise answer.error.with_traceback(None)  # the shared error would collect the frames of all threads
         if answer.data is None:
             raise MissingInputError(f"there is no object {url}")
         return answer.data[start_byte:]

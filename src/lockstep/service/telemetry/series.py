@@ -1,4 +1,4 @@
-"""Reading jobs' metrics from the bucket: as series of bounded length, a bounded page at a time."""
+"""Reads jobs' metrics from the bucket, as series of bounded length in pages of bounded size."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 MAX_REPLICAS: Final = 20
 MAX_SEGMENTS: Final = 400
 MAX_PAGE_POINTS: Final = 50_000
-"""A page ends with the replica by which one of these is reached."""
+"""A page ends with the replica that reaches `MAX_SEGMENTS` or `MAX_PAGE_POINTS`, or after `MAX_REPLICAS` replicas."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class SeriesQuery:
-    """What somebody wants to know.
+    """A query of a job's series.
 
     Attributes:
-        names: metrics; all where it is empty.
-        replica: one replica's; all where it is None.
-        attempt: of one start of the gang; the latest where it is None.
-        since_s: from this time on, seconds since 1970 UTC; where it is None, from when the page's replicas began.
-        until_s: up to this time; up to now where it is None.
-        max_points: points of one series, at the most.
+        names: the names of the metrics; all metrics if empty.
+        replica: the name of the replica; all replicas if None.
+        attempt: the number of the attempt; the latest if None.
+        since_s: the start, in seconds since 1970 UTC; the first segment of the page's replicas if None.
+        until_s: the end, in seconds since 1970 UTC; now if None.
+        max_points: the maximum number of points of a series.
     """
 
     names: tuple[str, ...] = ()
@@ -53,13 +53,13 @@ class SeriesQuery:
 @final
 @dataclass(frozen=True, kw_only=True)
 class SeriesPage:
-    """Series of some replicas of a job.
+    """A page with the series of some replicas of a job.
 
     Attributes:
-        series: each with the name of its replica, replica by replica.
-        attempt: which start of the gang they are of.
-        interval_s: over how long each point is a mean.
-        next: the number of the replica to begin the next page with; None where this is the last one.
+        series: the series, each with the name of its replica, replica by replica.
+        attempt: the number of the attempt.
+        interval_s: the length of the interval that each point is a mean of.
+        next: the number of the replica that the next page begins with; None if this is the last page.
     """
 
     series: tuple[tuple[str, Series], ...]
@@ -73,14 +73,14 @@ def read_series(job: JobRecord, *, query: SeriesQuery, first: int, now_s: float)
 
     Args:
         job: the job.
-        query: what is asked for.
-        first: the number of the replica to begin with.
-        now_s: seconds since 1970 UTC.
+        query: the query.
+        first: the number of the replica that the page begins with.
+        now_s: the current time, in seconds since 1970 UTC.
 
     Raises:
-        InvalidInputError: the job has no such replica or attempt, or there is no such metric.
-        StorageError: the bucket cannot be read.
-        CorruptDataError: what is there is no series.
+        InvalidInputError: If the job has no such replica or attempt, or if there is no such metric.
+        StorageError: If the bucket cannot be read.
+        CorruptDataError: If the objects hold no samples.
     """
     for name in query.names:
         if name not in METRICS and not name.startswith(PROGRAM_PREFIX):
@@ -131,7 +131,7 @@ def _replicas(job: JobRecord, wanted: str | None) -> Sequence[str]:
 
 
 def _segments(job: JobRecord, *, replica: str, attempt: int) -> tuple[AbstractBucket, list[tuple[float, str]]]:
-    """Returns a replica's segments with the times that they begin at, in order."""
+    """Returns the bucket of a replica's metrics, and its segments as (start time, key), in order of time."""
     bucket = open_bucket(metrics_url(job, replica=replica, attempt=attempt), policy=QUICK_POLICY)
     timed = [(key_time_s(item.key), item.key) for item in bucket.list()]
     return bucket, sorted((time_s, key) for time_s, key in timed if time_s is not None)
@@ -141,7 +141,7 @@ def _samples(bucket: AbstractBucket, keys: Sequence[str]) -> Iterator[Sample]:
     for key in keys:
         try:
             data = bucket.read(key)
-        except MissingInputError:  # somebody cleans up
+        except MissingInputError:  # it was deleted after it was listed
             continue
         for line in data.splitlines():
             sample = decode_sample(line)

@@ -1,1 +1,1 @@
-"""Routes about costs."""
+"""Routes for costs, and bills, budgets and node costs as JSON."""

@@ -1,4 +1,4 @@
-"""A bill as JSON."""
+"""Converts bills to JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOTHING_OWED: Final = "simulated machines, nothing owed"
 
 
 def bill_form(charged: Bill, *, simulated: bool) -> BillForm:
-    """Returns a bill as JSON; amounts as decimal strings, so that no cent is a float's."""
+    """Returns a bill as JSON. Amounts are decimal strings, to avoid the rounding of floats."""
     prices = f"prices: {', '.join(charged.sources)}" if charged.has_own_prices else LIST_PRICE
     return {
         "mlUnits": None if charged.ml_units is None else str(charged.ml_units),

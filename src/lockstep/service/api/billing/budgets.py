@@ -1,4 +1,4 @@
-"""Budgets as JSON; amounts as decimal strings, so that no cent is a float's."""
+"""Converts budgets to JSON. Amounts are decimal strings, to avoid the rounding of floats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lockstep's own: what jobs cost together."""
+"""Lockstep's own routes for cost reports."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ Division = Annotated[str, Query(max_length=80)]
 def costs(
     project: Project, context: Context, by: Division = BY_JOB, since: Time = "", until: Time = ""
 ) -> CostReportForm:
-    """What a project's jobs cost between two times: those that run, up to now."""
+    """Returns the costs of a project's jobs between two times. Running jobs are charged up to now."""
     return _report(context, project=project, by=by, since=since, until=until)
 
 
 @all_projects_router.get("/v1/costs")
 @needs(Scope.OPERATOR)
 def all_costs(context: Context, by: Division = BY_PROJECT, since: Time = "", until: Time = "") -> CostReportForm:
-    """What everything cost between two times, nodes that are no job's too."""
+    """Returns all costs between two times, including those of nodes that are charged to no job."""
     return _report(context, project=None, by=by, since=since, until=until)
 
 
@@ -54,7 +54,7 @@ def _report(context: Context, *, project: str | None, by: str, since: str, until
 
 
 def _row(row: CostRow) -> CostRowForm:
-    """Returns a row as JSON; amounts as decimal strings, so that no cent is a float's."""
+    """Returns a row as JSON. Amounts are decimal strings, to avoid the rounding of floats."""
     return {
         "name": row.name,
         "machineHours": str(row.machine_hours),

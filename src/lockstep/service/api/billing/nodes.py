@@ -1,4 +1,4 @@
-"""What nodes cost, as JSON; amounts as decimal strings, so that no cent is a float's."""
+"""Converts the costs of nodes to JSON. Amounts are decimal strings, to avoid the rounding of floats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NODES_SIMULATED: Final = "simulated, nothing owed"
 
 
 def node_costs_form(costs: NodeCosts) -> NodeCostsForm:
-    """Returns what a job's nodes cost, as JSON."""
+    """Returns the costs of a job's nodes as JSON."""
     row = costs.row
     parts = [
         f"{share.value} {amount.length_s} s ${amount.cost_usd}"
@@ -31,6 +31,6 @@ def node_costs_form(costs: NodeCosts) -> NodeCostsForm:
 
 
 def amount_form(row: CostRow, share: NodeShare) -> AmountForm:
-    """Returns one share of what nodes cost, as JSON."""
+    """Returns the length and cost of one share of nodes' time as JSON."""
     amount = row.nodes[share]
     return {"seconds": str(amount.length_s), "costUsd": str(amount.cost_usd)}

@@ -1,1 +1,1 @@
-"""Routes about jobs, their replicas and nodes."""
+"""Routes for jobs, their replicas and nodes."""

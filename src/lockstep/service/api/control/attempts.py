@@ -1,4 +1,4 @@
-"""The starts of a job's gang as people and programs are shown them: when, why each ended, what it cost."""
+"""Converts the attempts of a job to JSON: their times, why each ended, and what it cost."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from lockstep.service.store import AttemptRecord, JobRecord
 def attempt_documents(
     job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue, now_s: float
 ) -> list[AttemptForm]:
-    """Returns a job's starts as JSON, the first one first; the one that runs is the last, and has no end.
+    """Returns a job's attempts as JSON, in order. The attempt that runs, if any, is the last and has no end time.
 
     Args:
         job: the job.
-        attempts: its starts that are over.
-        catalogue: machines and prices.
-        now_s: up to when the one that runs counts, seconds since 1970 UTC.
+        attempts: its attempts that are over.
+        catalogue: the catalogue of machines and prices.
+        now_s: the time up to which the running attempt is charged, in seconds since 1970 UTC.
 
     Raises:
-        ConfigError: this version cannot read it.
+        ConfigError: If this version cannot read the job.
     """
     present = present_attempt(job, now_s=now_s)
     shown = [*attempts, *([] if present is None else [present])]

@@ -1,4 +1,4 @@
-"""``projects.jobs`` of the contract: create, get, list, patch, cancel; and a job's events and log beside them."""
+"""``projects.jobs`` of the contract: create, get, list, patch, cancel; and a job's events, models and log."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def create(
     by: By,
     validate_only: Annotated[bool, Query(alias="validateOnly")] = False,
 ) -> JobForm | PreviewForm:
-    """``projects.jobs.create``; with ``validateOnly`` all but that: answers what the job would be."""
+    """``projects.jobs.create``. With ``validateOnly``, only checks the job, and returns a preview of it."""
     request = parse_job(body, source="request")
     check_size(request.training_input, gang=resolve(request.training_input, catalogue=context.catalogue))
     for what, url in _urls(request.training_input):
@@ -181,16 +181,16 @@ def _resource(
 
 
 def _nodes(job: JobRecord, context: Context) -> NodeCostsForm | None:
-    """Returns what a job's nodes have cost; None where it had none that come and go."""
+    """Returns what a job's nodes have cost; None if it had no nodes in the ledger, or the cost is not known."""
     try:
         costs = context.accounts.nodes_of(job, now_s=time.time())
-    except ConfigError:  # this version cannot read a job of those on them; this one's page must still be shown
+    except ConfigError:  # this version cannot read a job on these nodes; this job's page must still be shown
         return None
     return None if costs is None else node_costs_form(costs)
 
 
 def _attempts(job: JobRecord, context: Context) -> list[AttemptForm] | None:
-    """Returns a job's starts; None where this version cannot read it: its own page must still be shown."""
+    """Returns a job's attempts; None if this version cannot read the job, since its page must still be shown."""
     try:
         return attempt_documents(
             job, attempts=context.jobs.attempts(job.uid), catalogue=context.catalogue, now_s=time.time()
@@ -200,20 +200,20 @@ def _attempts(job: JobRecord, context: Context) -> list[AttemptForm] | None:
 
 
 def _accrued(job: JobRecord, context: Context) -> BillForm | None:
-    """Returns what a job that has run has cost so far; None for one that has not, or that has its bill."""
+    """Returns what an unfinished job has cost so far; None if it has not run, or is over and has a bill."""
     if job.start_time_s is None or job.end_time_s is not None:
         return None
     attempts = context.jobs.attempts(job.uid) if job.num_restarts else []
     try:
         used = job_usage(job, attempts=attempts, catalogue=context.catalogue, now_s=time.time())
         charged = bill(used.usages, catalogue=context.catalogue)
-    except ConfigError:  # this version cannot read it; its own page must still be shown
+    except ConfigError:  # this version cannot read the job; its page must still be shown
         return None
     return bill_form(charged, simulated=job.simulated)
 
 
 def _urls(training_input: TrainingInput) -> Iterator[tuple[str, str]]:
-    """Yields the URLs that a job names; the service and the job's programs have to find the same ones."""
+    """Yields the fields and URLs that a job specifies. They must mean the same to the service and to its programs."""
     if training_input.job_dir is not None:
         yield "trainingInput.jobDir", training_input.job_dir
     base = training_input.lockstep.base_output_directory
@@ -224,7 +224,7 @@ def _urls(training_input: TrainingInput) -> Iterator[tuple[str, str]]:
 
 
 def _check(request: JobRequest, *, project: str, context: Context) -> bool:
-    """Refuses what cannot be honoured, or could never run; returns whether anything of the job is simulated."""
+    """Rejects a job that is not supported or could never run. Returns whether anything of the job is simulated."""
     problems = unsupported(request.training_input)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -255,7 +255,7 @@ def _check(request: JobRequest, *, project: str, context: Context) -> bool:
 
 
 def _check_own(own: OwnInput, *, project: str, context: Context) -> None:
-    """Refuses secrets that the project does not have, and webhooks that would be sent nothing."""
+    """Rejects secrets that the project does not have, and webhooks that could not be notified."""
     prefix = "trainingInput.lockstep"
     names = {f"{prefix}.secrets.{variable}": name for variable, name in own.secrets.items()}
     for index, hook in enumerate(own.webhooks):
@@ -269,7 +269,7 @@ def _check_own(own: OwnInput, *, project: str, context: Context) -> None:
 
 
 def _check_bucket(url: str) -> None:
-    """A bucket that cannot be written is said at submission, not after hours of training."""
+    """Checks that a bucket can be written, so that the user learns it at submission and not after hours of training."""
     try:
         open_bucket(url, policy=QUICK_POLICY).check_writable()
     except StorageError as error:
@@ -287,18 +287,18 @@ def list_jobs(
     page_size: PageSize = 0,
     page_token: PageToken = "",
 ) -> Annotated[JSONResponse, JobListForm]:
-    """``projects.jobs.list``: the newest first."""
+    """``projects.jobs.list``, the newest first."""
     predicate = parse_filter(filter_text)
     bounds = bounds_of(predicate)
 
     def show(rows: Sequence[Row[Any]]) -> list[JobForm]:
         jobs = reversed(context.jobs.named([row.uid for row in rows]))
-        # A job may have moved on since its columns were read.
+        # A job may have changed since its columns were read.
         return [_resource(job, context) for job in jobs if predicate(job_fields(job, fields=bounds.fields))]
 
     document = list_answer(
         "jobs",
-        # Of jobs that the filter passes over nothing is read but what it looks at.
+        # Of jobs that do not match, only the columns that the filter needs are read.
         read=partial(context.jobs.scan, project=project, bounds=bounds, columns=job_columns(bounds.fields)),
         holds=(lambda row: predicate(job_fields(row, fields=bounds.fields))) if predicate.program else None,
         position=lambda row: (row.create_time_s, row.uid),
@@ -306,7 +306,7 @@ def list_jobs(
         size=page_size,
         token=page_token,
     )
-    return JSONResponse(document)  # as it is: FastAPI would look at each field of each job
+    return JSONResponse(document)  # not serialized by FastAPI, which would visit each field of each job
 
 
 @router.get("/jobs/{job_id}")
@@ -332,7 +332,7 @@ def patch(
     context: Context,
     update_mask: Annotated[str, Query(alias="updateMask")] = "",
 ) -> JobForm:
-    """``projects.jobs.patch``: labels alone, and only if the etag that was sent is still the job's."""
+    """``projects.jobs.patch``, for labels only. If an etag is sent, it must still be the job's."""
     paths = [path for path in update_mask.split(",") if path]
     if any(path != "labels" and not path.startswith("labels.") for path in paths) or not paths:
         raise InvalidInputError("updateMask", received=update_mask, allowed="labels")
@@ -342,7 +342,7 @@ def patch(
         raise ConflictError(f"job {job_id} changed since it was read", received=etag, action="read it again")
     asked = {"jobId": job_id, "trainingInput": job.training_input, "labels": body.get("labels", {})}
     labels = parse_job(asked, source="request").labels
-    if "labels" not in paths:  # single labels: the others stay
+    if "labels" not in paths:  # single labels were given: the others stay
         keys = {path.removeprefix("labels.") for path in paths}
         kept = {key: value for key, value in job.labels.items() if key not in keys}
         labels = {**kept, **{key: value for key, value in labels.items() if key in keys}}
@@ -354,11 +354,11 @@ def patch(
 @router.post("/jobs/{job_id}:cancel")
 @needs(Scope.SUBMITTER)
 def cancel(project: Project, job_id: Name, context: Context, by: By) -> EmptyForm:
-    """``projects.jobs.cancel``: answers at once; the job ends soon after."""
+    """``projects.jobs.cancel``. Returns at once; the job ends soon after."""
     job = context.jobs.get(project=project, job_id=job_id)
     if job.state in TERMINAL:
         raise WrongStateError(f"job {job_id} is over already: {job.state}")
-    if job.state is JobState.CANCELLING:  # why it ends is what was asked for first
+    if job.state is JobState.CANCELLING:  # the first request decides the end reason
         return {}
     reason = EndReason(kind=EndKind.CANCELLED, details=(f"by {by.label}",))
     detail = f"cancelled by {by.label}"
@@ -370,7 +370,7 @@ def cancel(project: Project, job_id: Name, context: Context, by: By) -> EmptyFor
 @router.get("/jobs/{job_id}/events")
 @needs(Scope.VIEWER)
 def events(project: Project, job_id: Name, context: Context) -> EventListForm:
-    """Lockstep's own: every transition of a job with its time and cause."""
+    """Returns the events of a job, with their times and causes (Lockstep's own route)."""
     job = context.jobs.get(project=project, job_id=job_id)
     return {"events": event_resources(context.jobs.events(job.uid))}
 
@@ -378,7 +378,7 @@ def events(project: Project, job_id: Name, context: Context) -> EventListForm:
 @router.get("/jobs/{job_id}/models")
 @needs(Scope.VIEWER)
 def models(project: Project, job_id: Name, context: Context) -> JobModelListForm:
-    """Lockstep's own: the ``.keras`` files that a job left where its results belong."""
+    """Returns the ``.keras`` files that a job saved (Lockstep's own route)."""
     found = find_models(context.jobs.get(project=project, job_id=job_id))
     return {"models": [{"url": model.url, "sizeBytes": str(model.size_bytes)} for model in found]}
 
@@ -393,7 +393,10 @@ def log_entries(
     cursor: str = "",
     page_size: Annotated[int, Query(alias="pageSize", ge=1, le=10_000)] = LOG_PAGE_SIZE,
 ) -> Annotated[JSONResponse, LogPageForm]:
-    """Lockstep's own: the entries after a cursor, each exactly once whatever happens between two calls."""
+    """Returns the log entries after a cursor (Lockstep's own route).
+
+    A reader that continues with the returned cursor receives each entry exactly once, whatever happens between calls.
+    """
     holds = parse_log_filter(filter_text)
     job = context.jobs.get(project=project, job_id=job_id)
     page = read_log(
@@ -411,6 +414,5 @@ def log_entries(
         "complete": page.complete,
         "numMissing": page.num_missing,
     }
-    return JSONResponse(
-        document
-    )  # as it is: FastAPI would look at each field of each entry, for as long as reading takes
+    # Not serialized by FastAPI: visiting each field of each entry would take as long as reading the log.
+    return JSONResponse(document)

@@ -1,4 +1,4 @@
-"""Lockstep's own: the nodes of a cluster whose machines come and go."""
+"""Lockstep's own route for the nodes of a cluster whose machines are requested and released."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ router = make_router()
 @router.get("/v1/nodes")
 @needs(Scope.OPERATOR)
 def nodes(context: Context, everything: Annotated[bool, Query(alias="all")] = False) -> NodeListForm:
-    """The ledger: nodes that are there, are coming, or failed of late; with ``all``, every one that there was."""
+    """Returns nodes of the ledger: those that exist, are requested, or failed recently; with ``all``, every node."""
     provisioner = context.provisioner
     if provisioner is None:
         return {"cluster": None, "nodes": []}

@@ -1,4 +1,4 @@
-"""A job as it would be, without recording it: replicas, machines, commands, environment, outputs, price."""
+"""Previews a job without recording it: replicas, machines, commands, environment variables, outputs, price."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ from lockstep.service.store import JobRecord
 from lockstep.topology import CLUSTER_TOKEN
 
 GIVEN: Final = "(as given)"
-"""Stands for the values of a job's own variables, which may be secrets."""
+"""The placeholder for the values of a job's own variables, which may be secrets."""
 
 RANDOM: Final = "(random, the same for all replicas)"
-"""Stands for what is made when a job's gang is placed."""
+"""The placeholder for values that are generated when a job's gang is placed."""
 
 ENTRY_POINT: Final = "(the image's entry point)"
-"""Stands for what an image runs by itself."""
+"""The placeholder for the entry point of an image."""
 
 _HOUR_S: Final = 3600.0
 _HOST: Final = "HOST-OF-"
 _PORT: Final = 65535
-"""Stands for every port until the addresses are shown: a topology takes none that nobody could listen at."""
+"""Stands for every port until placeholders replace it: a topology accepts only valid ports."""
 _ADDRESS: Final = re.compile(rf"({_HOST}[a-z0-9-]+):{_PORT}")
 
 
 @final
 class NoAccelerators:
-    """What is supposed of a cluster that cannot be asked: it is the embedded one, without accelerators."""
+    """The assumption about a cluster that cannot be queried: it is the embedded one, without accelerators."""
 
     @property
     def simulates_machines(self) -> bool:
-        """Says so."""
+        """True: machine types reserve nothing."""
         return True
 
     def simulates(self, accelerator_type: str, *, count: int) -> bool:
-        """Says so."""
+        """Returns True: there are no real accelerators."""
         return True
 
 
 def unrecorded(request: JobRequest, *, project: str, settings: Settings) -> JobRecord:
-    """Returns a job as it would be recorded now, with a name for its uid that no recorded one has."""
+    """Returns a job as it would be recorded now, with a uid that no recorded job has."""
     asked = request.training_input
     return JobRecord(
         uid="UID",
@@ -82,20 +82,20 @@ def unrecorded(request: JobRequest, *, project: str, settings: Settings) -> JobR
 def preview(
     request: JobRequest, *, project: str, settings: Settings, catalogue: Catalogue, cluster: AbstractAccelerators
 ) -> PreviewForm:
-    """Returns what a job would be, as JSON.
+    """Returns the preview of a job, as JSON.
 
-    Values that nobody knows before it is placed (addresses, the uid) have placeholders; those of the job's own
-    variables are left out.
+    Values that are not known before the job is placed (addresses, the uid) have placeholders. So have the values of
+    the job's own variables and secrets.
 
     Args:
         request: the job.
-        project: its project.
+        project: the project of the job.
         settings: the service's settings.
-        catalogue: machines and prices.
-        cluster: says which accelerators are simulated.
+        catalogue: the catalogue of machines and prices.
+        cluster: the cluster, or an assumption about it, that tells which accelerators are simulated.
 
     Raises:
-        ConfigError: it is not in the catalogue.
+        ConfigError: If a machine type or a region of the job is not in the catalogue.
     """
     gang = resolve(request.training_input, catalogue=catalogue)
     job = unrecorded(request, project=project, settings=settings)
@@ -125,7 +125,7 @@ def preview(
 
 
 def queue_form(position: QueuePosition) -> QueuePreviewForm:
-    """Returns where a job would be in the queue, as JSON."""
+    """Returns the position that a job would have in the queue, as JSON."""
     waits = position.waits
     return {
         "needs": list(position.needs),
@@ -181,7 +181,7 @@ def _command(order: ReplicaOrder) -> list[str]:
 
 
 def _addresses(orders: Sequence[ReplicaOrder]) -> dict[str, tuple[str, ...]]:
-    """Returns placeholders for the addresses that the engine gives out, by role; none for a gang of one."""
+    """Returns placeholders for the addresses that the engine assigns, by role; none for a gang of one replica."""
     addresses: dict[str, tuple[str, ...]] = {}
     for order in orders:
         if order.role != "evaluator" and len(orders) > 1:

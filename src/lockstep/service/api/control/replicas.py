@@ -1,4 +1,4 @@
-"""A job's replicas as JSON."""
+"""Converts a job's replicas to JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lockstep.service.store import JobRecord, ReplicaRecord
 
 
 def replica_form(replica: ReplicaRecord, *, simulated: bool) -> ReplicaForm:
-    """Returns how a replica is, and on what machine, as JSON for people and programs."""
+    """Returns the status of a replica and its machine as JSON."""
     machine = describe_machine(replica.machine_type, accelerator=replica.accelerator)
     status = replica.status
     end = status.end
@@ -37,7 +37,7 @@ def replica_form(replica: ReplicaRecord, *, simulated: bool) -> ReplicaForm:
 
 
 def job_progress_form(job: JobRecord) -> ProgressForm | None:
-    """Returns the progress of a job as JSON: that of its first replica that reports any."""
+    """Returns the progress of a job as JSON: the progress of the first replica that reports any, else None."""
     reported = (replica.status.progress for replica in job.replicas)
     progress = next((progress for progress in reported if progress is not None), None)
     return None if progress is None else progress_form(progress)

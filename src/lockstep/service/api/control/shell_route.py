@@ -1,4 +1,4 @@
-"""Lockstep's own: a shell in a replica, over a WebSocket."""
+"""Lockstep's own route for a shell in a replica, over a WebSocket."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from lockstep.service.control.job_inputs import order_of, training_input_of
 from lockstep.service.store import DATABASE_FAULTS, JobRecord, describe_fault
 
 MAX_SHELLS: Final = 16
-"""Open at once through one service: each keeps a thread."""
+"""The maximum number of open shells of one service: each occupies a thread."""
 
 REQUEST_TIMEOUT_S: Final = 10.0
 RECEIVE_TIMEOUT_S: Final = 0.5
@@ -57,7 +57,7 @@ Replica = Annotated[str, Path(pattern=r"^[a-z]+-replica-[0-9]{1,4}$")]
 @router.websocket("/jobs/{job_id}/replicas/{replica}:exec")
 @needs(Scope.SUBMITTER)
 async def shell(websocket: WebSocket, project: Project, job_id: Name, replica: Replica, by: By) -> None:
-    """Opens a shell: the client sends a `ShellRequest` as text, then both send its frames."""
+    """Opens a shell. The client sends a `ShellRequest` as text; then both sides send frames."""
     context: ServiceContext = websocket.app.state.context
     try:
         job = await anyio.to_thread.run_sync(
@@ -103,7 +103,7 @@ async def _serve(websocket: WebSocket, context: ServiceContext, job: JobRecord, 
             request = parse_shell_request(await websocket.receive_text())
         opened = await anyio.to_thread.run_sync(partial(_start, context, job, request, replica=replica, by=by))
         await _relay(websocket, opened)
-    except (WebSocketDisconnect, TimeoutError, KeyError):  # the last one: bytes came where text was due
+    except (WebSocketDisconnect, TimeoutError, KeyError):  # KeyError: bytes arrived instead of text
         pass
     except LockstepError as error:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
@@ -112,7 +112,7 @@ async def _serve(websocket: WebSocket, context: ServiceContext, job: JobRecord, 
     finally:
         if opened is not None:
             await anyio.to_thread.run_sync(opened.close)
-        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client was quicker
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # the client closed it first
             await websocket.close()
 
 
@@ -120,12 +120,12 @@ def _start(
     context: ServiceContext, job: JobRecord, request: ShellRequest, *, replica: str, by: Principal
 ) -> AbstractShell:
     opened = context.cluster.open_shell(f"{job.uid}-{job.attempt}", replica=replica)
-    # The first word alone: arguments may hold what nobody else is to read.
+    # Only the first word: arguments may contain private data.
     what = f"{request.command[0][:MAX_WORD_LENGTH]!r}" if request.command else "a shell"
     try:
         context.jobs.note(job.uid, kind="exec", detail=f"{by.label} started {what} in {replica}")
         opened.send(encode_frame(FrameKind.START, SHELL_REQUEST.dump_json(request)))
-    except DATABASE_FAULTS as error:  # what is not recorded is not started
+    except DATABASE_FAULTS as error:  # a shell that cannot be recorded is not started
         opened.close()
         raise UnavailableError(f"the database cannot be used: {describe_fault(error)}", action="try again") from error
     except LockstepError:
@@ -135,11 +135,11 @@ def _start(
 
 
 async def _relay(websocket: WebSocket, opened: AbstractShell) -> None:
-    """Carries bytes both ways until either side ends.
+    """Forwards bytes in both directions until either side ends.
 
     Raises:
-        WebSocketDisconnect: the client has gone.
-        LockstepError: the engine does not answer.
+        WebSocketDisconnect: If the client has disconnected.
+        LockstepError: If the engine does not answer.
     """
     problem: Exception | None = None
     async with anyio.create_task_group() as tasks:
@@ -151,14 +151,14 @@ async def _relay(websocket: WebSocket, opened: AbstractShell) -> None:
                     await anyio.to_thread.run_sync(opened.send, data, limiter=limiter)
             await anyio.to_thread.run_sync(opened.close)
 
-        limiter = anyio.CapacityLimiter(2)  # the shells' threads are not those that other requests need
+        limiter = anyio.CapacityLimiter(2)  # shells do not use the threads that other requests need
         tasks.start_soon(carry_input)
         receive = partial(opened.receive, timeout_s=RECEIVE_TIMEOUT_S)
         try:
             while (data := await anyio.to_thread.run_sync(receive, limiter=limiter)) is not None:
                 if data:
                     await websocket.send_bytes(data)
-        except (WebSocketDisconnect, LockstepError) as error:  # a task group would make a group of it
+        except (WebSocketDisconnect, LockstepError) as error:  # a task group would wrap it in an exception group
             problem = error
         tasks.cancel_scope.cancel()
     if problem is not None:

@@ -1,8 +1,8 @@
-"""The forms of what the REST interface answers.
+"""The forms of the REST interface's responses.
 
-What builds answers is checked against them, and the interface's schema is made of them. They are typed dictionaries:
-nothing is looked at while a request is answered. A key that is not always there is `NotRequired`; one that may have
-nothing to say is always there, and None.
+The code that builds responses is type-checked against the forms, and the interface's schema is generated from them.
+They are typed dictionaries, so no response is validated at run time. A key that is not always present is `NotRequired`.
+A key that is always present but may have no value is None then.
 """
 
 from __future__ import annotations

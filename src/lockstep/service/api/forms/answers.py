@@ -1,4 +1,4 @@
-"""What any route may answer, and how strict all forms are."""
+"""The forms of responses that any route may return, and the configuration of all forms."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 STRICT: Final = ConfigDict(extra="forbid")
-"""Of forms that have no other keys."""
+"""The configuration of forms that have no other keys."""
 
 
 @with_config(STRICT)
 class EmptyForm(TypedDict):
-    """Nothing: it was done."""
+    """An empty response: the request was carried out."""
 
 
 @with_config(STRICT)
 class HealthForm(TypedDict):
-    """That the service answers."""
+    """The health of the service: it answers."""
 
     status: str
 
 
 @with_config(STRICT)
 class StatusForm(TypedDict):
-    """``google.rpc.Status`` as JSON, with an ``ErrorInfo`` where the error has a reason."""
+    """``google.rpc.Status`` as JSON, with an ``ErrorInfo`` if the error has a reason."""
 
     code: int
     message: str

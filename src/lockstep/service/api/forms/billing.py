@@ -1,4 +1,4 @@
-"""What things cost."""
+"""The forms of costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockstep.service.api.forms.answers import STRICT
 
 @with_config(STRICT)
 class BillForm(TypedDict):
-    """What a job cost; amounts as decimal strings."""
+    """The bill of a job, with amounts as decimal strings."""
 
     mlUnits: str | None
     costUsd: str | None
@@ -22,7 +22,7 @@ class BillForm(TypedDict):
 
 @with_config(STRICT)
 class AmountForm(TypedDict):
-    """One share of what nodes cost."""
+    """The time and cost of one share of nodes' time."""
 
     seconds: str
     costUsd: str
@@ -30,7 +30,7 @@ class AmountForm(TypedDict):
 
 @with_config(STRICT)
 class NodeCostsForm(TypedDict):
-    """What a job's nodes cost."""
+    """The cost of a job's nodes, by share of their time."""
 
     shares: dict[str, AmountForm]
     sources: list[str]
@@ -41,7 +41,7 @@ class NodeCostsForm(TypedDict):
 
 @with_config(STRICT)
 class BudgetForm(TypedDict):
-    """How a project's budget for a while is; amounts as decimal strings."""
+    """The state of a project's budget for a period, with amounts as decimal strings."""
 
     project: str
     period: str

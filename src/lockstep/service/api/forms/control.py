@@ -1,4 +1,4 @@
-"""Jobs, and what there is of them."""
+"""The forms of jobs, their replicas, events, logs and metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockstep.service.api.forms.billing import BillForm, NodeCostsForm
 
 @with_config(STRICT)
 class RestartForm(TypedDict):
-    """That a replica was launched again alone."""
+    """A new launch of a lost replica, while the rest of its gang continued."""
 
     number: int
     time: float
@@ -23,7 +23,7 @@ class RestartForm(TypedDict):
 
 @with_config(STRICT)
 class ProgressForm(TypedDict):
-    """How far a program is."""
+    """The progress of a program."""
 
     time: float
     step: int | None
@@ -37,7 +37,7 @@ class ProgressForm(TypedDict):
 
 @with_config(STRICT)
 class ReplicaForm(TypedDict):
-    """How a replica is."""
+    """The status of a replica."""
 
     name: str
     phase: str
@@ -60,7 +60,7 @@ class ReplicaForm(TypedDict):
 
 @with_config(STRICT)
 class AttemptForm(TypedDict):
-    """One start of a job's gang; amounts as decimal strings, which add up to the job's bill."""
+    """An attempt of a job. Amounts are decimal strings, and those of all attempts sum to the job's bill."""
 
     attempt: int
     startTime: str | None
@@ -82,7 +82,7 @@ class TrainingOutputForm(TypedDict, total=False):
 
 @with_config(STRICT)
 class JobWebhookForm(TypedDict):
-    """How a webhook of a job is: why it is not told, since when, and of how many changes it never was."""
+    """The state of a job's webhook: why deliveries fail, since when, and how many events were dropped."""
 
     place: str
     problem: str | None
@@ -92,7 +92,7 @@ class JobWebhookForm(TypedDict):
 
 @with_config(STRICT)
 class OwnJobForm(TypedDict):
-    """What the contract has no place for in a job."""
+    """Lockstep's own fields of a job, which are not in the contract."""
 
     simulated: bool
     waitingFor: str | None
@@ -111,7 +111,7 @@ class OwnJobForm(TypedDict):
 
 @with_config(STRICT)
 class JobForm(TypedDict):
-    """``GoogleCloudMlV1__Job``; its ``trainingInput`` is as it was asked for."""
+    """``GoogleCloudMlV1__Job``. Its ``trainingInput`` is as requested."""
 
     jobId: str
     trainingInput: dict[str, Any]
@@ -137,7 +137,7 @@ class JobListForm(TypedDict):
 
 @with_config(STRICT)
 class EventForm(TypedDict):
-    """Something that happened to a job: when it did, as far as is known, and when that was recorded."""
+    """An event of a job, with the time when it happened, as far as known, and the time when it was recorded."""
 
     time: str
     recordedTime: str
@@ -148,7 +148,7 @@ class EventForm(TypedDict):
 
 @with_config(STRICT)
 class JobModelForm(TypedDict):
-    """A model that a job left."""
+    """A model that a job saved."""
 
     url: str
     sizeBytes: str
@@ -156,21 +156,21 @@ class JobModelForm(TypedDict):
 
 @with_config(STRICT)
 class JobModelListForm(TypedDict):
-    """All models that a job left."""
+    """All models that a job saved."""
 
     models: list[JobModelForm]
 
 
 @with_config(STRICT)
 class EventListForm(TypedDict):
-    """All that happened to a job."""
+    """All events of a job."""
 
     events: list[EventForm]
 
 
 @with_config(STRICT)
 class LogResourceForm(TypedDict):
-    """Where a log entry is of."""
+    """The origin of a log entry: Cloud Logging's ``MonitoredResource``."""
 
     type: str
     labels: dict[str, str]
@@ -190,7 +190,7 @@ class LogEntryForm(TypedDict):
 
 @with_config(STRICT)
 class LogPageForm(TypedDict):
-    """Entries of a log, and where the next ones begin."""
+    """A page of log entries, with the cursor for the next page."""
 
     entries: list[LogEntryForm]
     cursor: str
@@ -201,7 +201,7 @@ class LogPageForm(TypedDict):
 
 @with_config(STRICT)
 class SeriesForm(TypedDict):
-    """One metric of one replica over time: pairs of an interval's beginning and its mean."""
+    """One metric of one replica over time. Points are pairs of an interval's start and its mean."""
 
     replica: str
     attempt: int
@@ -212,7 +212,7 @@ class SeriesForm(TypedDict):
 
 @with_config(STRICT)
 class SeriesPageForm(TypedDict):
-    """Series of some replicas."""
+    """A page of series: those of some replicas."""
 
     series: list[SeriesForm]
     intervalSeconds: float

@@ -1,4 +1,4 @@
-"""Models, their versions, what is done about them."""
+"""The forms of models, versions, operations and predictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ScalingForm(TypedDict):
 
 @with_config(STRICT)
 class OwnVersionForm(TypedDict):
-    """What the contract has no place for."""
+    """Lockstep's own fields of a version, which are not in the contract."""
 
     pythonModule: str
 
@@ -84,7 +84,7 @@ OperationMetadataForm = TypedDict(
 
 @with_config(STRICT)
 class OperationErrorForm(TypedDict):
-    """Why an operation failed, or that it was cancelled."""
+    """The error of an operation that failed or was cancelled."""
 
     code: int
     message: str | None
@@ -110,6 +110,6 @@ class OperationListForm(TypedDict):
 
 
 class PredictionsForm(TypedDict):
-    """What a model says of each instance, in any form of its own."""
+    """The predictions of a model for the instances, in any JSON form."""
 
     predictions: list[Any]

@@ -1,4 +1,4 @@
-"""A job that is only tried."""
+"""The forms of a job's preview."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ContainerPreviewForm(TypedDict):
 
 @with_config(STRICT)
 class ReplicaPreviewForm(TypedDict):
-    """What a replica would be."""
+    """A replica as it would be."""
 
     name: str
     machine: str
@@ -37,7 +37,7 @@ class ReplicaPreviewForm(TypedDict):
 
 @with_config(STRICT)
 class CostPreviewForm(TypedDict):
-    """What so much of a job would cost."""
+    """The cost of a job for a certain running time."""
 
     mlUnits: str | None
     costUsd: str | None
@@ -46,7 +46,7 @@ class CostPreviewForm(TypedDict):
 
 @with_config(STRICT)
 class PricePreviewForm(TypedDict):
-    """What a job would cost an hour, and at the most."""
+    """The price of a job: for an hour, and for its maximum running time."""
 
     region: str
     mlUnitUsd: str
@@ -58,7 +58,7 @@ class PricePreviewForm(TypedDict):
 
 @with_config(STRICT)
 class QueuePreviewForm(TypedDict):
-    """Where a job would be in the queue."""
+    """The position that a job would have in the queue."""
 
     needs: list[str]
     startsNow: bool
@@ -69,7 +69,7 @@ class QueuePreviewForm(TypedDict):
 
 @with_config(STRICT)
 class PreviewForm(TypedDict):
-    """What a job would be: a ``problem``, or what the service would do with it."""
+    """A preview of a job, with a ``problem`` if the service would reject the job, else ``simulated`` and ``queue``."""
 
     jobId: str
     project: str

@@ -1,4 +1,4 @@
-"""The service itself, and what its operator sees."""
+"""The forms of the service's state, and of keys, secrets, costs and nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lockstep.service.store import VersionState
 
 @with_config(STRICT)
 class KeyForm(TypedDict):
-    """An API key. Its secret is in the answer that makes it, and nowhere else."""
+    """An API key. Only the response to its creation has the secret."""
 
     key: str
     label: str
@@ -65,7 +65,7 @@ class SecretListForm(TypedDict):
 
 @with_config(STRICT)
 class CostRowForm(TypedDict):
-    """What something cost; amounts as decimal strings."""
+    """A row of a cost report, with amounts as decimal strings."""
 
     name: str
     machineHours: str
@@ -81,7 +81,7 @@ class CostRowForm(TypedDict):
 
 @with_config(STRICT)
 class CostReportForm(TypedDict):
-    """What things cost, and all of them together."""
+    """A cost report: its rows and their total."""
 
     rows: list[CostRowForm]
     total: CostRowForm
@@ -91,7 +91,7 @@ class CostReportForm(TypedDict):
 
 @with_config(STRICT)
 class NodeForm(TypedDict):
-    """A node of a cluster whose machines come and go."""
+    """A node of a cluster whose machines are requested and released."""
 
     name: str
     slot: str
@@ -118,7 +118,7 @@ class NodeListForm(TypedDict):
 
 @with_config(STRICT)
 class WhoAmIForm(TypedDict):
-    """What a request's key is for."""
+    """The scope and project of a request's key, and the service's version and bucket."""
 
     key: str | None
     label: str
@@ -130,7 +130,7 @@ class WhoAmIForm(TypedDict):
 
 @with_config(STRICT)
 class WebhookForm(TypedDict):
-    """How a webhook is."""
+    """The state of a webhook of the operator."""
 
     name: str
     place: str
@@ -140,7 +140,7 @@ class WebhookForm(TypedDict):
 
 @with_config(STRICT)
 class ProblemForm(TypedDict):
-    """What is wrong with a part of the service."""
+    """A problem of a part of the service."""
 
     part: Part
     text: str
@@ -150,7 +150,7 @@ class ProblemForm(TypedDict):
 
 @with_config(STRICT)
 class RunningForm(TypedDict):
-    """A job that runs."""
+    """A running job, with its progress."""
 
     project: str
     jobId: str
@@ -159,7 +159,7 @@ class RunningForm(TypedDict):
 
 @with_config(STRICT)
 class DeployedForm(TypedDict):
-    """A version that is served, or is to be."""
+    """A version that has, or will have, a prediction server."""
 
     name: str
     project: str
@@ -169,7 +169,7 @@ class DeployedForm(TypedDict):
 
 @with_config(STRICT)
 class RecordedForm(TypedDict):
-    """What only the database knows of a service; None and nothing where it does not answer."""
+    """The part of the service's state that is in the database; None and empty if the database does not answer."""
 
     controller: str | None
     jobs: dict[str, int] | None
@@ -179,7 +179,7 @@ class RecordedForm(TypedDict):
 
 @with_config(STRICT)
 class DeathForm(TypedDict):
-    """How the service died last."""
+    """The last death of the service."""
 
     time: str
     how: str
@@ -187,7 +187,7 @@ class DeathForm(TypedDict):
 
 
 class ServiceForm(RecordedForm):
-    """How the service is."""
+    """The state of the service."""
 
     version: str
     pid: int

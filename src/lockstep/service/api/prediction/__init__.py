@@ -1,1 +1,1 @@
-"""Routes about models, versions, operations and predictions."""
+"""Routes for models, versions, operations and predictions."""

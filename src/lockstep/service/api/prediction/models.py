@@ -91,14 +91,14 @@ def get_model(project: Project, model: Name, context: Context) -> ModelForm:
 @router.delete("/models/{model}")
 @needs(Scope.SUBMITTER)
 def delete_model(project: Project, model: Name, context: Context) -> OperationForm:
-    """``projects.models.delete``: of a model without versions."""
+    """``projects.models.delete``. The model must have no versions."""
     return operation_resource(context.models.delete_model(project=project, name=model))
 
 
 @router.post("/models/{model}/versions")
 @needs(Scope.SUBMITTER)
 def create_version(project: Project, model: Name, body: Body, context: Context, by: By) -> OperationForm:
-    """``projects.models.versions.create``: answers with an operation; the controller starts the server."""
+    """``projects.models.versions.create``. Returns an operation; the prediction server is started afterwards."""
     request = parse_request(_VersionRequest, body)
     check_shared_url(request.deployment_uri, what="deploymentUri")
     check_location(
@@ -153,5 +153,5 @@ def set_default(project: Project, model: Name, version: Name, context: Context) 
 @router.delete("/models/{model}/versions/{version}")
 @needs(Scope.SUBMITTER)
 def delete_version(project: Project, model: Name, version: Name, context: Context) -> OperationForm:
-    """``projects.models.versions.delete``: answers with an operation; the controller ends the server."""
+    """``projects.models.versions.delete``. Returns an operation; the prediction server is ended afterwards."""
     return operation_resource(context.models.begin_delete_version(project=project, model=model, name=version))

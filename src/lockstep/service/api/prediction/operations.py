@@ -27,12 +27,12 @@ def _resource(record: OperationRecord, context: Context) -> OperationForm:
         try:
             version = context.models.get_version(project=record.project, model=record.model, name=record.version)
         except NotFoundError:
-            version = None  # deleted since
+            version = None  # it has been deleted
     return operation_resource(record, version=version)
 
 
 def _filtered(record: OperationRecord) -> dict[str, Any]:
-    """Returns what a filter looks at: ``done`` is there while it is false, too."""
+    """Returns the resource that filters are applied to. Unlike in responses, ``done`` is present if it is False."""
     return {"done": False, **operation_resource(record)}
 
 
@@ -46,7 +46,7 @@ def list_operations(
     page_token: PageToken = "",
     return_partial_success: Annotated[bool, Query(alias="returnPartialSuccess")] = False,
 ) -> OperationListForm:
-    """``projects.operations.list``: the newest first."""
+    """``projects.operations.list``, the newest first."""
     if return_partial_success:
         raise UnimplementedError(
             "returnPartialSuccess: the operations of a project are in one place, and come whole or not at all",
@@ -74,6 +74,6 @@ def get(project: Project, operation: Name, context: Context) -> OperationForm:
 @router.post("/operations/{operation}:cancel")
 @needs(Scope.SUBMITTER)
 def cancel(project: Project, operation: Name, context: Context, by: By) -> EmptyForm:
-    """``projects.operations.cancel``: of a version's creation; the controller ends the server that it has started."""
+    """``projects.operations.cancel``, for the creation of a version. Its prediction server is ended afterwards."""
     context.models.cancel_operation(project=project, name=operation, by=by.label)
     return {}

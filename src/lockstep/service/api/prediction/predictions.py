@@ -1,4 +1,4 @@
-"""``:predict`` of the contract, handed on to the version's prediction server."""
+"""``projects.predict`` of the contract, which is forwarded to the version's prediction server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Predictions = Annotated[Response, PredictionsForm]
 @router.post("/models/{model}:predict")
 @needs(Scope.VIEWER)
 async def predict_default(project: Project, model: Name, request: Request, context: Context) -> Predictions:
-    """``projects.predict`` on a model: its default version answers."""
+    """``projects.predict`` on a model, which its default version answers."""
     return await _predict(project, model, None, request, context)
 
 
@@ -40,7 +40,7 @@ async def predict_version(
 
 async def _predict(project: str, model: str, version: str | None, request: Request, context: Context) -> Response:
     check_media_type(request.headers.get("content-type"))
-    # Not here, where a database that is slow would keep all other requests waiting.
+    # In a thread: on the event loop, a slow database would delay all other requests.
     address = await run_in_threadpool(context.deployments.address, project=project, model=model, version=version)
     client: httpx.AsyncClient = request.app.state.http
     try:
@@ -61,12 +61,12 @@ async def _predict(project: str, model: str, version: str | None, request: Reque
 
 
 async def _read(answer: httpx.Response, *, model: str) -> bytes:
-    """Reads an answer, which a package's code in the prediction server may make as long as it likes."""
+    """Reads a response up to a limit, since code of a package in the prediction server may make it arbitrarily long."""
     parts: list[bytes] = []
     num_bytes = 0
     async for part in answer.aiter_bytes():
         parts.append(part)
-        num_bytes += len(part)  # as it is here, not as it may have been compressed
+        num_bytes += len(part)  # the decompressed size
         if num_bytes > MAX_ANSWER_BYTES:
             raise ModelError(
                 f"the answer of model {model} is too long",

@@ -1,1 +1,1 @@
-"""Routes about keys, secrets and policies."""
+"""Routes for keys, secrets and policies."""

@@ -1,4 +1,4 @@
-"""Lockstep's own: API keys, made, listed and revoked by an operator of all projects."""
+"""Lockstep's own routes with which an operator of all projects creates, lists and revokes API keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_VALID_S: Final = 10 * 366 * 86400.0
 router = make_router()
 
 Label = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$")]
-"""Whose key it is: it stands in end reasons, so nothing in it separates words or closes a parenthesis."""
+"""The owner of a key. Labels appear in end reasons, so they have no spaces and no parentheses."""
 
 
 @final
@@ -38,7 +38,7 @@ class _KeyRequest(AbstractRequest):
 @router.post("/v1/keys")
 @needs(Scope.OPERATOR)
 def create_key(body: Body, context: Context, by: By) -> KeyForm:
-    """Makes a key. The answer is the only place where its secret ever is."""
+    """Creates a key. Only this response ever contains its secret."""
     request = parse_request(_KeyRequest, body)
     if request.label == HOME_LABEL:
         raise InvalidInputError("label", received=HOME_LABEL, allowed="another one: this is who holds the home's token")
@@ -58,14 +58,14 @@ def create_key(body: Body, context: Context, by: By) -> KeyForm:
 @router.get("/v1/keys")
 @needs(Scope.OPERATOR)
 def list_keys(context: Context) -> KeyListForm:
-    """Lists all keys, without their secrets, which nobody has; the oldest first."""
+    """Lists all keys, the oldest first, without their secrets, which are not stored."""
     return {"keys": [key_resource(record) for record in context.keys.list()]}
 
 
 @router.post("/v1/keys/{key}:revoke")
 @needs(Scope.OPERATOR)
 def revoke_key(key: str, context: Context, by: By) -> KeyForm:
-    """Revokes a key, at once and for good."""
+    """Revokes a key, immediately and permanently."""
     record = context.keys.revoke(key, by=by.label)
     LOGGER.info("key %s of %s was revoked by %s", record.id, record.label, by.label)
     return key_resource(record)

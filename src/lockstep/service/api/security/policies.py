@@ -1,4 +1,4 @@
-"""The contract's IAM policies of jobs: a service has keys in their place, and says so."""
+"""The contract's methods for IAM policies of jobs, which are refused: the service has keys instead."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def _refuse(method: str, *, action: str) -> NoReturn:
 @router.get("/jobs/{job_id}:getIamPolicy")
 @needs(Scope.VIEWER)
 def get_policy(project: Project, job_id: Name) -> None:
-    """``projects.jobs.getIamPolicy``: refused."""
+    """``projects.jobs.getIamPolicy``, which is refused."""
     _refuse("getIamPolicy", action="list the keys: `lockstep keys list`, or GET /v1/keys")
 
 
 @router.post("/jobs/{job_id}:setIamPolicy")
 @needs(Scope.OPERATOR)
 def set_policy(project: Project, job_id: Name) -> None:
-    """``projects.jobs.setIamPolicy``: refused."""
+    """``projects.jobs.setIamPolicy``, which is refused."""
     _refuse("setIamPolicy", action="make or revoke a key: `lockstep keys create`, or POST /v1/keys")
 
 
 @router.post("/jobs/{job_id}:testIamPermissions")
 @needs(Scope.VIEWER)
 def test_permissions(project: Project, job_id: Name) -> None:
-    """``projects.jobs.testIamPermissions``: refused."""
+    """``projects.jobs.testIamPermissions``, which is refused."""
     _refuse("testIamPermissions", action="ask for the key's own scope: `lockstep whoami`, or GET /v1/whoami")

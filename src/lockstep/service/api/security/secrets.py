@@ -1,4 +1,4 @@
-"""Lockstep's own: a project's secrets, set and removed by those who submit its jobs; nobody reads them back."""
+"""Lockstep's own routes for a project's secrets. Submitters set and remove them; nobody can read their values."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SecretName = Annotated[str, Path(pattern=f"^{SECRET_NAME}$")]
 @router.put("/secrets/{secret}")
 @needs(Scope.SUBMITTER)
 def put_secret(project: Project, secret: SecretName, body: Body, context: Context, by: By) -> SecretNameForm:
-    """Sets a secret, new or not: ``{"value": "..."}``."""
+    """Creates or replaces a secret. The body is ``{"value": "..."}``."""
     value = body.get("value")
-    if set(body) != {"value"} or not isinstance(value, str):  # what was received is in no message: it may be the secret
+    if set(body) != {"value"} or not isinstance(value, str):  # the message omits the body: it may be the secret
         raise InvalidInputError("the request's body is not a secret", allowed='{"value": text}')
     context.vault.put(project=project, name=secret, value=value, by=by.label)
     LOGGER.info("secret %s of project %s was set by %s", secret, project, by.label)

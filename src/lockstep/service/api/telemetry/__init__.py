@@ -1,1 +1,1 @@
-"""Routes about metrics."""
+"""Routes for metrics."""

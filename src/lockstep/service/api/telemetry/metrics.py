@@ -1,4 +1,4 @@
-"""Lockstep's own: what a job's replicas used over time."""
+"""Lockstep's own route for the metrics of a job's replicas over time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def metrics(
     max_points: Annotated[int, Query(alias="maxPoints", ge=1, le=MAX_POINTS)] = 120,
     page_token: Annotated[str, Query(alias="pageToken")] = "",
 ) -> Annotated[JSONResponse, SeriesPageForm]:
-    """Series of a running or finished job: means over equal intervals, so many at the most; some replicas a page."""
+    """Returns a page of a job's series: means over equal intervals, at most `max_points` per series."""
     if page_token and not (page_token.isdecimal() and len(page_token) <= 6):
         raise InvalidInputError("pageToken is not one that this service gave", received=page_token)
     query = SeriesQuery(
@@ -49,7 +49,7 @@ def metrics(
     )
     job = context.jobs.get(project=project, job_id=job_id)
     page = read_series(job, query=query, first=int(page_token or 0), now_s=time.time())
-    return JSONResponse(series_form(page))  # as it is: FastAPI would look at each point
+    return JSONResponse(series_form(page))  # not serialized by FastAPI, which would visit each point
 
 
 def series_form(page: SeriesPage) -> SeriesPageForm:

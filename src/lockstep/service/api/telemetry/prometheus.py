@@ -1,4 +1,4 @@
-"""The service for Prometheus: its jobs, its queue, its loop, and what running replicas use now."""
+"""Metrics for Prometheus: jobs, queue and controller of the service, and what running replicas use now."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from lockstep.service.problems import Part
 from lockstep.service.store import JobRecord
 
 MAX_REPLICAS: Final = 1000
-"""Of so many running replicas, the oldest jobs' first, metrics are shown; the program's own metrics are left out."""
+"""The maximum number of running replicas with metrics, those of the oldest jobs first. Programs' own metrics are not
+shown."""
 
 router = make_router()
 
 
 @router.get(
     "/metrics",
-    response_class=Response,  # of no type of its own: errors are JSON, as everywhere
+    response_class=Response,  # without a media type of its own, since errors are JSON as on all routes
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 @needs(Scope.VIEWER)
 def prometheus(context: Context, by: By) -> Response:
-    """What Prometheus scrapes, in its text format: of the key's project, and of the service where it is for all."""
+    """Returns metrics in Prometheus's text format: of the key's project, or of all projects and the service itself."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_ServiceCollector(context, by=by))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
@@ -44,7 +45,7 @@ def prometheus(context: Context, by: By) -> Response:
 
 @final
 class _ServiceCollector(Collector):
-    """Reads the service's state when it is asked: nothing is counted twice, and a new service counts the same."""
+    """Reads the service's state at each scrape, so nothing is counted twice, and counts of jobs survive a restart."""
 
     def __init__(self, context: ServiceContext, *, by: Principal) -> None:
         self._context = context

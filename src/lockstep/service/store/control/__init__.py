@@ -1,1 +1,1 @@
-"""Jobs, the lease, nodes and moves of replicas in the database."""
+"""Jobs, their replicas and moves, the lease, and nodes in the database."""

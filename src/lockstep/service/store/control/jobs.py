@@ -1,4 +1,4 @@
-"""Jobs in the database: every change of state is one transaction, recorded with its time and cause."""
+"""Jobs in the database. Every change of state is one transaction, and is recorded with its time and cause."""
 
 from __future__ import annotations
 
@@ -41,22 +41,23 @@ from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
 _QUEUED: Final = JobState.QUEUED.value
 _UNFINISHED: Final = tuple(state.value for state in JobState if state not in TERMINAL)
 _DOCUMENTS: Final = {"trainingInput": JOBS.c.training_input, "labels": JOBS.c.labels}
-"""Fields that are stored as they are, in JSON, with all but ASCII escaped."""
+"""Fields that are stored as JSON in ASCII, with all other characters escaped."""
 _ESCAPE: Final = "\\u"
 _TEXT: Final = Text().with_variant(Text(collation="C"), POSTGRESQL)
-"""Of which ASCII alone has upper and lower case, whatever the database's language is."""
+"""A text type in which only ASCII letters have upper and lower case, whatever the locale of the database is."""
 _ATTEMPT: Final = ("attempt", "candidate", "start_time_s", "end_time_s", "latest_end_time_s", "end_reason", "moves")
 _PLACED: Final = tuple(state for state in _UNFINISHED if state != _QUEUED)
 
 
 @final
 class JobStore:
-    """Jobs and their events. Thread-safe; each method is one transaction.
+    """The store of jobs and their events. Thread-safe. Each method is one transaction.
 
     Args:
         engine: the opened database.
-        clock: seconds since 1970 UTC.
-        guard: called in each transaction that writes, before it does; may forbid it by raising.
+        clock: the clock, in seconds since 1970 UTC.
+        guard: called in each transaction before it writes, except in `note`; it may raise an exception to forbid the
+            transaction.
     """
 
     def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.time, guard: Guard = unguarded) -> None:
@@ -81,19 +82,19 @@ class JobStore:
         """Records a new job as QUEUED.
 
         Args:
-            project: the project it belongs to.
-            job_id: its name within the project.
-            training_input: the request, in the contract's JSON.
-            labels: the owner's labels.
-            simulated: whether virtual devices stand in for its accelerators.
-            outputs: bucket URLs by kind.
-            priority: a bigger number starts earlier.
-            max_wait_time_s: how long it may wait in the queue; None for as long as it takes.
-            submitted_by: label of whoever creates it.
-            webhooks: who is told of its states.
+            project: the project that owns the job.
+            job_id: the name of the job within the project.
+            training_input: the training input, in the contract's JSON.
+            labels: the labels of the job.
+            simulated: whether anything of the job is simulated.
+            outputs: the bucket URLs of its outputs, by kind.
+            priority: the priority in the queue; jobs with a higher number start earlier.
+            max_wait_time_s: the maximum time in the queue, in seconds; None for no limit.
+            submitted_by: the label of the submitter.
+            webhooks: the webhooks to notify of the job's changes of state.
 
         Raises:
-            ConflictError: the project has a job of this name.
+            ConflictError: If the project has a job of this name.
         """
         uid = uuid.uuid4().hex
         now_s = self._clock()
@@ -128,7 +129,7 @@ class JobStore:
         """Returns a job.
 
         Raises:
-            NotFoundError: there is none of this name.
+            NotFoundError: If the project has no job of this name.
         """
         found = self._oldest_first(and_(JOBS.c.project == project, JOBS.c.job_id == job_id))
         if not found:
@@ -148,10 +149,10 @@ class JobStore:
 
         Args:
             project: the project.
-            bounds: what has to be true of them.
-            columns: which columns, beside ``create_time_s`` and ``uid``.
-            size: how many at the most.
-            before: creation time and uid of the last job of the page before.
+            bounds: conditions that the jobs must meet.
+            columns: the columns, in addition to ``create_time_s`` and ``uid``.
+            size: the maximum number of jobs.
+            before: the creation time and uid of the last job of the previous page.
         """
         place = tuple_(JOBS.c.create_time_s, JOBS.c.uid)
         names = sorted({"create_time_s", "uid", *columns})
@@ -163,36 +164,36 @@ class JobStore:
             return connection.execute(query).all()
 
     def get_by_uid(self, uid: str) -> JobRecord:
-        """Returns a job by the service's own identifier of it; it has to be there."""
+        """Returns a job by its uid. The job must exist."""
         with reading(self._engine) as connection:
             return _job(connection, uid)
 
     def active_states(self) -> dict[str, JobState]:
-        """Returns the states of all jobs that wait, and of those that `placed_jobs` returns, by uid."""
+        """Returns the states of all queued jobs, and of those that `placed_jobs` returns, by uid."""
         held = and_(JOBS.c.gang_released.is_(False), JOBS.c.state != _QUEUED)
         query = select(JOBS.c.uid, JOBS.c.state).where(or_(JOBS.c.state.in_(_UNFINISHED), held))
         with reading(self._engine) as connection:
             return {uid: JobState(state) for uid, state in connection.execute(query)}
 
     def overdue(self) -> list[JobRecord]:
-        """Returns the queued jobs that have waited for longer than they may."""
+        """Returns the queued jobs that have exceeded their maximum wait time."""
         return self._oldest_first(
             and_(JOBS.c.state == _QUEUED, JOBS.c.create_time_s + JOBS.c.max_wait_time_s < self._clock())
         )
 
     def awaiting_machines(self) -> list[JobRecord]:
-        """Returns the queued jobs whose machines could not be had."""
+        """Returns the queued jobs that wait again because their machines were unavailable."""
         return self._oldest_first(and_(JOBS.c.state == _QUEUED, JOBS.c.provisioning_time_s.is_not(None)))
 
     def placed_jobs(self) -> list[JobRecord]:
-        """Returns every job past the queue that the controller still has to do with, the oldest first.
+        """Returns every job past the queue that the controller still has to handle, the oldest first.
 
-        These are the ones that are not over, and those whose gang the engine still holds.
+        These are the jobs that are not over, and the jobs whose gang the engine still holds.
         """
         return self._oldest_first(placed())
 
     def unfinished(self) -> list[JobRecord]:
-        """Returns every job that is not over, queued ones too, the oldest first."""
+        """Returns every job that is not over, including queued ones, the oldest first."""
         return self._oldest_first(JOBS.c.state.in_(_UNFINISHED))
 
     def advance(
@@ -207,20 +208,20 @@ class JobStore:
         replicas: Sequence[ReplicaRecord] | None = None,
         **changes: Any,
     ) -> JobRecord:
-        """Moves a job to its next state and records the event, with other changes of it, in one transaction.
+        """Moves a job to its next state and records the event, with other changes of the job, in one transaction.
 
         Args:
-            uid: the job.
-            kind: what happened.
-            detail: the cause, in words.
-            time_s: when it happened, seconds since 1970 UTC; now, if left out.
-            ended: a start of its gang that is over with it.
-            bill: what the job cost, where it is over with it.
-            replicas: its replicas; as they were recorded, if left out.
-            changes: other columns to set with it.
+            uid: the uid of the job.
+            kind: the event.
+            detail: a description of the cause.
+            time_s: the time of the event, in seconds since 1970 UTC; now if omitted.
+            ended: an attempt that the event ends.
+            bill: the bill of the job, if the event ends it.
+            replicas: the replicas of the job; unchanged if omitted.
+            **changes: other columns to set.
 
         Raises:
-            WrongStateError: the event does not fit the job's state; nothing was changed.
+            WrongStateError: If the event is not possible in the job's state. Nothing was changed.
         """
         if bill is not None:
             changes["bill"] = replace(bill, lines=())
@@ -240,15 +241,15 @@ class JobStore:
                         write_replicas(connection, uid, replicas)
                     self._record(connection, uid, kind, state, detail, time_s=self._clock(), happened_time_s=time_s)
                     return _job(connection, uid)
-            # Somebody else changed the state between the two statements: look again whether the event still fits.
+            # The state was changed between the two statements: check again whether the event is still possible.
 
     def note(self, uid: str, *, kind: str, detail: str) -> None:
-        """Records something that happened to a job and is no change of its state.
+        """Records an event of a job that does not change its state.
 
         Args:
-            uid: the job.
-            kind: what, in a word that is no `JobEvent`.
-            detail: in words.
+            uid: the uid of the job.
+            kind: the kind of the event, a word that is not a `JobEvent`.
+            detail: a description.
         """
         with self._engine.begin() as connection:
             self._record(connection, uid, kind, _state(connection, uid), detail, time_s=self._clock())
@@ -262,14 +263,14 @@ class JobStore:
         replicas: Sequence[ReplicaRecord] | None = None,
         **changes: Any,
     ) -> None:
-        """Sets columns that are no change of state, and records what happened with it, in one transaction.
+        """Sets columns of a job other than its state, and records events, in one transaction.
 
         Args:
-            uid: the job.
-            notes: what happened.
-            ended: a start of its gang that is over with it.
-            replicas: its replicas; as they were recorded, if left out.
-            changes: columns to set.
+            uid: the uid of the job.
+            notes: the events to record.
+            ended: an attempt that ends with this change.
+            replicas: the replicas of the job; unchanged if omitted.
+            **changes: the columns to set.
         """
         with writing(self._engine, guard=self._guard) as connection:
             if changes:
@@ -284,7 +285,7 @@ class JobStore:
                     self._record(connection, uid, note.kind, state, note.detail, time_s=note.time_s)
 
     def set_labels(self, uid: str, *, labels: Mapping[str, str], version: int | None) -> bool:
-        """Sets a job's labels if its version is still the given one (any, if None); returns whether it was."""
+        """Sets a job's labels if its version is still `version` (None for any); returns whether they were set."""
         query = update(JOBS).where(JOBS.c.uid == uid)
         if version is not None:
             query = query.where(JOBS.c.version == version)
@@ -293,22 +294,22 @@ class JobStore:
             return changed.rowcount == 1
 
     def attempts(self, uid: str) -> list[AttemptRecord]:
-        """Returns the starts of a job's gang that are over, the first one first."""
+        """Returns the attempts of a job that are over, in order."""
         query = select(JOB_ATTEMPTS).where(JOB_ATTEMPTS.c.job_uid == uid).order_by(JOB_ATTEMPTS.c.attempt)
         with reading(self._engine) as connection:
             return [attempt_record(row) for row in connection.execute(query).mappings()]
 
     def ran_between(self, *, project: str | None, since_s: float, until_s: float) -> list[JobRecord]:
-        """Returns the jobs of a project, or of all, of which something ran between two times, the oldest first."""
+        """Returns the jobs of a project (None for all) that ran at some time in an interval, the oldest first."""
         ended = or_(JOBS.c.end_time_s.is_(None), JOBS.c.end_time_s > since_s)
         return self._oldest_first(and_(_of(project), JOBS.c.start_time_s < until_s, ended))
 
     def named(self, uids: Collection[str]) -> list[JobRecord]:
-        """Returns the jobs of some of the service's own identifiers, the oldest first."""
+        """Returns the jobs with some uids, the oldest first."""
         return self._oldest_first(JOBS.c.uid.in_(uids)) if uids else []
 
     def attempts_of(self, *, project: str | None, since_s: float = 0.0) -> dict[str, list[AttemptRecord]]:
-        """Returns the starts that are over, and were not at a time, of all jobs of a project, or of all, by job."""
+        """Returns the attempts that ended at `since_s` or later, by job uid, for a project (None for all projects)."""
         query = (
             select(JOB_ATTEMPTS)
             .join(JOBS, JOBS.c.uid == JOB_ATTEMPTS.c.job_uid)
@@ -322,13 +323,13 @@ class JobStore:
         return found
 
     def count_by_state(self) -> dict[tuple[str, JobState], int]:
-        """Returns how many jobs there are by project and state."""
+        """Returns the number of jobs by project and state."""
         query = select(JOBS.c.project, JOBS.c.state, func.count()).group_by(JOBS.c.project, JOBS.c.state)
         with reading(self._engine) as connection:
             return {(project, JobState(state)): number for project, state, number in connection.execute(query)}
 
     def last_event_time_s(self, uid: str, *, kind: JobEvent) -> float:
-        """Returns when something last happened to a job, seconds since 1970 UTC; 0 if it never did."""
+        """Returns when a job's last event of a kind was recorded, in seconds since 1970 UTC; 0 if there is none."""
         query = select(func.max(JOB_EVENTS.c.time_s)).where(
             JOB_EVENTS.c.job_uid == uid, JOB_EVENTS.c.kind == kind.value
         )
@@ -395,7 +396,7 @@ def _within(bounds: JobBounds) -> Iterator[ColumnElement[bool]]:
 
 
 def placed() -> ColumnElement[bool]:
-    """Holds for the jobs that `JobStore.placed_jobs` returns."""
+    """Returns the condition for the jobs that `JobStore.placed_jobs` returns."""
     held = and_(JOBS.c.gang_released.is_(False), JOBS.c.state != _QUEUED)
     return or_(JOBS.c.state.in_(_PLACED), held)
 
@@ -405,7 +406,7 @@ def _of(project: str | None) -> ColumnElement[bool]:
 
 
 def attempt_record(row: RowMapping) -> AttemptRecord:
-    """Returns a start of a gang from its row."""
+    """Converts a row to an attempt."""
     return AttemptRecord(**{name: row[name] for name in _ATTEMPT}, machines=tuple(row["machines"]))
 
 

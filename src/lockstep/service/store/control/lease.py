@@ -1,8 +1,8 @@
-"""The lease: of the services over one database, one runs the controller.
+"""The lease: of several services that share a database, only its holder runs the controller.
 
-Its holder renews it; where it is not renewed another service takes it over, with the next generation. Every transaction
-of the holder's loops checks that it still has the lease (`Lease.check`), and every order that it gives to the engine
-carries its generation: who was suspended, and wakes up after another one has taken over, changes nothing any more.
+The holder renews the lease. If it does not, another service acquires the lease with the next generation. Every
+transaction of the holder's loops checks that it still has the lease (`Lease.check`), and every order to the engine has
+the holder's generation. So a service that was suspended, and resumes after another one has taken over, changes nothing.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from lockstep.service.store.tables import JOBS, LEASES
 
 NAME: Final = "controller"
 TTL_S: Final = 6.0
-"""How long a lease holds that is not renewed. Another service has it at most that and a pass of its loop later."""
+"""How long a lease is valid without a renewal. After that, another service acquires it in the next pass of its loop."""
 
 
 @final
 class LeaseLostError(UnavailableError):
-    """Another service has taken the lease over: what this one was about to change is not its business any more."""
+    """Another service has acquired the lease, so this one may not make its change any more."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Who has the lease.
+    """The holder of the lease.
 
     Attributes:
-        description: the service's host, home and process, in words.
-        home: the service's host and home alone.
+        description: a description of the service: its host, home and process.
+        home: the host and home of the service.
         engine: the engine that its jobs run on.
-        generation: grows with each change of hands.
-        expired: whether it has not been renewed for too long.
+        generation: the generation, which increases with each new term.
+        expired: whether the lease has expired because it was not renewed.
     """
 
     description: str
@@ -53,16 +53,17 @@ class Holder:
 
 @final
 class Lease:
-    """One service's hold on the lease. Thread-safe for `check`; `hold` is for one thread.
+    """The lease, for one service. `check` is thread-safe; `hold` must be called from one thread.
 
     Args:
         engine: the opened database.
-        home: this service's host and home.
-        process: this service's process, in words.
-        cluster: the engine that its jobs run on, in words.
-        sole: whether no other service can be over this database: the lease is then taken at once, and never renewed.
-        ttl_s: how long it holds without a renewal; one comes when a third of that is over.
-        monotonic: seconds, growing.
+        home: the host and home of this service.
+        process: a description of this service's process.
+        cluster: the identity of the engine that its jobs run on.
+        sole: whether no other service can use this database. Then the lease is acquired at once, never expires, and is
+            not renewed.
+        ttl_s: how long the lease is valid without a renewal, in seconds. It is renewed after a third of that time.
+        monotonic: a monotonic clock, in seconds.
     """
 
     def __init__(
@@ -92,19 +93,19 @@ class Lease:
 
     @property
     def owner(self) -> str:
-        """What tells this database from every other one on an engine that both use; "" until the lease is held."""
+        """The permanent name of this database, which is unique on a shared engine; "" until `hold` was called."""
         return self._owner
 
     @property
     def generation(self) -> int | None:
-        """The generation that this service holds the lease in; None while it does not, as far as it knows."""
+        """The generation of this service's lease; None while it does not hold the lease, as far as it knows."""
         return self._generation
 
     def hold(self, *, anew: bool = False) -> bool:
-        """Takes the lease, or renews it where that is due; returns whether this service has it.
+        """Acquires the lease, or renews it if that is due; returns whether this service has it.
 
         Args:
-            anew: whether to write it to the database though that is not due: it is to show that it can be written.
+            anew: whether to write the lease even if no renewal is due, to find out whether the database can be written.
         """
         is_due = not self._sole and self._monotonic() - self._renewed_s >= self._ttl_s / 3
         if self._generation is not None and not is_due and not anew:
@@ -113,19 +114,19 @@ class Lease:
         try:
             with self._engine.begin() as connection:
                 self._generation = self._take(connection)
-        except IntegrityError:  # two took the first lease at once: the other one has it
+        except IntegrityError:  # another service acquired the first lease at the same time
             self._generation = None
         self._renewed_s = begun_s
         return self._generation is not None
 
     def check(self, connection: Connection) -> None:
-        """Makes sure, until the transaction ends, that this service has the lease.
+        """Checks that this service has the lease, and locks the lease until the transaction ends.
 
         Args:
-            connection: within a transaction that writes.
+            connection: a connection within a transaction for writing.
 
         Raises:
-            LeaseLostError: it has not.
+            LeaseLostError: If this service does not have the lease.
         """
         query = select(LEASES.c.holder, LEASES.c.generation).where(LEASES.c.name == NAME)
         row = connection.execute(query.with_for_update(read=True)).one_or_none()
@@ -134,7 +135,7 @@ class Lease:
             raise LeaseLostError("another service has taken the lease over")
 
     def release(self) -> None:
-        """Gives the lease up, so that another service need not wait for its end. Idempotent."""
+        """Releases the lease, so that another service need not wait until it expires. Idempotent."""
         if self._generation is not None and not self._sole:
             with self._engine.begin() as connection:
                 mine = (LEASES.c.holder == self._values["holder"], LEASES.c.generation == self._generation)
@@ -142,7 +143,7 @@ class Lease:
         self._generation = None
 
     def holder(self) -> Holder | None:
-        """Returns who has the lease; None before anybody took it."""
+        """Returns the holder of the lease; None if no service has ever acquired it."""
         return holder_of(self._engine)
 
     def _take(self, connection: Connection) -> int | None:
@@ -159,7 +160,7 @@ class Lease:
         if not is_mine and not self._sole and row.expire_time_s is not None and row.expire_time_s > now_s:
             return None
         if not is_mine and not self._sole and row.engine != self._values["engine"] and _has_placed(connection):
-            return None  # jobs run where this service cannot see them: it would start them a second time
+            return None  # jobs run on an engine that this service cannot reach: it would start them twice
         generation = row.generation if is_mine else row.generation + 1
         connection.execute(update(LEASES).where(LEASES.c.name == NAME).values(generation=generation, **values))
         return generation
@@ -169,7 +170,7 @@ class Lease:
 
 
 def holder_of(engine: Engine) -> Holder | None:
-    """Returns who has the lease of a database; None before anybody took it."""
+    """Returns the holder of the lease of a database; None if no service has ever acquired it."""
     with reading(engine) as connection:
         row = connection.execute(select(LEASES).where(LEASES.c.name == NAME)).one_or_none()
         if row is None:
@@ -185,7 +186,7 @@ def _has_placed(connection: Connection) -> bool:
 
 
 def _now_s(connection: Connection) -> float:
-    """Returns the database's own time, which all services see alike."""
+    """Returns the time of the database's clock, in seconds since 1970 UTC, which is the same for all services."""
     is_postgres = connection.dialect.name == POSTGRESQL
     clock = "extract(epoch FROM clock_timestamp())" if is_postgres else "(julianday('now') - 2440587.5) * 86400.0"
     return float(connection.execute(text(f"SELECT {clock}")).scalar_one())

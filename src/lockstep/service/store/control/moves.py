@@ -1,4 +1,4 @@
-"""What the database keeps of replicas that went on alone on another machine, and where each was when."""
+"""Records of replicas that moved to another machine while their gang continued, and where each replica was when."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pydantic import TypeAdapter
 @final
 @dataclass(frozen=True, kw_only=True)
 class Move:
-    """That a replica lost its machine while the rest of its gang ran on.
+    """A move of a replica that lost its machine while the rest of its gang continued.
 
     Attributes:
-        replica: its name.
-        machine: the machine that it lost, by its name in the ledger.
-        lost_time_s: when, seconds since 1970 UTC.
-        time_s: when it was given another one; None while it waits for it.
+        replica: the name of the replica.
+        machine: the name in the ledger of the machine that it lost.
+        lost_time_s: the time of the loss, in seconds since 1970 UTC.
+        time_s: the time when it received another machine; None while it waits for one.
     """
 
     replica: str
@@ -28,18 +28,18 @@ class Move:
 
 
 MOVES: Final = TypeAdapter(tuple[Move, ...])
-"""Reads and writes moves as JSON."""
+"""Parses and serializes moves as JSON."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Stay:
-    """A while that a replica had a machine.
+    """An interval in which a replica had a machine.
 
     Attributes:
-        machine: the machine, by its name in the ledger; "" where nodes do not come and go.
-        start_time_s: when it began, seconds since 1970 UTC.
-        end_time_s: when it ended; not before it began.
+        machine: the name of the machine in the ledger; "" if the nodes are not in the ledger.
+        start_time_s: the start, in seconds since 1970 UTC.
+        end_time_s: the end; never before the start.
     """
 
     machine: str
@@ -50,14 +50,14 @@ class Stay:
 def stays(
     replica: str, *, machine: str, moves: Sequence[Move], start_time_s: float, end_time_s: float
 ) -> Iterator[Stay]:
-    """Yields where a replica was in a start of its gang, in order; nothing of the time that it waited for a machine.
+    """Yields the stays of a replica in an attempt, in order. The time that it waited for a machine is in none of them.
 
     Args:
-        replica: its name.
-        machine: the machine that it had last.
-        moves: those of its gang's replicas, in order.
-        start_time_s: when the start became RUNNING, seconds since 1970 UTC.
-        end_time_s: when it ended.
+        replica: the name of the replica.
+        machine: the last machine of the replica.
+        moves: the moves of all replicas of the gang, in order.
+        start_time_s: the time when the attempt became RUNNING, in seconds since 1970 UTC.
+        end_time_s: the end of the attempt.
     """
     since_s: float | None = start_time_s
     for move in moves:

@@ -17,11 +17,11 @@ _FIELDS: Final = tuple(field.name for field in fields(NodeRecord))
 
 @final
 class NodeStore:
-    """Nodes, from when they were asked for until they are gone. Thread-safe; each method is one transaction.
+    """The ledger: nodes from their request until they are gone. Thread-safe. Each method is one transaction.
 
     Args:
         engine: the opened database.
-        guard: called in each transaction that writes, before it does; may forbid it by raising.
+        guard: called in each transaction before it writes; it may raise an exception to forbid the transaction.
     """
 
     def __init__(self, engine: Engine, *, guard: Guard = unguarded) -> None:
@@ -29,35 +29,35 @@ class NodeStore:
         self._guard = guard
 
     def current(self, *, failed_since_s: float) -> list[NodeRecord]:
-        """Returns the nodes that are not down, and those that failed of late, as they were asked for.
+        """Returns the nodes that are not down and those that failed recently, in the order of their requests.
 
         Args:
-            failed_since_s: how far back, seconds since 1970 UTC.
+            failed_since_s: the time since when failed nodes are included, in seconds since 1970 UTC.
         """
         wanted = or_(NODES.c.down_time_s.is_(None), NODES.c.failed_time_s >= failed_since_s)
         return self._select(wanted)
 
     def between(self, *, since_s: float, until_s: float) -> list[NodeRecord]:
-        """Returns the nodes that were asked for before the end of a while, and were not down before its beginning.
+        """Returns the nodes that were requested before the end of an interval, and were not down before its start.
 
         Args:
-            since_s: its beginning, seconds since 1970 UTC.
+            since_s: the start of the interval, in seconds since 1970 UTC.
             until_s: its end.
         """
         there = or_(NODES.c.down_time_s.is_(None), NODES.c.down_time_s >= since_s)
         return self._select(there & (NODES.c.asked_time_s < until_s))
 
     def of_job(self, uid: str, *, machines: Collection[str]) -> list[NodeRecord]:
-        """Returns the nodes that were asked for a job, and those that it had.
+        """Returns the nodes that were requested for a job, and those that it had.
 
         Args:
-            uid: the job.
-            machines: names of those that it had.
+            uid: the uid of the job.
+            machines: the names of the nodes that it had.
         """
         return self._select(or_(NODES.c.asked_for == uid, NODES.c.name.in_(machines)))
 
     def record(self, *, asked: Sequence[NodeRecord] = (), marks: Iterable[Mark] = ()) -> None:
-        """Records nodes that are to be asked for, and what is new of others."""
+        """Records nodes that are about to be requested, and changes of other nodes."""
         changes = list(marks)
         if not asked and not changes:
             return

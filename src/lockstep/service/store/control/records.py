@@ -1,4 +1,4 @@
-"""What the database keeps of jobs: a job, the starts of its gang, and what happened to it."""
+"""Records of the database about jobs: a job, its attempts, and its events."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from lockstep.service.store.control.replicas import ReplicaRecord
 @final
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """A job as the database holds it.
+    """A job in the database. Times are in seconds since 1970 UTC.
 
     Attributes:
-        uid: names the job for ever, also on the engine.
-        project: the project it belongs to.
-        job_id: its name within the project.
-        training_input: the request, in the contract's JSON.
-        labels: the owner's labels.
-        state: where it is in its life.
-        version: counts the changes that its owner made of it; the contract's etag is made of it.
-        attempt: counts the starts of its gang, from 0.
-        priority: a bigger number starts earlier.
-        max_wait_time_s: how long it may wait in the queue; None for as long as it takes.
-        create_time_s: when it was created, seconds since 1970 UTC.
-        start_time_s: when it first became RUNNING.
-        run_start_time_s: when its gang last did.
-        end_time_s: when it ended.
-        end_reason: why it did, where it did not succeed; as `lockstep.jobs.running.ends.EndReason` writes it.
-        num_restarts: how often it failed and was started again.
-        candidate: which of its sets of machines it has, or is to have; 0 is what it asks for.
-        provisioning_time_s: since when it waits for machines to come up; None where it does not.
-        error_message: why it failed.
-        simulated: whether virtual devices stand in for its accelerators.
-        gang_order: what the engine was asked to place.
-        gang_released: whether the engine holds nothing for it any more.
-        replicas: its replicas, as far as the engine has reported them in this start of its gang.
-        moves: which of them lost their machines in this start of its gang while the others ran on, in order.
-        bill: what it cost, without the lines of it; None before it ended.
-        outputs: bucket URLs by kind: model, checkpoints, tensorboard, logs.
-        submitted_by: label of whoever created it.
+        uid: the permanent, unique id of the job, also on the engine.
+        project: the project that owns the job.
+        job_id: the name of the job within the project.
+        training_input: the training input, in the contract's JSON.
+        labels: the labels of the job.
+        state: the state of the job.
+        version: the number of changes by its owner; the contract's etag is computed from it.
+        attempt: the number of the current attempt, from 0.
+        priority: the priority in the queue; jobs with a higher number start earlier.
+        max_wait_time_s: the maximum time in the queue, in seconds; None for no limit.
+        create_time_s: the time of its creation.
+        start_time_s: the time when it first became RUNNING; None if it never did.
+        run_start_time_s: the time when the current attempt became RUNNING; None if it has not.
+        end_time_s: the time of its end; None before it.
+        end_reason: the `lockstep.jobs.running.ends.EndReason` of a job that did not succeed, as text.
+        num_restarts: the number of restarts.
+        candidate: the number of the candidate that it uses or will use; 0 for the machines that it requests.
+        provisioning_time_s: the time since when it waits for machines to be provisioned; None if it does not.
+        error_message: the error message of a failed job.
+        simulated: whether anything of the job is simulated.
+        gang_order: the last order for its gang, as JSON; None if there is none.
+        gang_released: whether the engine holds nothing for the job any more.
+        replicas: the replicas, as far as the engine has reported them in the current attempt.
+        moves: the moves of replicas in the current attempt, in order.
+        bill: the bill, without its lines; None before the job's end.
+        outputs: the bucket URLs by kind: model, checkpoints, tensorboard, logs.
+        submitted_by: the label of the submitter.
     """
 
     uid: str
@@ -80,17 +80,18 @@ class JobRecord:
 @final
 @dataclass(frozen=True, kw_only=True)
 class AttemptRecord:
-    """One start of a job's gang that is over.
+    """An attempt of a job that is over. Times are in seconds since 1970 UTC.
 
     Attributes:
-        attempt: which, from 0.
-        candidate: which of the job's sets of machines it had.
-        start_time_s: when it became RUNNING, seconds since 1970 UTC; None if it never did.
-        end_time_s: when it ended; up to here it is billed.
-        latest_end_time_s: when it was gone, where nobody recorded its end: it ended between the two.
-        end_reason: why it did; None for a success.
-        machines: the last node of each replica, by its name in the ledger; none where nodes do not come and go.
-        moves: the replicas that lost one before it, in order.
+        attempt: the number of the attempt, from 0.
+        candidate: the number of the candidate that it used.
+        start_time_s: the time when it became RUNNING; None if it never did.
+        end_time_s: the time of its end, up to which it is billed.
+        latest_end_time_s: if the end was not recorded, the time when the attempt was certainly over; it ended between
+            `end_time_s` and this time. None if the end is known.
+        end_reason: the end reason; None if the attempt succeeded.
+        machines: the name in the ledger of each replica's last node; empty if the nodes are not in the ledger.
+        moves: the moves of replicas in the attempt, in order.
     """
 
     attempt: int
@@ -104,22 +105,22 @@ class AttemptRecord:
 
     @property
     def all_machines(self) -> frozenset[str]:
-        """Every node that a replica had."""
+        """The names of all nodes that a replica had."""
         return frozenset((*self.machines, *(move.machine for move in self.moves)))
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class RecordedEvent:
-    """One thing that happened to a job.
+    """An event of a job.
 
     Attributes:
-        seq: grows from event to event.
-        time_s: when it happened, as far as that is known, seconds since 1970 UTC; not before the event before it.
-        recorded_time_s: when it was recorded.
-        kind: what, such as ``started``.
-        state: the state after it.
-        detail: the cause, in words.
+        seq: the number of the event; it increases from event to event.
+        time_s: the time of the event, as far as known, in seconds since 1970 UTC; never before the previous event.
+        recorded_time_s: the time when the event was recorded.
+        kind: the kind of the event, such as ``started``.
+        state: the state of the job after the event.
+        detail: a description of the cause.
     """
 
     seq: int
@@ -133,12 +134,12 @@ class RecordedEvent:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """Something that happened to a job and is no change of its state.
+    """An event of a job that does not change its state.
 
     Attributes:
-        kind: what, in a word that is no `JobEvent`.
-        detail: in words.
-        time_s: when, seconds since 1970 UTC.
+        kind: the kind of the event, a word that is not a `JobEvent`.
+        detail: a description.
+        time_s: the time of the event, in seconds since 1970 UTC.
     """
 
     kind: str

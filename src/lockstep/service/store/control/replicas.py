@@ -1,4 +1,4 @@
-"""What the database keeps of a job's replicas: how each was when it was last heard of, and on what machine."""
+"""Replicas of jobs in the database: the last status of each, and its machine type."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class ReplicaRecord:
     """A replica of a job.
 
     Attributes:
-        status: how it is, as the engine reported it last.
-        machine_type: name of its machine type.
-        accelerator: its accelerators; None without.
+        status: the status that the engine reported last.
+        machine_type: the name of its machine type.
+        accelerator: its accelerators; None if it has none.
     """
 
     status: ReplicaStatus
@@ -36,12 +36,12 @@ class ReplicaRecord:
 
 
 def write_replicas(connection: Connection, uid: str, replicas: Sequence[ReplicaRecord]) -> None:
-    """Records a job's replicas in place of what was recorded of them; those that have not changed are left alone.
+    """Replaces the recorded replicas of a job. Rows that have not changed are not written.
 
     Args:
-        connection: in a transaction that writes.
-        uid: the job.
-        replicas: all of them, in the order of the gang.
+        connection: a connection within a transaction for writing.
+        uid: the uid of the job.
+        replicas: all replicas of the job, in the order of the gang.
     """
     recorded = read_replicas(connection, JOBS.c.uid == uid).get(uid, ())
     table = JOB_REPLICAS.c
@@ -61,11 +61,11 @@ def write_replicas(connection: Connection, uid: str, replicas: Sequence[ReplicaR
 
 
 def read_replicas(connection: Connection, of: ColumnElement[bool]) -> dict[str, tuple[ReplicaRecord, ...]]:
-    """Returns the replicas of some jobs by the jobs' uids, each job's in the order of its gang.
+    """Returns the replicas of some jobs by job uid, each job's in the order of its gang.
 
     Args:
-        connection: in a transaction.
-        of: holds for the jobs.
+        connection: a connection within a transaction.
+        of: the condition that selects the jobs.
     """
     query = (
         select(JOB_REPLICAS)

@@ -1,1 +1,1 @@
-"""Webhooks in the database."""
+"""The queues of webhooks in the database."""

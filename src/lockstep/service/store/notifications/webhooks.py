@@ -1,4 +1,4 @@
-"""The queues of webhooks: a row for each says how far it was notified. The events themselves are in other tables."""
+"""The queues of webhooks in the database. A row says how far a webhook was notified; the events are in other tables."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ from lockstep.service.store.tables import BUDGET_ALERTS, JOB_EVENTS, JOBS, WEBHO
 
 @final
 class Feed(StrEnum):
-    """The events of a queue."""
+    """The source of a queue's events."""
 
     JOB = "job"
     """The changes of state of one job, which names the webhook."""
     JOBS = "jobs"
-    """What happens to all jobs: for a webhook of the operator."""
+    """All events of all jobs, for a webhook of the operator."""
     ALERTS = "alerts"
-    """All alerts of budgets: for a webhook of the operator."""
+    """All alerts of budgets, for a webhook of the operator."""
 
 
-# Changes of state of one job become visible in the order of their numbers, since each locks the job's row. Notes do
-# not: a cursor that had moved on to a note would never see a change with a lower number.
+# Changes of state of one job are committed in the order of their numbers, since each locks the job's row. Notes are
+# not, so a queue that has advanced to a note could miss a change with a lower number.
 _IS_CHANGE: Final = JOB_EVENTS.c.kind.in_([kind.value for kind in JobEvent])
 _IS_OPERATORS: Final = WEBHOOKS.c.job_uid.is_(None)
 _HAS_CHANGES: Final = exists().where(
@@ -59,13 +59,13 @@ _HAS_EVENTS: Final = or_(
 @final
 @dataclass(frozen=True, kw_only=True)
 class NewWebhook:
-    """A webhook of a job that is to be recorded.
+    """A webhook of a new job, to be recorded.
 
     Attributes:
-        sealed: its URL, encrypted.
+        sealed: the encrypted URL.
         place: the part of the URL that may be shown.
-        secret: name of the project's secret that messages are signed with.
-        states: the states it is notified of; all if empty.
+        secret: the name of the project's secret that signs messages; None if they are not signed.
+        states: the states that the webhook is notified of; all if empty.
     """
 
     sealed: bytes
@@ -77,23 +77,25 @@ class NewWebhook:
 @final
 @dataclass(frozen=True, kw_only=True)
 class WebhookRecord:
-    """One queue: a webhook, and how far it was notified of one feed.
+    """A queue: a webhook, and how far it was notified of one feed.
 
     Attributes:
-        name: the webhook; for a job's, the job's uid and a number.
-        feed: the events.
-        job_uid: the job that names it; None for a webhook of the operator, as are the next five.
-        project: the job's project.
-        sealed: its URL, encrypted.
+        name: the name of the webhook; for a job's webhook, the job's uid and a number.
+        feed: the source of the queue's events.
+        job_uid: the uid of the job that specifies the webhook; None for a webhook of the operator, as are the next
+            four.
+        project: the project of the job.
+        sealed: the encrypted URL.
         place: the part of the URL that may be shown.
-        secret: name of the project's secret that messages are signed with.
-        states: the states it is notified of; all if empty.
-        seq: number of the last event that was dealt with.
-        num_failures: how many deliveries failed in a row.
-        num_dropped: how many events were dropped because they were too old.
-        next_time_s: when the next event may be delivered, seconds since 1970 UTC; None if none will follow.
-        problem: why the last delivery failed; None if it did not.
-        since_s: since when deliveries fail.
+        secret: the name of the project's secret that signs messages; also None if they are not signed.
+        states: the states that the webhook is notified of; all if empty.
+        seq: the number of the last event that was delivered, skipped or dropped.
+        num_failures: the number of consecutive failed deliveries.
+        num_dropped: the number of events that were dropped because they were too old.
+        next_time_s: the time from which on the next event may be delivered, in seconds since 1970 UTC; None if no
+            event will follow.
+        problem: the reason why the last delivery failed; None if it did not fail.
+        since_s: the time since when deliveries fail, in seconds since 1970 UTC; None if they do not fail.
     """
 
     name: str
@@ -113,7 +115,7 @@ class WebhookRecord:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What identifies the queue."""
+        """The identity of the queue: name and feed."""
         return self.name, self.feed
 
 
@@ -127,11 +129,12 @@ def add_job_webhooks(connection: Connection, uid: str, *, webhooks: Sequence[New
 
 @final
 class WebhookStore:
-    """The queues. Thread-safe; each method is one transaction.
+    """The store of webhooks' queues. Thread-safe. Each method is one transaction.
 
     Args:
         engine: the opened database.
-        guard: called first where progress is recorded: only one of several services delivers.
+        guard: called in each transaction that records progress; it may raise an exception to forbid the transaction,
+            since only one of several services delivers.
     """
 
     def __init__(self, engine: Engine, *, guard: Guard = unguarded) -> None:
@@ -139,15 +142,15 @@ class WebhookStore:
         self._guard = guard
 
     def register(self, name: str, *, now_s: float) -> None:
-        """Makes sure that a webhook of the operator has its queues; new ones begin with the next event.
+        """Creates or resumes the queues of a webhook of the operator. New queues begin with the next event.
 
         Args:
-            name: the webhook.
-            now_s: a queue that waits after failures goes on now, seconds since 1970 UTC.
+            name: the name of the webhook.
+            now_s: the current time, in seconds since 1970 UTC. Queues that wait after failures continue now.
         """
         for feed, table in ((Feed.JOBS, JOB_EVENTS), (Feed.ALERTS, BUDGET_ALERTS)):
             key = (WEBHOOKS.c.name == name, WEBHOOKS.c.feed == feed)
-            # Another service may register it at the same moment.
+            # Another service may register the webhook at the same time.
             with contextlib.suppress(IntegrityError), self._engine.begin() as connection:
                 if not connection.execute(update(WEBHOOKS).where(*key).values(next_time_s=now_s)).rowcount:
                     seq = connection.execute(select(func.coalesce(func.max(table.c.seq), 0))).scalar_one()
@@ -157,8 +160,8 @@ class WebhookStore:
         """Returns the queues of the operator's webhooks that have an event to deliver now.
 
         Args:
-            now_s: seconds since 1970 UTC.
-            names: the webhooks that exist.
+            now_s: the current time, in seconds since 1970 UTC.
+            names: the names of the operator's current webhooks.
         """
         return self._select(WEBHOOKS.c.next_time_s <= now_s, _HAS_EVENTS, WEBHOOKS.c.name.in_(names), _IS_OPERATORS)
 
@@ -166,15 +169,15 @@ class WebhookStore:
         """Returns the queues of jobs' webhooks that have an event to deliver now, those that wait longest first.
 
         Args:
-            now_s: seconds since 1970 UTC.
-            without: projects that are left out.
-            limit: how many at most.
+            now_s: the current time, in seconds since 1970 UTC.
+            without: the projects to exclude.
+            limit: the maximum number of queues.
         """
         conditions = (WEBHOOKS.c.next_time_s <= now_s, _HAS_CHANGES, JOBS.c.project.not_in(without))
         return self._select(*conditions, limit=limit)
 
     def of_job(self, uid: str) -> list[WebhookRecord]:
-        """Returns the webhooks of a job, in the order in which it names them."""
+        """Returns the webhooks of a job, in the order of its training input."""
         return sorted(self._select(WEBHOOKS.c.job_uid == uid), key=lambda webhook: webhook.name)
 
     def of_operator(self) -> list[WebhookRecord]:
@@ -193,7 +196,7 @@ class WebhookStore:
             return [_webhook(row) for row in connection.execute(query).mappings()]
 
     def events_for(self, webhook: WebhookRecord, *, limit: int) -> list[HookEvent]:
-        """Returns the events of a queue that come next, the oldest first."""
+        """Returns the next events of a queue, the oldest first, at most `limit`."""
         if webhook.feed is Feed.ALERTS:
             query = select(BUDGET_ALERTS).where(BUDGET_ALERTS.c.seq > webhook.seq).order_by(BUDGET_ALERTS.c.seq)
             read = _alert
@@ -211,7 +214,7 @@ class WebhookStore:
             return [read(row) for row in connection.execute(query.limit(limit)).mappings()]
 
     def save(self, webhook: WebhookRecord) -> None:
-        """Records the progress of a queue: all from its ``seq`` on."""
+        """Records the progress of a queue: `seq` and all attributes after it."""
         names = ("seq", "num_failures", "num_dropped", "next_time_s", "problem", "since_s")
         changes = {name: getattr(webhook, name) for name in names}
         key = (WEBHOOKS.c.name == webhook.name, WEBHOOKS.c.feed == webhook.feed)

@@ -1,4 +1,4 @@
-"""Models, their versions, and the long-running operations on them."""
+"""Models, versions and operations in the database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
 
 @final
 class VersionState(StrEnum):
-    """A version's states, by the contract's names."""
+    """The states of a version, by the contract's names."""
 
     READY = "READY"
     CREATING = "CREATING"
@@ -30,7 +30,7 @@ class VersionState(StrEnum):
 @final
 @dataclass(frozen=True, kw_only=True)
 class ModelRecord:
-    """A model: a name that versions stand under."""
+    """A model: a name that has versions."""
 
     project: str
     name: str
@@ -46,13 +46,14 @@ class VersionRecord:
     """A deployed version of a model.
 
     Attributes:
-        deployment_uri: bucket URL of the ``.keras`` file, or of the folder that holds it.
-        package_uris: bucket URLs of packages with classes of its model.
-        python_module: the module that its job ran; None where nobody said.
-        server: handle of its prediction server, in JSON; None while there is none.
-        server_ready_time_s: when that server was first seen ready, seconds since 1970 UTC; None while it was not.
-        server_end_time_s: when its last server was found to have ended; None if none has.
-        num_restarts: how often in a row its server had to be started again.
+        deployment_uri: the bucket URL of the ``.keras`` file, or of the folder that contains it.
+        package_uris: the bucket URLs of packages with the classes of its model.
+        python_module: the module that its job ran; None if it is not known.
+        server: the handle of its prediction server, as JSON; None while there is no server.
+        server_ready_time_s: the time when that server was first observed to be ready, in seconds since 1970 UTC; None
+            if it was not.
+        server_end_time_s: the time when the end of its last server was observed; None if no server has ended.
+        num_restarts: the number of consecutive restarts of its server.
     """
 
     project: str
@@ -75,7 +76,7 @@ class VersionRecord:
 
 @final
 class OperationCode(IntEnum):
-    """Why an operation did not do what it was for, by the numbers of ``google.rpc.Code``."""
+    """The error codes of operations, by the numbers of ``google.rpc.Code``."""
 
     CANCELLED = 1
     FAILED_PRECONDITION = 9
@@ -84,11 +85,11 @@ class OperationCode(IntEnum):
 @final
 @dataclass(frozen=True, kw_only=True)
 class OperationRecord:
-    """A long-running operation on a version or a model.
+    """An operation on a version or a model.
 
     Attributes:
-        error_code: an `OperationCode`; None while it goes on, and where it did what it was for.
-        error_message: the same in words.
+        error_code: an `OperationCode`; None while the operation continues, and if it succeeded.
+        error_message: the error message; None if there is no error code.
     """
 
     name: str
@@ -104,12 +105,12 @@ class OperationRecord:
 
 @final
 class ModelStore:
-    """Models, versions and operations. Thread-safe; each method is one transaction.
+    """The store of models, versions and operations. Thread-safe. Each method is one transaction.
 
     Args:
         engine: the opened database.
-        clock: seconds since 1970 UTC.
-        guard: called in each transaction that writes, before it does; may forbid it by raising.
+        clock: the clock, in seconds since 1970 UTC.
+        guard: called in each transaction before it writes; it may raise an exception to forbid the transaction.
     """
 
     def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.time, guard: Guard = unguarded) -> None:
@@ -121,7 +122,7 @@ class ModelStore:
         """Records a new model.
 
         Raises:
-            ConflictError: the project has a model of this name.
+            ConflictError: If the project has a model of this name.
         """
         values = {
             "project": project,
@@ -141,7 +142,7 @@ class ModelStore:
         """Returns a model.
 
         Raises:
-            NotFoundError: there is none of this name.
+            NotFoundError: If the project has no model of this name.
         """
         with reading(self._engine) as connection:
             return _get_model(connection, project, name)
@@ -153,11 +154,11 @@ class ModelStore:
             return [ModelRecord(**row) for row in connection.execute(query).mappings()]
 
     def delete_model(self, *, project: str, name: str) -> OperationRecord:
-        """Deletes a model without versions; the operation is done when it returns.
+        """Deletes a model without versions. The returned operation is done.
 
         Raises:
-            NotFoundError: there is no such model.
-            WrongStateError: it has versions.
+            NotFoundError: If there is no such model.
+            WrongStateError: If the model has versions.
         """
         with writing(self._engine, guard=self._guard) as connection:
             _get_model(connection, project, name, to_write=True)
@@ -181,11 +182,11 @@ class ModelStore:
         package_uris: Sequence[str] = (),
         python_module: str | None = None,
     ) -> OperationRecord:
-        """Records a new version as CREATING, the first one as the model's default.
+        """Records a new version as CREATING. It becomes the model's default if the model has none.
 
         Raises:
-            NotFoundError: there is no such model.
-            ConflictError: the model has a version of this name.
+            NotFoundError: If there is no such model.
+            ConflictError: If the model has a version of this name.
         """
         operation = self._operation_values(project, "CREATE_VERSION", model, name)
         values = {
@@ -214,10 +215,10 @@ class ModelStore:
         return self.get_operation(project=project, name=operation["name"])
 
     def get_version(self, *, project: str, model: str, name: str | None) -> VersionRecord:
-        """Returns a version of a model; its default one if no name is given.
+        """Returns a version of a model, or the default version if `name` is None.
 
         Raises:
-            NotFoundError: there is no such model or version, or no default.
+            NotFoundError: If there is no such model or version, or no default version.
         """
         with reading(self._engine) as connection:
             if name is None:
@@ -237,11 +238,11 @@ class ModelStore:
             return [_version(row) for row in connection.execute(query).mappings()]
 
     def set_default(self, *, project: str, model: str, name: str) -> VersionRecord:
-        """Makes a version the one that answers where none is named.
+        """Makes a version the default of its model.
 
         Raises:
-            NotFoundError: there is no such version.
-            WrongStateError: it is being deleted, and the model would be without a default soon.
+            NotFoundError: If there is no such version.
+            WrongStateError: If the version is being deleted, since the model would soon have no default.
         """
         with writing(self._engine, guard=self._guard) as connection:
             _get_model(connection, project, model, to_write=True)
@@ -252,11 +253,11 @@ class ModelStore:
         return record
 
     def begin_delete_version(self, *, project: str, model: str, name: str) -> OperationRecord:
-        """Marks a version DELETING; the controller ends its server.
+        """Marks a version as DELETING. `Deployments` then ends its prediction server and removes it.
 
         Raises:
-            NotFoundError: there is no such version.
-            WrongStateError: it is the default one and others stand beside it.
+            NotFoundError: If there is no such version.
+            WrongStateError: If the version is the default and the model has other versions.
         """
         operation = self._operation_values(project, "DELETE_VERSION", model, name)
         with writing(self._engine, guard=self._guard) as connection:
@@ -271,13 +272,13 @@ class ModelStore:
         return self.get_operation(project=project, name=operation["name"])
 
     def update_version(self, record: VersionRecord, **changes: Any) -> bool:
-        """Sets columns of a version, if its state is still that of the record: who looked before a change does nothing.
+        """Sets columns of a version if its state is still that of the record.
 
-        One that reaches READY or FAILED ends its creation's operation.
+        A version that becomes READY or FAILED ends the operation of its creation.
 
         Args:
             record: the version as it was read.
-            changes: columns to set.
+            **changes: the columns to set.
 
         Returns:
             Whether the columns were set.
@@ -316,7 +317,7 @@ class ModelStore:
         """Returns an operation.
 
         Raises:
-            NotFoundError: there is none of this name.
+            NotFoundError: If the project has no operation of this name.
         """
         with reading(self._engine) as connection:
             return _get_operation(connection, project, name)
@@ -328,8 +329,8 @@ class ModelStore:
 
         Args:
             project: the project.
-            size: how many at the most.
-            before: creation time and name of the last operation of the page before.
+            size: the maximum number of operations.
+            before: the creation time and name of the last operation of the previous page.
         """
         query = select(OPERATIONS).where(OPERATIONS.c.project == project)
         if before is not None:
@@ -341,11 +342,11 @@ class ModelStore:
             return [OperationRecord(**row) for row in connection.execute(query).mappings()]
 
     def cancel_operation(self, *, project: str, name: str, by: str) -> None:
-        """Cancels a version's creation: it ends as cancelled, and the version is marked DELETING.
+        """Cancels the creation of a version: the operation ends as cancelled, and the version is marked as DELETING.
 
         Raises:
-            NotFoundError: there is no operation of this name.
-            WrongStateError: it is over, or no creation.
+            NotFoundError: If the project has no operation of this name.
+            WrongStateError: If the operation is over, or is not the creation of a version.
         """
         with writing(self._engine, guard=self._guard) as connection:
             operation = _get_operation(connection, project, name)
@@ -400,7 +401,7 @@ class ModelStore:
 
 
 def _get_model(connection: Connection, project: str, name: str, *, to_write: bool = False) -> ModelRecord:
-    """Reads a model; `to_write` holds its row until the transaction ends, and with it the model's versions."""
+    """Reads a model. With `to_write`, locks its row, and thereby the model's versions, until the transaction ends."""
     query = select(MODELS).where(MODELS.c.project == project, MODELS.c.name == name)
     row = _row(connection, query.with_for_update() if to_write else query)
     if row is None:

@@ -1,1 +1,1 @@
-"""Keys and secrets in the database."""
+"""API keys and secrets in the database."""

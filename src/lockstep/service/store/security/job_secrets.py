@@ -1,4 +1,4 @@
-"""Secrets in the database: names, and values that are encrypted before they come here."""
+"""Secrets in the database: their names, and their values, which the vault has encrypted."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class SecretRecord:
     """A secret without its value.
 
     Attributes:
-        project: the project whose jobs may have it.
-        name: its name there.
-        create_time_s: when it was first set, seconds since 1970 UTC.
-        update_time_s: when it was last set.
-        updated_by: label of whoever set it last.
+        project: the project whose jobs may receive the secret.
+        name: the name of the secret in the project.
+        create_time_s: the time when it was first set, in seconds since 1970 UTC.
+        update_time_s: the time when it was last set.
+        updated_by: the label of the principal that set it last.
     """
 
     project: str
@@ -38,11 +38,11 @@ class SecretRecord:
 
 @final
 class SecretStore:
-    """The secrets. Thread-safe; each method is one transaction.
+    """The store of secrets. Thread-safe. Each method is one transaction.
 
     Args:
         engine: the opened database.
-        clock: seconds since 1970 UTC.
+        clock: the clock, in seconds since 1970 UTC.
     """
 
     def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.time) -> None:
@@ -50,19 +50,19 @@ class SecretStore:
         self._clock = clock
 
     def put(self, *, project: str, name: str, sealed: bytes, by: str) -> None:
-        """Sets a secret, new or not.
+        """Creates or replaces a secret.
 
         Args:
-            project: the project whose jobs may have it.
-            name: its name there.
-            sealed: its value, encrypted.
-            by: label of whoever sets it.
+            project: the project whose jobs may receive the secret.
+            name: the name of the secret in the project.
+            sealed: the encrypted value.
+            by: the label of the principal that sets it.
         """
         values = {"sealed": sealed, "update_time_s": self._clock(), "updated_by": by}
         key = {"project": project, "name": name, "create_time_s": values["update_time_s"]}
         is_set = False
         while not is_set:
-            # On PostgreSQL somebody else may make it between the two statements: it is changed then.
+            # On PostgreSQL, another transaction may insert the row between the two statements: then update it.
             with contextlib.suppress(IntegrityError), self._engine.begin() as connection:
                 if connection.execute(update(SECRETS).where(*_is(project, name)).values(values)).rowcount == 0:
                     connection.execute(insert(SECRETS).values({**key, **values}))
@@ -72,7 +72,7 @@ class SecretStore:
         """Returns the encrypted value of a secret.
 
         Raises:
-            NotFoundError: there is none of this name.
+            NotFoundError: If the project has no secret of this name.
         """
         with reading(self._engine) as connection:
             found = connection.execute(select(SECRETS.c.sealed).where(*_is(project, name))).scalar_one_or_none()
@@ -91,7 +91,7 @@ class SecretStore:
         """Removes a secret.
 
         Raises:
-            NotFoundError: there is none of this name.
+            NotFoundError: If the project has no secret of this name.
         """
         with self._engine.begin() as connection:
             if connection.execute(delete(SECRETS).where(*_is(project, name))).rowcount == 0:

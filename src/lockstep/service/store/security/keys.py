@@ -1,4 +1,4 @@
-"""API keys in the database: what they are for, and a one-way digest of their secrets."""
+"""API keys in the database: their scopes and projects, and one-way digests of their secrets."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from lockstep.service.store.tables import API_KEYS
 @final
 @dataclass(frozen=True, kw_only=True)
 class KeyRecord:
-    """A key as the database holds it; its secret is not in it.
+    """An API key in the database, without its secret. Times are in seconds since 1970 UTC.
 
     Attributes:
-        id: its public name.
-        digest: of its secret, hexadecimal SHA-256.
-        label: whose it is.
-        scope: what it may do.
-        project: the one project that it is for, or ``*``.
-        created_by: label of whoever made it.
-        create_time_s: when it was made, seconds since 1970 UTC.
-        expire_time_s: from when on it is not valid; None for never.
-        last_used_time_s: when it was last used, to the minute; None if it never was.
-        revoke_time_s: when it was revoked; None if it was not.
-        revoked_by: label of whoever revoked it.
+        id: the public name of the key.
+        digest: the SHA-256 of its secret, in hexadecimal.
+        label: the label that says whose key it is.
+        scope: the scope of the key.
+        project: the project that the key is valid for; ``*`` for all projects.
+        created_by: the label of the principal that created it.
+        create_time_s: the time of its creation.
+        expire_time_s: the time from which on it is not valid; None for never.
+        last_used_time_s: the time of its last use, to the minute; None if it was never used.
+        revoke_time_s: the time when it was revoked; None if it was not.
+        revoked_by: the label of the principal that revoked it; None if it was not.
     """
 
     id: str
@@ -48,17 +48,17 @@ class KeyRecord:
 
     @property
     def principal(self) -> Principal:
-        """Whoever holds it."""
+        """The principal that the key identifies."""
         return Principal(label=self.label, scope=self.scope, project=self.project, key_id=self.id)
 
 
 @final
 class KeyStore:
-    """The keys. Thread-safe; each method is one transaction.
+    """The store of API keys. Thread-safe. Each method is one transaction.
 
     Args:
         engine: the opened database.
-        clock: seconds since 1970 UTC.
+        clock: the clock, in seconds since 1970 UTC.
     """
 
     def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.time) -> None:
@@ -71,11 +71,11 @@ class KeyStore:
         """Records a key.
 
         Args:
-            key_id: its public name.
-            digest: of its secret.
-            principal: whom it is for, and for what.
-            created_by: label of whoever makes it.
-            expire_time_s: from when on it is not valid; None for never.
+            key_id: the public name of the key.
+            digest: the digest of its secret.
+            principal: the label, scope and project of the key.
+            created_by: the label of the principal that creates it.
+            expire_time_s: the time from which on it is not valid, in seconds since 1970 UTC; None for never.
         """
         values: dict[str, Any] = {
             "id": key_id,
@@ -101,7 +101,7 @@ class KeyStore:
         """Returns a key by its public name.
 
         Raises:
-            NotFoundError: there is none of this name.
+            NotFoundError: If there is no key of this name.
         """
         found = self.find(key_id)
         if found is None:
@@ -109,7 +109,7 @@ class KeyStore:
         return found
 
     def list(self) -> list[KeyRecord]:
-        """Returns all keys, the oldest first; revoked and expired ones too."""
+        """Returns all keys, including revoked and expired ones, the oldest first."""
         query = select(API_KEYS).order_by(API_KEYS.c.create_time_s, API_KEYS.c.id)
         with reading(self._engine) as connection:
             return [_key(row) for row in connection.execute(query).mappings()]
@@ -122,10 +122,10 @@ class KeyStore:
             return connection.execute(query).first() is not None
 
     def revoke(self, key_id: str, *, by: str) -> KeyRecord:
-        """Revokes a key: from now on it is not valid. One that was revoked already stays as it is.
+        """Revokes a key: from now on it is not valid. A key that was revoked before stays unchanged.
 
         Raises:
-            NotFoundError: there is none of this name.
+            NotFoundError: If there is no key of this name.
         """
         valid = (API_KEYS.c.id == key_id, API_KEYS.c.revoke_time_s.is_(None))
         with self._engine.begin() as connection:
