@@ -1,6 +1,6 @@
 """What a training under parameter servers is backed up by: ``fit``, and loops of the user's own."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 

@@ -1,6 +1,6 @@
 """A model's variables between a checkpoint, where they have the model's numbers, and the servers that keep them."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
 

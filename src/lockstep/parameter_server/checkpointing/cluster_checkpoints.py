@@ -1,6 +1,6 @@
 """Checkpoints of a cluster: all servers at one closure, written while training goes on, read by every strategy."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The coordinator's hold of its cluster: what the servers keep, and who runs closures."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownLambdaType=false
 

@@ -1,6 +1,6 @@
 """The embedding layer whose table lies on parameter servers, and is an ordinary one under every other strategy."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false, reportIncompatibleMethodOverride=false
 

@@ -4,7 +4,7 @@ A step that looks rows up is traced twice. First for the ids alone: the compiler
 Then with the rows of a batch's different ids in place of each table, and the ids' indices among them.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 

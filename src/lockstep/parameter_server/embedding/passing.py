@@ -1,6 +1,6 @@
 """Ids that a program takes from its arguments as they are: they can be read without running it."""
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations

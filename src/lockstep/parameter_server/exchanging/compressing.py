@@ -5,7 +5,7 @@ full precision, and it goes along as soon as it is large enough (Seide et al. 20
 is a part of the compiled step.
 """
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations

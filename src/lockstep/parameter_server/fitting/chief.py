@@ -1,6 +1,6 @@
 """The coordinator's part of ``fit``: it has workers take the steps, and shows Keras's own loop what came of them."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 

@@ -1,6 +1,6 @@
 """A worker's batches: of data that can be asked for a batch by its number, or that gives one after the other."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 

@@ -1,6 +1,6 @@
 """What workers know of a training: the first ``fit`` of the script, which they do not leave before it is all over."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false, reportUnknownArgumentType=false
 
 from __future__ import annotations

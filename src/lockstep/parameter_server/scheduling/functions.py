@@ -5,7 +5,7 @@ by how much the function has changed other variables is what they are afterwards
 goes to the servers in one push, whose answer brings values for the next closure.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 

@@ -4,7 +4,7 @@ The coordinator has no more than numbers, in the order in which its script asks 
 the same order, and a worker makes a thing when the first closure needs it.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 
