@@ -72,7 +72,8 @@ class Servers:
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = tuple(links)
-        self._exchange: list[Mapping[str, Any] | None] = []  # by server: None if it has not answered
+        # The fields of the answers to the last messages, by server: None without an answer, empty for an error.
+        self._exchange: list[Mapping[str, Any] | None] = []
         self._wanted: Mapping[str, np.ndarray[Any, Any]] = {}
 
     @property

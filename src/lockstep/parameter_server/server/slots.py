@@ -51,7 +51,8 @@ def slots_of(spec: OptimizerSpec, variables: Sequence[VariableSpec]) -> tuple[Sl
         spec: the optimizer.
         variables: the variables that it trains, in its order. Only the number of dimensions of their shapes matters.
     """
-    config = {**spec.config, "config": {**spec.config["config"], "name": "standin"}}  # else Keras counts it
+    # With a name, because Keras would otherwise increment its counter of default names.
+    config = {**spec.config, "config": {**spec.config["config"], "name": "standin"}}
     optimizer = build_optimizer(
         replace(spec, config=config, decays=(True,) * len(variables), constraints=(None,) * len(variables)),
         [_stand_in(number, variable) for number, variable in enumerate(variables)],
