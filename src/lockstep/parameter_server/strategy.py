@@ -47,8 +47,8 @@ class ParameterServerStrategy(AbstractStrategy):
     - A parameter server (``ps``) keeps its part of the parameters, with the optimizer's state for that part. It serves
       inside this constructor until the coordinator's script has ended. Then it ends the process with `SystemExit`.
     - A worker builds the same model. From the first ``fit`` (or the first call of a `ClusterCoordinator`) on, it runs
-    the
-      steps that the coordinator assigns. It does not run the script beyond that: it ends the process with `SystemExit`.
+      the steps that the coordinator assigns. It does not run the script beyond that: the process ends with
+      `SystemExit`.
     - The coordinator (``chief`` or ``master``) runs the whole script: the loop of ``fit``, callbacks, validation.
 
     Each step runs on one worker. The worker pulls the parameters, computes gradients of its own batch, and pushes them.

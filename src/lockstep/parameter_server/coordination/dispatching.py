@@ -348,7 +348,7 @@ class Dispatcher:
             if self._workers.get(name) is not request.peer:
                 raise ReplacedError(name)
             if kind == AGAIN:
-                self._note_ends(request)  # before a lost server counts the steps that it lacks
+                self._note_ends(request)  # first: a server's successor may lack their pushes, which are counted
                 self._take_back(request)
                 self._patience.end(name)
                 return Message(kind="ok")

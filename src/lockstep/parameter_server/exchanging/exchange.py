@@ -1,4 +1,4 @@
-"""A worker's exchange with the servers, for steps of ``fit`` and for closures: pull, push, and settle what was lost."""
+"""A worker's exchange with the servers, for steps of ``fit`` and for closures: pull, push, settle."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class BatchAllocation:
         if not stretch:
             if self._free:
                 stretch.extend(self._free.popleft())
-            else:  # end of the epoch: takes half of the longest rest of a worker
+            else:  # end of the epoch: the last half of the longest stretch that is left
                 longest = max(self._stretches.values(), key=len)
                 stretch.extend(longest.pop() for _ in range((len(longest) + 1) // 2))
                 stretch.reverse()

@@ -15,7 +15,7 @@ from lockstep.parameter_server.server.ledger import PushId
 
 @final
 class Round:
-    """The pushes for the current step; steps follow one another.
+    """Collects the pushes of synchronous steps, one step after the other.
 
     Not thread-safe: the owner serializes calls.
 
