@@ -1,6 +1,6 @@
-"""Parameter servers: parameters that are kept and updated by servers, and workers that push when they are ready.
+"""Parameter servers: servers keep and update the parameters, and workers push gradients whenever they are ready.
 
-The names below are imported when they are first used: a server's process needs few of them.
+The names below are imported on first use, because a server's process needs only a few of them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'lockstep.parameter_server' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"lockstep.parameter_server.{_MODULES[name]}"), name)
-    globals()[name] = value  # asked once
+    globals()[name] = value  # imported only once
     return value
 
 

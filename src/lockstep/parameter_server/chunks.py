@@ -1,4 +1,4 @@
-"""A server's whole state on its way, a piece at a time: from a cut to the coordinator, and back into a server."""
+"""Moves a server's whole state in chunks: from a cut to the coordinator, and back into a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from lockstep.parameter_server.protocol import from_fields, to_fields
 from lockstep.strategies.table_rows import Rows
 
 CHUNK_BYTES: Final = 4 << 20
-"""A server copies so much within a few milliseconds; it fits into the memory that is shared with one on this host."""
+"""The size of a chunk, in bytes. A server copies this much within a few milliseconds. A chunk fits into the memory that
+is shared with a server on the same host.
+"""
 _IDS: Final = "ids"
 _VALUES: Final = "values"
 _STATE: Final = "state."
@@ -23,10 +25,10 @@ _STATE: Final = "state."
 
 @final
 class Stage(StrEnum):
-    """What a chunk is; the stages come in this order."""
+    """The content of a chunk. Chunks arrive in the order of these stages."""
 
     WAITING = "waiting"
-    """Nothing yet: closures of before the cut still run."""
+    """No content yet: closures from before the cut are still running."""
     STANDING = "standing"
     """What the server has applied."""
     DENSE = "dense"
@@ -34,7 +36,7 @@ class Stage(StrEnum):
     ROWS = "rows"
     """Rows of a table."""
     END = "end"
-    """That was all."""
+    """No more chunks."""
 
 
 @final
@@ -43,11 +45,11 @@ class Standing:
     """What a server had applied at a cut.
 
     Attributes:
-        closure: the cut's: all pushes of closures below it are in, and none of others but for `applied`.
-        num_applied: how many pushes.
-        applied: pushes of later closures that are in: (closure, number). There are some only where a synchronous step
-            took pushes of both sides of the cut.
-        step: how many synchronous steps.
+        closure: the closure of the cut. All pushes of closures below it are included, and no others except `applied`.
+        num_applied: the number of pushes that the server had applied.
+        applied: the included pushes of later closures, as (closure, number). Only non-empty if a synchronous step
+            combined pushes from both sides of the cut.
+        step: the number of synchronous steps that the server had done.
     """
 
     closure: int = 0
@@ -59,12 +61,12 @@ class Standing:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A part of one of the dense state's arrays.
+    """A part of one array of the dense state.
 
     Attributes:
-        name: the array's.
-        shape: the whole array's.
-        start: the part's first value, of the array laid out in one dim.
+        name: the name of the array.
+        shape: the shape of the whole array.
+        start: the index of the part's first value in the flattened array.
     """
 
     name: str
@@ -75,14 +77,14 @@ class Piece:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ChunkHeader:
-    """What a chunk says of itself.
+    """The header of a chunk.
 
     Attributes:
-        stage: what it is.
-        standing: what the server had applied, in that stage.
-        pieces: what its arrays are parts of, where it is of dense state.
-        table: whose rows they are, where it is of rows.
-        num_pushes: how many pushes the table had.
+        stage: the kind of content.
+        standing: what the server had applied; only in the stage `STANDING`.
+        pieces: the part that each array of the chunk is; only in the stage `DENSE`.
+        table: the name of the table that the rows belong to; only in the stage `ROWS`.
+        num_pushes: the number of pushes that the table has received.
     """
 
     stage: Stage
@@ -95,11 +97,11 @@ class ChunkHeader:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """A piece of a server's state.
+    """One chunk of a server's state.
 
     Attributes:
-        header: what it is.
-        arrays: by name.
+        header: a description of the content.
+        arrays: the content, as arrays by name.
     """
 
     header: ChunkHeader
@@ -114,22 +116,22 @@ class Chunk:
 
     @classmethod
     def from_message(cls, message: Message) -> Chunk:
-        """Reads a chunk; its arrays are the message's.
+        """Reads a chunk from a message, and uses the message's arrays without copying them.
 
         Raises:
-            CorruptDataError: it is none.
+            CorruptDataError: the message is not a chunk.
         """
         return cls(header=from_fields(ChunkHeader, message.fields), arrays=message.arrays)
 
     def to_message(self, kind: str) -> Message:
-        """Returns the chunk as a message of some kind."""
+        """Returns the chunk as a message of the given kind."""
         return Message(kind=kind, fields=to_fields(self.header), arrays=self.arrays)
 
     def rows(self) -> Rows:
-        """Returns what a chunk of rows has.
+        """Returns the rows in a chunk of the stage `ROWS`.
 
         Raises:
-            CorruptDataError: it has none.
+            CorruptDataError: the chunk has no rows.
         """
         if not {_IDS, _VALUES} <= self.arrays.keys():
             raise CorruptDataError("rows of a table without ids or values", received=sorted(self.arrays))
@@ -142,11 +144,12 @@ class Chunk:
 
 
 def cut_into_chunks(arrays: Callable[[], Mapping[str, np.ndarray[Any, Any]]], *, max_bytes: int) -> Iterator[Chunk]:
-    """Yields arrays a piece at a time, copied.
+    """Yields copies of arrays in chunks.
 
     Args:
-        arrays: gives them by name; asked anew for each chunk, since they may have moved since the one before.
-        max_bytes: how large a chunk may be, about.
+        arrays: a function that returns the arrays by name. It is called again for each chunk, because the arrays may
+            have been replaced since the last one.
+        max_bytes: the approximate maximum size of a chunk, in bytes.
     """
     names = list(arrays())
     index, start = 0, 0
@@ -169,17 +172,17 @@ def cut_into_chunks(arrays: Callable[[], Mapping[str, np.ndarray[Any, Any]]], *,
 
 @final
 class Assembly:
-    """Arrays that are put together from chunks of dense state."""
+    """Assembles arrays from chunks of dense state."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
         self._num_missing: dict[str, int] = {}
 
     def add(self, chunk: Chunk) -> None:
-        """Takes a chunk's pieces, copied.
+        """Copies the pieces of a chunk into their arrays.
 
         Raises:
-            CorruptDataError: a piece is not of its array.
+            CorruptDataError: a piece does not fit its array.
         """
         for number, piece in enumerate(chunk.header.pieces):
             part = chunk.arrays.get(str(number))
@@ -196,10 +199,10 @@ class Assembly:
             self._num_missing[piece.name] -= part.size
 
     def finish(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Returns the arrays by their names.
+        """Returns the complete arrays by name.
 
         Raises:
-            CorruptDataError: a part of one did not come.
+            CorruptDataError: a part of an array is missing.
         """
         for name, num_missing in self._num_missing.items():
             if num_missing:

@@ -1,4 +1,4 @@
-"""Where the cluster's processes are, and how this one reaches them."""
+"""The addresses of the cluster's processes, and how this process connects to them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from lockstep.parameter_server.servers import Servers
 from lockstep.topology import CHIEF_ROLES, Topology
 
 SILENCE_S: Final = 10.0
-"""After how long without a word a process counts as gone. One that was killed is noticed within a second."""
+"""The time without any message after which a process counts as lost, in seconds. A killed process is noticed within one
+second.
+"""
 START_WITHIN_S: Final = 600.0
-"""How long processes wait for each other to start: machines do not come all at once."""
+"""How long processes wait for each other to start, in seconds: machines do not all start at the same time."""
 
 
 @final
@@ -22,10 +24,10 @@ class Cluster:
     """The processes that train together.
 
     Attributes:
-        topology: who they are, and which of them this one is.
-        token: what they all know, and nobody else.
-        silence_s: after how long without a word one of them counts as gone.
-        start_within_s: how long to wait for one of them to be there.
+        topology: the processes with their addresses, and which of them this process is.
+        token: the secret that only the processes of this cluster know.
+        silence_s: the time without any message after which a process counts as lost, in seconds.
+        start_within_s: how long to wait for a process to start, in seconds.
     """
 
     topology: Topology
@@ -35,17 +37,17 @@ class Cluster:
 
     @property
     def who(self) -> str:
-        """This process, in messages: "worker 1"."""
+        """The name of this process in messages, such as "worker 1"."""
         return f"{self.topology.task.role} {self.topology.task.index}"
 
     @property
     def num_servers(self) -> int:
-        """How many parameter servers there are."""
+        """The number of parameter servers."""
         return len(self.topology.cluster["ps"])
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are to be."""
+        """The number of workers that the cluster is to have."""
         return len(self.topology.cluster["worker"])
 
     @property
@@ -57,7 +59,7 @@ class Cluster:
         """Returns a listener at this process's own address.
 
         Raises:
-            EngineError: the address is taken, or not this machine's.
+            EngineError: the address is in use, or does not belong to this machine.
         """
         address = self.topology.cluster[self.topology.task.role][self.topology.task.index]
         return Listener(address, name=self.who, token=self.token, silence_s=self.silence_s)
@@ -66,7 +68,7 @@ class Cluster:
         """Connects to the coordinator.
 
         Raises:
-            UnavailableError: it is not there in time, or knows another token.
+            UnavailableError: the coordinator does not start in time, or has another token.
         """
         return self._link(self.chief_role, 0)
 
@@ -74,10 +76,10 @@ class Cluster:
         """Connects to all servers.
 
         Args:
-            within_s: how long to wait for each; None for `start_within_s`.
+            within_s: how long to wait for each server, in seconds; None for `start_within_s`.
 
         Raises:
-            UnavailableError: one of them is not there in time, or knows another token.
+            UnavailableError: a server does not start in time, or has another token.
         """
         links: list[Link] = []
         try:
@@ -93,11 +95,11 @@ class Cluster:
         """Connects to one server.
 
         Args:
-            index: which one.
-            within_s: how long to wait for it; None for `start_within_s`.
+            index: the index of the server.
+            within_s: how long to wait for the server, in seconds; None for `start_within_s`.
 
         Raises:
-            UnavailableError: it is not there in time, or knows another token.
+            UnavailableError: the server does not start in time, or has another token.
         """
         return self._link("ps", index, within_s=within_s)
 
@@ -113,10 +115,10 @@ class Cluster:
 
 
 def check_cluster(topology: Topology) -> None:
-    """Checks that a cluster is one of a coordinator, workers and parameter servers.
+    """Checks that a cluster has one chief, and at least one worker and one parameter server.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: a role is missing, or there are several chiefs.
     """
     cluster = topology.cluster
     chiefs = [role for role in CHIEF_ROLES if role in cluster]

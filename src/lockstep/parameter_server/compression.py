@@ -1,4 +1,4 @@
-"""What of a worker's gradients travels to the servers, where not all of them do."""
+"""Compression of the gradients that a worker pushes to the servers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _MAX_SHARE: Final = 0.5
 @final
 @dataclass(frozen=True)
 class TopK:
-    """Only the largest gradients travel, each with its index; the rest is added to the worker's next ones.
+    """Sends only the largest gradients, each with its index. The rest is added to the worker's next gradients.
 
-    Deep Gradient Compression (Lin et al. 2018) sends so the largest 0.1 % of them; the momentum that it corrects by is
-    the servers' optimizer's here.
+    Deep Gradient Compression (Lin et al. 2018) sends the largest 0.1 % of the gradients this way. Its momentum
+    correction is left to the servers' optimizer here.
 
     Args:
-        share: of each server's gradients how many travel: at least one of them does. Half of them, with their indices,
-            are as many bytes as all.
+        share: the fraction of each server's gradients that is sent, above 0 and below 0.5. At least one gradient is
+            sent. Half of the gradients with their indices would take as many bytes as all gradients.
 
     Raises:
-        InvalidInputError: that is no share, or too large a one to gain anything.
+        InvalidInputError: `share` is not a fraction, or is too large to save anything.
     """
 
     share: float
@@ -35,19 +35,19 @@ class TopK:
             raise InvalidInputError("TopK's share", received=self.share, allowed=f"more than 0, less than {_MAX_SHARE}")
 
     def count(self, size: int) -> int:
-        """Returns how many of so many gradients travel."""
+        """Returns how many of `size` gradients are sent."""
         return min(size, max(1, math.ceil(self.share * size)))
 
 
 Compression: TypeAlias = Literal["bfloat16"] | TopK
-"""How pushes are made smaller."""
+"""How pushes are compressed."""
 
 
 def check_compression(given: object) -> Compression | None:
-    """Returns what was given as ``compression``.
+    """Checks and returns the value of the argument ``compression``.
 
     Raises:
-        InvalidInputError: it is nothing that there is.
+        InvalidInputError: there is no such compression.
     """
     if given is None or isinstance(given, TopK):
         return given

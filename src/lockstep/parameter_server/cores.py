@@ -1,12 +1,13 @@
-"""A process's share of its machine's cores, where other processes of its cluster compute on the same ones.
+"""Gives a process its part of a machine's cores if other processes of its cluster compute on the same machine.
 
-XLA takes as many threads as the machine has cores, and cuts each larger operation into that many parts. Where a worker
-and a server do so on the same cores, each part waits for a core that the other has: on two of them, steps took from
-once to five times as long, by chance. For the same reason a server computes in the thread that answers: one that hands
-each update to a thread of XLA's waits until that one has a core, for ten times as long as a small update takes.
+XLA starts as many threads as the machine has cores, and splits each larger operation into that many parts. If a worker
+and a server do so on the same cores, each part waits for a core that the other process is using. On two cores, steps
+took between one and five times as long, by chance. For the same reason, a server computes in the thread that answers
+requests: if it handed each update to an XLA thread, it would wait for that thread to get a core, which takes ten times
+as long as a small update.
 """
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ import jax
 from lockstep.topology import Topology
 
 THREADS_VARIABLES: Final = ("PJRT_NPROC", "NPROC")
-"""By which XLA is told how many threads its CPU client has: the first one is its own."""
+"""The variables that tell XLA how many threads its CPU client has. The first one is specific to XLA."""
 _COMPUTES: Final = ("worker", "ps")
 
 
 def num_threads(topology: Topology, *, num_cores: int) -> int | None:
-    """Returns how many threads XLA is to have in this process; None for as many as it takes by itself.
+    """Returns how many threads XLA should have in this process; None for XLA's own default.
 
     Args:
-        topology: who is where; processes whose addresses are of one host are on one machine.
-        num_cores: the machine's.
+        topology: the addresses of all processes. Processes with the same host in their addresses share a machine.
+        num_cores: the number of cores of the machine.
     """
     task = topology.task
     if task.role not in _COMPUTES:
@@ -42,13 +43,13 @@ def num_threads(topology: Topology, *, num_cores: int) -> int | None:
 
 @contextmanager
 def shared_cores(topology: Topology) -> Generator[None]:
-    """Within, JAX's CPU client is made with this process's share of the cores, unless somebody has chosen another one.
+    """Limits JAX's CPU client, if it is created within, to this process's part of the cores.
 
-    A server has no other devices, and computes in the thread that asks for it. Does nothing where JAX has its devices
-    already.
+    A number of threads that is already set in the environment is kept. A server gets no other devices, and computes in
+    the thread that requests the computation. Has no effect if JAX has already created its devices.
     """
     if topology.task.role == "ps":
-        jax.config.update("jax_platforms", "cpu")  # else it would take a part of each accelerator for nothing
+        jax.config.update("jax_platforms", "cpu")  # otherwise it would reserve a part of each accelerator for nothing
         jax.config.update("jax_cpu_enable_async_dispatch", False)
     share = num_threads(topology, num_cores=_num_cores())
     if share is None or any(name in os.environ for name in THREADS_VARIABLES):

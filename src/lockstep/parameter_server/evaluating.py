@@ -1,6 +1,6 @@
-"""The evaluator: it looks at the checkpoints of a training beside which it runs, and never gets in its way."""
+"""The evaluator: evaluates the checkpoints of a training that runs beside it, and never delays that training."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 
@@ -32,24 +32,24 @@ LOOK_EVERY_S: Final = 1.0
 
 @runtime_checkable
 class SavesCheckpoints(Protocol):
-    """A callback of ``fit`` that saves checkpoints, as `lockstep.training.BackupAndRestore` does."""
+    """A callback of ``fit`` that saves checkpoints, such as `lockstep.training.BackupAndRestore`."""
 
     @property
     def checkpoint_directory(self) -> str:
-        """Where they are."""
+        """The directory of the checkpoints."""
         ...
 
 
 @runtime_checkable
 class TakesEvaluations(Protocol):
-    """A callback of ``fit`` that is told, in the evaluator, what came of a checkpoint."""
+    """A callback of ``fit`` that receives, in the evaluator, the results of each evaluated checkpoint."""
 
     def on_checkpoint_evaluated(self, step: int, logs: Mapping[str, Any]) -> None:
-        """Takes the results.
+        """Receives the results of one checkpoint.
 
         Args:
-            step: the checkpoint's.
-            logs: loss and metrics.
+            step: the step of the checkpoint.
+            logs: the loss and the metrics by name.
         """
         ...
 
@@ -61,16 +61,16 @@ def _print(line: str) -> None:
 
 @final
 class StoredRows:
-    """The rows of a checkpoint's tables; those that were met are in memory."""
+    """The rows of a checkpoint's tables. The rows that the training has met are held in memory."""
 
     def __init__(self) -> None:
         self._tables: dict[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] = {}
 
     def take(self, tables: Sequence[StoredTable]) -> None:
-        """Reads the tables of a checkpoint, in place of those of the one before.
+        """Reads the tables of a checkpoint. They replace those of the previous checkpoint.
 
         Raises:
-            CorruptDataError: rows cannot be read.
+            CorruptDataError: the rows cannot be read.
         """
         self._tables.clear()
         for table in tables:
@@ -81,14 +81,14 @@ class StoredRows:
                 self._tables[table.saved.name] = ids[order], np.concatenate([values for _, values in parts])[order]
 
     def read(self, layer: Any, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns rows of an embedding: the first values of those that were not met.
+        """Returns rows of an embedding. Rows that were not met have their first values.
 
         Args:
             layer: the embedding.
-            ids: int64[rows].
+            ids: int64[rows], the ids of the rows.
 
         Returns:
-            float32[rows, columns].
+            float32[rows, columns], the values of the rows.
         """
         found = layer.first_values().of(ids, num_columns=layer.output_dim, dtype=np.dtype(np.float32))
         if layer.path in self._tables:
@@ -104,14 +104,14 @@ class Evaluator:
     """Evaluates each new checkpoint on the validation data of a call of ``fit``.
 
     Args:
-        model: a built and compiled model.
-        arguments: those of ``fit``, by name.
-        directory: where the checkpoints are.
-        rows: takes the rows of tables.
-        tell: prints a line.
+        model: the model, built and compiled.
+        arguments: the arguments of ``fit`` by name.
+        directory: the directory of the checkpoints.
+        rows: the object that receives the rows of each checkpoint's tables.
+        tell: a function that prints a line.
 
     Raises:
-        InvalidInputError: there is no validation data, or the directory's URL is of a wrong kind.
+        InvalidInputError: there is no validation data, or the directory has a URL of an unsupported kind.
     """
 
     def __init__(
@@ -144,18 +144,18 @@ class Evaluator:
         self._watcher = CheckpointWatcher(directory)
 
     def run(self, ended: threading.Event) -> int:
-        """Evaluates until the training has ended and its last checkpoint has been evaluated; returns how many were.
+        """Evaluates checkpoints until the training and its last checkpoint are done; returns the number of evaluations.
 
         Args:
-            ended: set when the training has ended: no checkpoint is written after that.
+            ended: the event that is set when the training has ended. No checkpoint is written after that.
 
         Raises:
-            InvalidInputError: a checkpoint is of another model.
+            InvalidInputError: a checkpoint belongs to another model.
         """
         num_evaluated = 0
         with contextlib.closing(self._watcher):
             while True:
-                is_over = ended.is_set()  # before the look, so that the last one is seen
+                is_over = ended.is_set()  # read before the directory, so that the last checkpoint is not missed
                 state = self._watcher.next()
                 if state is not None:
                     num_evaluated += self._evaluate(state)
@@ -171,7 +171,7 @@ class Evaluator:
         step = state.position.step
         try:
             self._rows.take(state.tables)
-        except LockstepError as error:  # a later one has taken its place, and its rows are gone
+        except LockstepError as error:  # a later checkpoint has replaced this one and deleted its rows
             LOGGER.warning("the checkpoint of step %d is passed over: %s", step, error)
             return False
         state.apply(self._model)
@@ -183,9 +183,9 @@ class Evaluator:
 
 
 def watch_coordinator(cluster: Cluster) -> threading.Event:
-    """Returns what will be set when the coordinator has ended; it may be lost and come back before.
+    """Returns an event that is set when the coordinator has ended. A lost coordinator may come back before that.
 
-    Where it is not there for too long, it counts as ended.
+    A coordinator that stays away for too long counts as ended.
     """
     ended = threading.Event()
 
@@ -209,7 +209,7 @@ def watch_coordinator(cluster: Cluster) -> threading.Event:
 
 
 def checkpoint_directory(arguments: Mapping[str, Any], topology: Topology) -> str:
-    """Returns where the checkpoints of a call of ``fit`` are: its callback's directory, or the job's.
+    """Returns the checkpoint directory of a call of ``fit``: that of its callback, or else that of the job.
 
     Raises:
         InvalidInputError: there is neither.
@@ -225,7 +225,7 @@ def checkpoint_directory(arguments: Mapping[str, Any], topology: Topology) -> st
 
 
 def callbacks_of(arguments: Mapping[str, Any]) -> list[Any]:
-    """Returns the callbacks that ``fit`` was given."""
+    """Returns the callbacks among the arguments of ``fit``."""
     given = arguments.get("callbacks")
     if isinstance(given, keras.callbacks.CallbackList):
         return list(given.callbacks)

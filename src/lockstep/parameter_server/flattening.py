@@ -1,10 +1,10 @@
-"""Parameters between the form in which a model uses them and the servers' buffers: within a compiled step.
+"""Converts parameters between a model's arrays and the servers' buffers, within a compiled step.
 
-What servers send is one buffer for each of them and dtype. A step takes these as they are, cuts them into the model's
-arrays, and lays its gradients into such buffers again; XLA does both as a part of the step, so the host copies nothing.
+Each server sends one buffer per dtype. A step takes these buffers as they are, slices them into the model's arrays, and
+writes its gradients into buffers of the same layout. XLA does both as part of the step, so the host copies nothing.
 """
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import jax.numpy as jnp
 from lockstep.parameter_server.placement import Placement
 
 ServerBuffers: TypeAlias = Sequence[dict[str, Any]]
-"""For each server, its buffers by the names of their dtypes."""
+"""For each server, its buffers by dtype name."""
 
 
 def unflatten(placement: Placement, buffers: ServerBuffers) -> list[Any]:
-    """Returns the placement's variables.
+    """Returns the variables of a placement.
 
     Args:
-        placement: where everything is.
-        buffers: each server's.
+        placement: the placement of all variables.
+        buffers: the buffers of each server.
 
     Returns:
         An array for each variable, in the placement's order.
@@ -45,15 +45,16 @@ def unflatten(placement: Placement, buffers: ServerBuffers) -> list[Any]:
 def flatten(
     placement: Placement, variables: Sequence[int], values: Sequence[Any]
 ) -> tuple[list[dict[str, Any]], list[tuple[bool, ...]]]:
-    """Lays values of some variables into the servers' buffers, as a push of one group has them.
+    """Writes the values of one group's variables into buffers, one set per server, as a push sends them.
 
     Args:
-        placement: where everything is.
-        variables: the group's, by their indices in the placement.
-        values: an array for each, None where there is none.
+        placement: the placement of all variables.
+        variables: the variables of the group, by their indices in the placement.
+        values: an array for each of these variables; None if it has no value.
 
     Returns:
-        For each server its buffers; and for each of its shards of the group whether there is a value for it.
+        For each server, its buffers by dtype name; and for each server, whether there is a value for each of its shards
+        of the group.
     """
     given = dict(zip(variables, values, strict=True))
     buffers: list[dict[str, Any]] = []

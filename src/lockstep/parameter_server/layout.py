@@ -1,6 +1,6 @@
-"""Where variables lie in one of the cluster's processes: whole on its devices, and noted as the servers' to keep."""
+"""The layout of variables in one process of the cluster: whole on each of its devices, and recorded for the servers."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lockstep.strategies.devices import Device
 from lockstep.strategies.mesh import AbstractReplicatedLayout
 
 RowReader: TypeAlias = Callable[[Mapping[str, np.ndarray[Any, Any]]], dict[str, np.ndarray[Any, Any]]]
-"""Given int64[rows] of different ids, rising, by the paths of embeddings, returns float32[rows, columns] for each."""
+"""Takes int64[rows] of distinct ascending ids by embedding path, and returns float32[rows, columns] for each path."""
 
 
 @final
@@ -25,11 +25,11 @@ class ServedLayout(AbstractReplicatedLayout):
     """A copy of every variable on every device of this process.
 
     Args:
-        devices: this process's.
-        name: the strategy's name, for messages.
+        devices: the devices of this process.
+        name: the name of the strategy, for messages.
 
     Attributes:
-        read_rows: how rows of embeddings are read as they are now; None where no table is at hand.
+        read_rows: the function that reads the current rows of embeddings; None if no table is available.
     """
 
     def __init__(self, devices: Sequence[Device], *, name: str) -> None:
@@ -41,25 +41,28 @@ class ServedLayout(AbstractReplicatedLayout):
 
     @property
     def variables(self) -> list[Any]:
-        """The variables that were made within the strategy's scope and are still there, in their order."""
+        """The living variables that were created within the strategy's scope, in order of creation."""
         return [variable for reference in self._variables.values() if (variable := reference()) is not None]
 
     @property
     def embeddings(self) -> list[Any]:
-        """The layers whose tables the servers keep, in their order."""
+        """The living layers whose tables the servers keep, in order of creation."""
         return [layer for reference in self._embeddings if (layer := reference()) is not None]
 
     def note_table(self, layer: Any) -> None:
-        """Notes a layer whose table the servers keep; batches with numbers that JAX would cut are refused then."""
+        """Records a layer whose table the servers keep.
+
+        From then on, batches with integers that JAX would truncate are rejected.
+        """
         self._embeddings.append(weakref.ref(layer))
         self.check_array = check_bits
 
     def _note_variable(self, variable: Any) -> None:
         known = self._variables.get(id(variable))
         if known is None or known() is not variable:
-            self._variables.pop(id(variable), None)  # a variable that is gone had this id
+            self._variables.pop(id(variable), None)  # this id may have belonged to a variable that no longer exists
             self._variables[id(variable)] = weakref.ref(variable)
 
     def lend(self, values: Any) -> Any:
-        """Returns the values on every device."""
+        """Copies the values to every device."""
         return jax.device_put(values, self.replicated)

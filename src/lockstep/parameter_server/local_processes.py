@@ -1,4 +1,4 @@
-"""A cluster on this machine: the script that makes it is the chief, and is started again in every other role."""
+"""A cluster on this machine: the script that creates it is the chief, and is started again in every other role."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ LOGGER: Final = logging.getLogger(__name__)
 HOST: Final = "127.0.0.1"
 DEFAULT_MAX_RESTARTS: Final = 10
 LEAVE_S: Final = 30.0
-"""How long the others have to end by themselves when the chief ends: an evaluator has a last checkpoint to look at."""
+"""How long the other processes may take to end by themselves when the chief ends, in seconds: an evaluator may still
+have a last checkpoint to evaluate.
+"""
 FAILED_LEAVE_S: Final = 5.0
-"""How long they have when an error ends it. A wait that is longer is said."""
+"""How long they may take if an error ended the chief, in seconds. A longer wait is logged."""
 
 _VALUED_OPTIONS: Final = "XW"
 _starting: Final = threading.Lock()
@@ -37,23 +39,24 @@ _started: LocalProcesses | None = None
 
 @final
 class LocalProcesses(AbstractClusterResolver):
-    """Workers and parameter servers as processes of this machine: a `cluster_resolver` that needs no ``TF_CONFIG``.
+    """A cluster of processes on this machine, as a `cluster_resolver` that needs no ``TF_CONFIG``.
 
-    The process that makes the strategy is the chief. It starts the very script that it runs, with the same interpreter,
-    arguments, working folder and environment, once for each of the others, and passes on what they print, each line
-    with "worker 0: " before it. What dies is started again; nothing of it outlives the chief. Where the environment
-    names a cluster, as in those processes or in a job, it is taken from there, and nothing is started.
+    The process that creates the strategy is the chief. It starts its own script again for each other process, with the
+    same interpreter, arguments, working folder and environment. It forwards their output, with a prefix such as "worker
+    0: " on each line. A process that dies is started again. No process outlives the chief.
 
-    A process has one such cluster at the most: its script is run by all of them.
+    If the environment already names a cluster, as it does in these processes and in a job, that cluster is used and
+    nothing is started. A process can have only one such cluster, because all processes of the cluster run its script.
 
     Args:
-        num_workers: how many workers there are beside the chief.
-        num_servers: how many parameter servers.
-        evaluator: whether there is a process that watches the checkpoints.
-        max_restarts: how often one that was killed, or ended with a code other than 0, is started again, in all.
+        num_workers: the number of workers, not counting the chief.
+        num_servers: the number of parameter servers.
+        evaluator: whether to start a process that evaluates the checkpoints.
+        max_restarts: how many times, over all processes, a process that was killed or ended with a code other than 0 is
+            started again.
 
     Raises:
-        InvalidInputError: no worker or no server is asked for.
+        InvalidInputError: `num_workers` or `num_servers` is below 1, or `max_restarts` is below 0.
     """
 
     def __init__(
@@ -79,12 +82,13 @@ class LocalProcesses(AbstractClusterResolver):
         self._dismissed: Callable[[], Collection[str] | None] = lambda: None
 
     def resolve(self) -> Topology:
-        """Returns the cluster; the first time, in the chief, starts it.
+        """Returns the cluster. The first call in the chief starts it.
 
         Raises:
-            ConfigError: the program cannot be started again: it is a notebook, a prompt, ``python -c`` or a pipe.
-            EngineError: no ports are free, or no process can be started.
-            WrongStateError: this process has started other local processes.
+            ConfigError: the program cannot be started again: it is a notebook, an interactive prompt, ``python -c`` or
+                a pipe.
+            EngineError: there are not enough free ports, or a process cannot be started.
+            WrongStateError: this process has already started other local processes.
         """
         with self._lock:
             if self._topology is None:
@@ -100,19 +104,19 @@ class LocalProcesses(AbstractClusterResolver):
 
     @property
     def processes(self) -> Mapping[str, ProcessIdentity]:
-        """The others that run now, by "worker 0", "ps 0", "evaluator 0"; none but in the chief."""
+        """The other processes that are running, by name: "worker 0", "ps 0", "evaluator 0". Empty outside the chief."""
         return {} if self._guarded is None else self._guarded.processes
 
     def kill(self, role: str, index: int = 0, number: signal.Signals = signal.SIGKILL) -> None:
-        """Sends a signal to one of the others, as a test of what happens then.
+        """Sends a signal to one of the other processes, to test how the training reacts.
 
         Args:
             role: "worker", "ps" or "evaluator".
-            index: which of them.
+            index: the index of the process within its role.
             number: the signal.
 
         Raises:
-            InvalidInputError: it does not run.
+            InvalidInputError: the process is not running.
         """
         processes = self.processes
         name = f"{role} {index}"
@@ -121,17 +125,19 @@ class LocalProcesses(AbstractClusterResolver):
         processes[name].send(number)
 
     def wait_for_dismissed(self, dismissed: Callable[[], Collection[str] | None]) -> None:
-        """Has `close` wait for no worker that was not told that the training is over: it would look for the chief.
+        """Makes `close` skip workers that were not told that the training is over.
+
+        They would keep looking for the chief.
 
         Args:
-            dismissed: returns the names of the workers that were told; None where no training has begun.
+            dismissed: a function that returns the names of the workers that were told; None if no training has begun.
         """
         self._dismissed = dismissed
 
     def close(self) -> None:
-        """Waits a moment for the others to end by themselves, then ends them. The chief's end does so. Idempotent."""
-        if self._guarded is not None and os.getpid() == self._owner:  # not in a process that the chief has forked
-            has_failed = getattr(sys, "last_value", None) is not None  # what nobody caught, as Python ends
+        """Waits briefly for the other processes to end, then ends them. Called when the chief exits. Idempotent."""
+        if self._guarded is not None and os.getpid() == self._owner:  # not in a forked child of the chief
+            has_failed = getattr(sys, "last_value", None) is not None  # an uncaught exception
             dismissed, names = self._dismissed(), set(self._guarded.num_starts)
             if dismissed is not None:
                 names -= {name for name in names if name.startswith("worker ") and name not in dismissed}
@@ -170,14 +176,14 @@ class LocalProcesses(AbstractClusterResolver):
 
 
 def hold_cluster(*, num_workers: int, num_servers: int) -> tuple[dict[str, tuple[str, ...]], list[HeldAddress]]:
-    """Returns the addresses of a cluster with one chief by role, and what keeps them for it.
+    """Reserves free ports for a cluster with one chief; returns the addresses by role, and what keeps them reserved.
 
     Args:
-        num_workers: how many workers there are beside the chief.
-        num_servers: how many parameter servers.
+        num_workers: the number of workers, not counting the chief.
+        num_servers: the number of parameter servers.
 
     Raises:
-        EngineError: there are not as many free ports.
+        EngineError: there are not enough free ports.
     """
     held = [hold_address(HOST) for _ in range(1 + num_workers + num_servers)]
     chief, *others = (one.address for one in held)
@@ -193,18 +199,18 @@ def program_of(
     variables: Mapping[str, str] | None = None,
     output: Path | None = None,
 ) -> GuardedProgram:
-    """Returns the program of one role of a cluster.
+    """Returns the program of one process of a cluster.
 
     Args:
         topology: the cluster.
-        role: which role.
-        index: which of the role.
+        role: the role of the process.
+        index: the index of the process within its role.
         command: the program and its arguments.
-        variables: of its environment, beside those that say its role.
-        output: the file of its output; None for its name before each line.
+        variables: more environment variables, in addition to those that state the role.
+        output: the file for the output; None to forward the output with the name of the process before each line.
     """
     own = replace(topology, task=replace(topology.task, role=role, index=index)).to_env()
-    own["PYTHONUNBUFFERED"] = "1"  # a line goes on when it is printed, not when a buffer is full
+    own["PYTHONUNBUFFERED"] = "1"  # so that each line is forwarded when it is printed
     return GuardedProgram(
         name=f"{role} {index}",
         command=tuple(command),
@@ -217,9 +223,9 @@ def command_again(words: Sequence[str], *, main: str | None, executable: str) ->
     """Returns the command that runs a program again.
 
     Args:
-        words: the interpreter's own command line, as `sys.orig_argv` has it.
-        main: the path of the program's file, None where it has none.
-        executable: the interpreter's path.
+        words: the interpreter's own command line, as in `sys.orig_argv`.
+        main: the path of the program's file; None if it has none.
+        executable: the path of the interpreter.
 
     Raises:
         ConfigError: the program cannot be run again.
@@ -234,12 +240,12 @@ def command_again(words: Sequence[str], *, main: str | None, executable: str) ->
         )
     program = words[index]
     if not program.startswith("-") and Path(program).name == Path(main).name:
-        program = main  # whole: the script may have gone to another folder
+        program = main  # the absolute path: the script may have changed its working folder
     return (executable, *words[1:index], program, *words[index + 1 :])
 
 
 def _place_of_program(words: Sequence[str]) -> int | None:
-    """Returns where a command line of Python names its program: the script, or "-m"; None where it has another one."""
+    """Returns the index of the program in a Python command line: the script, or "-m". None if there is neither."""
     index = 1
     while index < len(words) and words[index].startswith("-"):
         word = words[index]

@@ -1,6 +1,6 @@
-"""Which process of the cluster this one is, and what it has to do with the others: ``fit`` and closures build on it."""
+"""The role of this process in the cluster, and what it shares with the others; ``fit`` and closures build on it."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Options:
     """How the cluster trains.
 
     Attributes:
-        mode: when the servers apply what is pushed.
-        max_lead: how many steps a worker may be ahead of the slowest; None for any number.
-        num_backups: of a synchronous step, how many workers need not have pushed.
-        overlaps: whether a step begins while the push before it is under way.
-        partitioner: cuts variables; None for whole ones.
-        compression: how pushes are made smaller; None for whole ones.
+        mode: when the servers apply pushes.
+        max_lead: the number of steps that a worker may be ahead of the slowest one; None for no limit.
+        num_backups: the number of workers whose pushes a synchronous step need not wait for.
+        overlaps: whether a step begins while the previous push is still being sent.
+        partitioner: the function that decides how variables are cut; None to keep them whole.
+        compression: how pushes are compressed; None to send them whole.
     """
 
     mode: Mode
@@ -49,7 +49,7 @@ class Options:
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether a step is one of all workers together."""
+        """Whether all workers do each step together."""
         return self.mode is Mode.SYNCHRONOUS
 
 
@@ -58,17 +58,17 @@ class Member:
     """A coordinator, a worker or an evaluator of a cluster.
 
     Args:
-        cluster: the processes, and which of them this one is.
+        cluster: the processes, and which of them this process is.
         options: how the cluster trains.
-        layout: the strategy's.
+        layout: the layout of the strategy.
 
     Attributes:
-        cluster: the processes, and which of them this one is.
+        cluster: the processes, and which of them this process is.
         options: how the cluster trains.
-        layout: the strategy's.
-        stages: which stage the script of this process is at.
+        layout: the layout of the strategy.
+        stages: the stage that the script of this process is in.
         chief: in the coordinator, its control of the cluster; None before the first ``fit`` or closure.
-        trains_by_fit: whether ``fit`` has made the chief, and not closures.
+        trains_by_fit: whether ``fit`` created the chief, rather than closures.
     """
 
     def __init__(self, cluster: Cluster, *, options: Options, layout: ServedLayout) -> None:
@@ -91,7 +91,7 @@ class Member:
 
     @property
     def context(self) -> InputContext:
-        """Which of the processes that read input this one is."""
+        """This process's position among the processes that read input."""
         return InputContext(
             num_input_pipelines=self.cluster.num_workers,
             input_pipeline_id=self.index if self.role == "worker" else 0,
@@ -100,7 +100,7 @@ class Member:
 
     @property
     def dismissed_workers(self) -> Collection[str] | None:
-        """In the coordinator, the workers that were told that the training is over; None where none has begun."""
+        """In the coordinator, the workers that were told that the training is over; None if no training has begun."""
         return None if self.chief is None else self.chief.dispatcher.dismissed
 
     def describe(
@@ -118,15 +118,15 @@ class Member:
         )
 
     def begin_coordination(self, served: ServedModel, *, is_for_fit: bool) -> Chief:
-        """In the coordinator, sets the servers up, and accepts workers from here on.
+        """In the coordinator, sets up the servers, and accepts workers from now on.
 
         Args:
             served: what the servers are to keep.
-            is_for_fit: whether ``fit`` trains it; else closures do.
+            is_for_fit: whether ``fit`` trains the model, rather than closures.
 
         Raises:
-            WrongStateError: the servers keep another model already.
-            UnavailableError: a server is not there in time.
+            WrongStateError: the servers already keep another model.
+            UnavailableError: a server does not start in time.
         """
         if self.chief is not None:
             raise WrongStateError(
@@ -146,16 +146,16 @@ class Member:
         return self.chief
 
     def _finish_closures(self) -> None:
-        """Waits for closures that nobody has joined, where the script has come to its end; an error has said so."""
+        """At the end of the script, waits for closures that were not joined. Skipped if an error ended the script."""
         is_failed = getattr(sys, "last_value", None) is not None
         if self.chief is not None and not is_failed and not self.chief.dispatcher.is_settled:
             self.chief.dispatcher.join()
 
     def leave_fit(self) -> None:
-        """In the coordinator, ends what ``fit`` has trained by the cluster, so that closures can train.
+        """In the coordinator, ends the training by ``fit``, so that closures can train.
 
         Raises:
-            WrongStateError: rows of tables would be lost, which no process has whole.
+            WrongStateError: rows of tables would be lost, because no process has all of them.
         """
         chief = self.chief
         if chief is None or not self.trains_by_fit:

@@ -1,6 +1,6 @@
-"""What of a model the servers keep: its variables in an order that every process finds, and who trains them."""
+"""What the servers keep of a model: its variables, in an order that every process computes, and who trains them."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 
@@ -28,9 +28,9 @@ class ServedTable:
     """An embedding whose table the servers keep.
 
     Attributes:
-        variable: what stands for the table in this process, of no rows.
-        spec: what the servers are told.
-        follows: the group whose optimizer's learning rate is that of the table's rows; None where they have their own.
+        variable: the variable without rows that stands for the table in this process.
+        spec: the description that the servers receive.
+        follows: the group whose learning rate the table's rows follow; None if the rows have their own rate.
     """
 
     variable: Any
@@ -41,14 +41,14 @@ class ServedTable:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ServedModel:
-    """The variables of this process, by where they are kept.
+    """The variables of this process, grouped by where they are kept.
 
     Attributes:
-        setup: what the servers are told.
-        variables: those that the servers keep, in the placement's order.
-        optimizers: whose group is the first, the second, and so on; the groups after them have none.
-        local: those that each process keeps for itself: the states of random generators, and under ``fit`` all whole
-            numbers.
+        setup: the description that the servers receive.
+        variables: the variables that the servers keep, in the placement's order.
+        optimizers: the optimizers of the first groups, in order. The groups after them have none.
+        local: the variables that each process keeps for itself: the states of random generators and, under ``fit``, all
+            integers.
         tables: the embeddings whose tables the servers keep.
     """
 
@@ -72,17 +72,18 @@ def describe_model(
     """Decides where a model's variables are kept.
 
     Args:
-        variables: all but the optimizers' own, each once.
-        optimizers: built ones.
-        embeddings: layers whose tables the servers keep; of other models too.
-        num_servers: how many servers there are.
-        partitioner: cuts variables; None for whole ones.
-        mode: when the servers apply what is pushed.
-        is_kept: whether the servers keep a variable; by default floating-point ones, and sums.
+        variables: all variables except the optimizers' own, each once.
+        optimizers: the optimizers, built.
+        embeddings: the layers whose tables the servers keep; they may include layers of other models.
+        num_servers: the number of servers.
+        partitioner: the function that decides how variables are cut; None to keep them whole.
+        mode: when the servers apply pushes.
+        is_kept: a function that returns whether the servers keep a variable. By default they keep floating-point
+            variables and sums.
 
     Raises:
-        InvalidInputError: an optimizer cannot be run by servers, two train one variable, a variable's dtype cannot
-            travel, or a server would be empty.
+        InvalidInputError: servers cannot run an optimizer, two optimizers train one variable, the dtype of a variable
+            cannot be sent, or a server would have nothing to keep.
     """
     own = {id(variable) for variable in variables}
     layers = {id(layer.embeddings): layer for layer in embeddings if id(layer.embeddings) in own}
@@ -120,12 +121,12 @@ def describe_model(
 
 
 def _groups_of(optimizers: Sequence[Any], served: Sequence[Any], *, outside: Container[int]) -> list[Group]:
-    """Returns a group for each optimizer, then those of the variables that no optimizer trains.
+    """Returns a group for each optimizer, then the groups of the variables that no optimizer trains.
 
     Args:
         optimizers: the optimizers.
         served: the variables that the servers keep.
-        outside: the identities of variables that stand for tables, and are in no group.
+        outside: the ids of the variables that stand for tables. They are in no group.
     """
     indices = {id(variable): index for index, variable in enumerate(served)}
     groups: list[Group] = []
@@ -150,9 +151,10 @@ def _groups_of(optimizers: Sequence[Any], served: Sequence[Any], *, outside: Con
 
 
 def _paths_of(variables: Sequence[Any], *, trained: set[int]) -> list[str]:
-    """Returns the paths that the servers know variables by: of two metrics without names the second one gets a number.
+    """Returns the paths by which the servers know variables. Of two unnamed metrics, the second one gets a number.
 
-    Those that an optimizer trains keep theirs, since it may decide by them; layers of one name are refused elsewhere.
+    Variables that an optimizer trains keep their paths, because the optimizer may decide by path. `check_paths` rejects
+    duplicates among these.
     """
     seen = {variable.path for variable in variables if id(variable) in trained}
     paths: list[str] = []
@@ -171,7 +173,7 @@ def _paths_of(variables: Sequence[Any], *, trained: set[int]) -> list[str]:
 def _describe_table(layer: Any, optimizer: Any, *, optimizers: Sequence[Any]) -> ServedTable:
     own = layer.row_optimizer
     if own is None and optimizer is None and not layer.embeddings.trainable:
-        own = RowSGD()  # which nothing is ever pushed to
+        own = RowSGD()  # nothing is ever pushed to it
     spec = TableSpec(
         name=layer.path,
         num_rows=layer.input_dim,
@@ -194,13 +196,13 @@ def is_random_state(variable: Any) -> bool:
 
 
 def part_random_states(variables: Sequence[Any], *, worker: int) -> None:
-    """Has each worker draw numbers of its own, and the first one those of one device."""
+    """Lets each worker draw random numbers of its own; those of the first worker are those of a single device."""
     for variable in filter(is_random_state, variables):
         variable.assign(variable.value + worker)
 
 
 def _dtype_of(variable: Any) -> str:
-    dtype = keras.backend.standardize_dtype(variable.value.dtype)  # of Keras's own 64 bits JAX has 32
+    dtype = keras.backend.standardize_dtype(variable.value.dtype)  # Keras may declare 64 bits where JAX stores 32
     if dtype not in DTYPES:
         raise InvalidInputError(
             f"parameter servers cannot keep {variable.path}", received=dtype, allowed=DTYPES, action="convert it"

@@ -1,6 +1,6 @@
-"""What of a Keras optimizer a server needs: its settings, and which variables it has to see whole."""
+"""What a server needs to know of a Keras optimizer: its settings, and which variables it must see whole."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 
@@ -20,22 +20,22 @@ from lockstep.parameter_server.row_optimizers import LazyAdam, RowOptimizer, Row
 _LOOKS_AT_WHOLE_VARIABLES: Final = (keras.optimizers.Lamb, keras.optimizers.Adafactor, keras.optimizers.Muon)
 
 _DONE_BY_WORKERS: Final = ("loss_scale_factor", "global_clipnorm")
-"""What a worker does to a step's gradients, in this order: it has all of them, those of rows too."""
+"""What a worker does to the gradients of a step, in this order, because it has all of them, including those of rows."""
 
 _NOT_FOR_ROWS: Final = ("momentum", "amsgrad", "clipvalue", "clipnorm", "gradient_accumulation_steps", "use_ema")
-"""Settings of optimizers that no optimizer of rows has."""
+"""Settings of Keras optimizers that no row optimizer has."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSpec:
-    """An optimizer, as it travels to the servers: settings alone, no code.
+    """An optimizer as it is sent to the servers: only settings, no code.
 
     Attributes:
-        config: what ``keras.optimizers.serialize`` gives, without what workers do to gradients: they take the loss's
-            scale out, and clip by the norm of all gradients.
+        config: the result of ``keras.optimizers.serialize``, without the settings that workers apply to gradients: they
+            undo the scaling of the loss, and clip by the norm of all gradients.
         decays: for each variable, whether weight decay applies to it.
-        constraints: for each variable, what ``keras.constraints.serialize`` gives, None for none.
+        constraints: for each variable, the result of ``keras.constraints.serialize``; None if it has no constraint.
     """
 
     config: dict[str, Any]
@@ -44,14 +44,14 @@ class OptimizerSpec:
 
 
 def describe_optimizer(optimizer: Any, variables: Sequence[Any]) -> OptimizerSpec:
-    """Returns what the servers have to know of an optimizer.
+    """Returns what the servers need to know of an optimizer.
 
     Args:
         optimizer: a Keras optimizer.
-        variables: those that it trains.
+        variables: the variables that it trains.
 
     Raises:
-        InvalidInputError: servers cannot run it.
+        InvalidInputError: servers cannot run the optimizer.
     """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise InvalidInputError(
@@ -74,7 +74,7 @@ def describe_optimizer(optimizer: Any, variables: Sequence[Any]) -> OptimizerSpe
         )
     config: Any = keras.optimizers.serialize(optimizer)
     config["config"] |= dict.fromkeys(_DONE_BY_WORKERS)
-    config["config"].pop("name", None)  # counted by each process as it makes them
+    config["config"].pop("name", None)  # it has a number that each process counts for itself
     return OptimizerSpec(
         config=config,
         decays=tuple(bool(optimizer._use_weight_decay(variable)) for variable in variables),
@@ -87,21 +87,21 @@ def _serialize_constraint(constraint: Any) -> Any:
 
 
 def needs_whole(optimizer: Any, variable: Any) -> bool:
-    """Whether a variable must not be cut: its optimizer, or its constraint, looks at all of it."""
+    """Whether a variable must not be cut, because its optimizer or its constraint needs all of its values."""
     return (
         isinstance(optimizer, _LOOKS_AT_WHOLE_VARIABLES) or bool(optimizer.clipnorm) or variable.constraint is not None
     )
 
 
 def nearest_row_optimizer(optimizer: Any, *, layer: str) -> RowOptimizer:
-    """Returns how rows are updated where a model's optimizer does so for all else.
+    """Returns the row optimizer that is nearest to a model's optimizer.
 
     Args:
-        optimizer: the model's; None where none trains the rows.
-        layer: the embedding's path, for messages.
+        optimizer: the model's optimizer; None if none trains the rows.
+        layer: the path of the embedding, for messages.
 
     Raises:
-        InvalidInputError: there is none near to it.
+        InvalidInputError: no row optimizer is near enough.
     """
     rate = getattr(optimizer, "_learning_rate", None)
     has_rate = isinstance(rate, keras.Variable)
@@ -133,14 +133,18 @@ def nearest_row_optimizer(optimizer: Any, *, layer: str) -> RowOptimizer:
 
 
 def build_optimizer(spec: OptimizerSpec, variables: Sequence[Any]) -> Any:
-    """Returns an optimizer for variables that stand for those that it was described with, in their order.
+    """Builds an optimizer from its description.
+
+    Args:
+        spec: the description.
+        variables: variables that stand for those of the description, in the same order.
 
     Raises:
-        InvalidInputError: it is of a class that this process does not know.
+        InvalidInputError: this process does not know the optimizer's class.
     """
     try:
-        # Not `keras.optimizers.deserialize`, which gives text in place of Lamb.
-        optimizer: Any = keras.saving.deserialize_keras_object(copy.deepcopy(spec.config))  # Keras writes into it
+        # Not `keras.optimizers.deserialize`: it returns a string instead of Lamb.
+        optimizer: Any = keras.saving.deserialize_keras_object(copy.deepcopy(spec.config))  # Keras modifies it
     except (TypeError, ValueError, ImportError) as error:
         raise InvalidInputError(
             "an optimizer that this process does not know",

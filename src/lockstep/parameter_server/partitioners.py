@@ -1,7 +1,7 @@
-"""How a variable is cut into shards: by ``tf.distribute.experimental.partitioners``' names and arithmetic.
+"""Partitioners decide how a variable is cut into shards, as those of ``tf.distribute.experimental.partitioners`` do.
 
-A partitioner is called with a variable's shape and dtype and returns how many parts each dim has. As in
-``tf.distribute``, parameters are cut along the first dim alone.
+A partitioner is called with a variable's shape and dtype, and returns the number of parts along each dimension. As in
+``tf.distribute``, parameters are cut along the first dimension only.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ MIN_SHARD_BYTES: Final = 256 << 10
 
 
 class AbstractPartitioner(abc.ABC):
-    """Decides into how many shards a variable is cut. Pure: the same answer in every process."""
+    """Decides into how many shards a variable is cut. Pure: returns the same result in every process."""
 
     @abc.abstractmethod
     def __call__(self, shape: Sequence[int], dtype: str, axis: int = 0) -> list[int]:
-        """Returns the number of parts of each dim: 1, but for one of them.
+        """Returns the number of parts along each dimension: 1, except for one dimension.
 
         Args:
-            shape: the variable's.
-            dtype: its name, such as ``float32``.
-            axis: the dim along which it may be cut.
+            shape: the shape of the variable.
+            dtype: the name of its dtype, such as ``float32``.
+            axis: the dimension along which the variable may be cut.
 
         Raises:
-            InvalidInputError: the variable has no such dim.
+            InvalidInputError: the variable has no such dimension.
         """
 
 
 @final
 class FixedShardsPartitioner(AbstractPartitioner):
-    """As many shards for each variable, or as many as it has rows where those are fewer.
+    """Cuts each variable into a fixed number of shards, or into single rows if it has fewer rows than that.
 
     Args:
-        num_shards: how many.
+        num_shards: the number of shards.
 
     Raises:
-        InvalidInputError: the number is not positive.
+        InvalidInputError: `num_shards` is not positive.
     """
 
     def __init__(self, num_shards: int) -> None:
@@ -61,11 +61,12 @@ class FixedShardsPartitioner(AbstractPartitioner):
 
 @final
 class MinSizePartitioner(AbstractPartitioner):
-    """As many shards as there may be, each of about ``min_shard_bytes`` or more.
+    """Cuts each variable into as many shards as possible, each of about ``min_shard_bytes`` or more.
 
     Args:
-        min_shard_bytes: how large a shard has to be, about: the last one may be smaller, as in ``tf.distribute``.
-        max_shards: how many a variable may have at the most.
+        min_shard_bytes: the approximate minimum size of a shard, in bytes. The last one may be smaller, as in
+            ``tf.distribute``.
+        max_shards: the maximum number of shards of a variable.
 
     Raises:
         InvalidInputError: a number is not positive.
@@ -83,11 +84,11 @@ class MinSizePartitioner(AbstractPartitioner):
 
 @final
 class MaxSizePartitioner(AbstractPartitioner):
-    """As few shards as there may be, each of at most ``max_shard_bytes``, or of one row where that is larger.
+    """Cuts each variable into as few shards as possible, each of at most ``max_shard_bytes`` or one row.
 
     Args:
-        max_shard_bytes: how large a shard may be.
-        max_shards: how many a variable may have at the most: its shards are larger then; None for any number.
+        max_shard_bytes: the maximum size of a shard, in bytes.
+        max_shards: the maximum number of shards of a variable, which may make its shards larger; None for no limit.
 
     Raises:
         InvalidInputError: a number is not positive.
@@ -108,7 +109,7 @@ class MaxSizePartitioner(AbstractPartitioner):
 
 
 def size_bytes(shape: Sequence[int], dtype: str) -> int:
-    """Returns how much memory an array takes.
+    """Returns the size of an array in memory, in bytes.
 
     Raises:
         InvalidInputError: there is no such dtype.
@@ -117,7 +118,7 @@ def size_bytes(shape: Sequence[int], dtype: str) -> int:
 
 
 def item_bytes(dtype: str) -> int:
-    """Returns the size of one value.
+    """Returns the size of one value, in bytes.
 
     Raises:
         InvalidInputError: there is no such dtype.
@@ -129,11 +130,11 @@ def item_bytes(dtype: str) -> int:
 
 
 def shard_bounds(num_rows: int, *, num_shards: int) -> list[tuple[int, int]]:
-    """Returns the first row of each shard and the one after its last: the first ones have one more where need be.
+    """Returns (first row, row after the last) of each shard; the first shards get the rows left by the division.
 
     Args:
-        num_rows: of the whole variable.
-        num_shards: into how many it is cut.
+        num_rows: the number of rows of the whole variable.
+        num_shards: the number of shards.
     """
     starts = [shard * (num_rows // num_shards) + min(shard, num_rows % num_shards) for shard in range(num_shards + 1)]
     return list(itertools.pairwise(starts))
@@ -155,7 +156,7 @@ def _check_axis(shape: Sequence[int], axis: int) -> None:
 
 def _positive(name: str, value: int) -> int:
     try:
-        number = 0 if isinstance(value, bool) else operator.index(value)  # of NumPy's whole numbers too
+        number = 0 if isinstance(value, bool) else operator.index(value)  # accepts NumPy's integers too
     except TypeError:
         number = 0
     if number < 1:

@@ -1,4 +1,4 @@
-"""Which server has which part of which variable: decided once, purely, from what all processes know alike."""
+"""Decides which server keeps which part of which variable: once, and purely from what all processes know."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from lockstep.errors import InvalidInputError, counted
 from lockstep.parameter_server.partitioners import item_bytes, shard_bounds
 
 Partitioner: TypeAlias = Callable[[Sequence[int], str], Sequence[int]]
-"""Returns the number of parts of each dim of a shape and dtype; see `AbstractPartitioner`."""
+"""Returns the number of parts along each dimension of a shape and dtype; see `AbstractPartitioner`."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class VariableSpec:
-    """What has to be known of a variable to place it.
+    """What must be known of a variable to place it.
 
     Attributes:
-        path: its name, which no other one has.
+        path: its unique name.
         shape: its shape.
         dtype: the name of its dtype.
-        is_whole: whether it must not be cut: its optimizer looks at all of it.
+        is_whole: whether it must not be cut, because its optimizer needs all of its values.
     """
 
     path: str
@@ -37,15 +37,15 @@ class VariableSpec:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """A part of a variable, along its first dim, and where it is.
+    """A part of a variable, along its first dimension, and its location.
 
     Attributes:
-        variable: the variable's index in the list that was placed.
+        variable: the index of the variable in the list of placed variables.
         start: its first row.
-        end: the row after its last one. A scalar is one row.
+        end: the row after its last one. A scalar counts as one row.
         server: the index of its server.
-        offset: its first value's index in its server's buffer of its dtype.
-        size: how many values it has.
+        offset: the index of its first value in the server's buffer for its dtype.
+        size: its number of values.
     """
 
     variable: int
@@ -59,14 +59,14 @@ class Shard:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """All variables over all servers.
+    """The placement of all variables on all servers.
 
-    A server keeps its shards of one dtype one after the other in one buffer, so that all of them travel at once.
+    A server keeps its shards of one dtype one after the other in one buffer, so that all of them are sent at once.
 
     Attributes:
-        variables: what was placed.
-        num_servers: over how many servers.
-        shards: in the variables' order, each one's in the order of their rows.
+        variables: the placed variables.
+        num_servers: the number of servers.
+        shards: the shards in the order of the variables; those of one variable in the order of their rows.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -75,21 +75,21 @@ class Placement:
 
     @cached_property
     def by_server(self) -> tuple[tuple[Shard, ...], ...]:
-        """Each server's shards, in the order in which they lie in its buffers."""
+        """The shards of each server, in their order in its buffers."""
         return tuple(
             tuple(shard for shard in self.shards if shard.server == server) for server in range(self.num_servers)
         )
 
     @cached_property
     def by_variable(self) -> tuple[tuple[Shard, ...], ...]:
-        """Each variable's shards, in the order of their rows."""
+        """The shards of each variable, in the order of their rows."""
         found: list[list[Shard]] = [[] for _ in self.variables]
         for shard in self.shards:
             found[shard.variable].append(shard)
         return tuple(map(tuple, found))
 
     def buffer_sizes(self, server: int) -> dict[str, int]:
-        """Returns how many values of each dtype a server has."""
+        """Returns the number of values of each dtype that a server keeps."""
         sizes: dict[str, int] = {}
         for shard in self.by_server[server]:
             dtype = self.variables[shard.variable].dtype
@@ -97,12 +97,12 @@ class Placement:
         return sizes
 
     def shard_shape(self, shard: Shard) -> tuple[int, ...]:
-        """Returns the shape of a part of a variable."""
+        """Returns the shape of a shard."""
         shape = self.variables[shard.variable].shape
         return (shard.end - shard.start, *shape[1:]) if shape else ()
 
     def server_bytes(self, server: int) -> int:
-        """Returns how much memory a server's parameters take."""
+        """Returns the size of a server's parameters in memory, in bytes."""
         return sum(size * item_bytes(dtype) for dtype, size in self.buffer_sizes(server).items())
 
 
@@ -113,20 +113,21 @@ def place(
     partitioner: Partitioner | None = None,
     num_with_rows: int = 0,
 ) -> Placement:
-    """Decides where each variable goes.
+    """Decides which server keeps each variable or shard.
 
-    What is not cut goes whole: the largest first, each to the server with the least so far. So do the shards of what is
-    cut, each to another server as long as there are others.
+    Variables that are not cut, and the shards of those that are, are placed from the largest to the smallest, each on
+    the server that has the fewest bytes so far. This puts the shards of one variable on different servers while there
+    are any.
 
     Args:
-        variables: in an order that all processes agree on.
-        num_servers: how many servers there are.
-        partitioner: says into how many shards a variable is cut; None cuts none.
-        num_with_rows: how many servers, from the first one on, keep rows of tables, and need no variables.
+        variables: the variables, in an order that all processes agree on.
+        num_servers: the number of servers.
+        partitioner: the function that decides into how many shards a variable is cut; None to cut none.
+        num_with_rows: the number of servers, counted from the first, that keep rows of tables and so need no variables.
 
     Raises:
-        InvalidInputError: two variables have one path; the partitioner cuts along another dim than the first, or into
-            more shards than there are rows; a server would have nothing.
+        InvalidInputError: two variables have the same path, the partitioner cuts along a dimension other than the
+            first, it cuts into more shards than there are rows, or a server would have nothing to keep.
     """
     check_paths(variable.path for variable in variables)
     parts: list[tuple[int, int, int]] = []
@@ -162,7 +163,7 @@ def _choose_servers(
         variable = variables[index]
         return math.prod(variable.shape[1:]) * (end - start) * item_bytes(variable.dtype)
 
-    loads = [(0, 0)] * num_servers  # bytes, and how many parts: those without a size are spread as well
+    loads = [(0, 0)] * num_servers  # bytes and number of parts: the number spreads parts of size 0
     chosen = [0] * len(parts)
     for number in sorted(range(len(parts)), key=lambda number: (-part_bytes(number), number)):
         server = min(range(num_servers), key=lambda server: (*loads[server], server))
@@ -176,7 +177,7 @@ def _num_shards(variable: VariableSpec, partitioner: Partitioner | None) -> int:
         return 1
     given = list(partitioner(variable.shape, variable.dtype))
     try:
-        parts = list(map(operator.index, given))  # of NumPy's whole numbers too
+        parts = list(map(operator.index, given))  # accepts NumPy's integers too
     except TypeError:
         raise InvalidInputError(
             f"the partitioner's answer for {variable.path} of shape {variable.shape}",
@@ -200,10 +201,10 @@ def _num_shards(variable: VariableSpec, partitioner: Partitioner | None) -> int:
 
 
 def check_paths(paths: Iterable[str]) -> None:
-    """Checks that no two variables, or tables, have one path.
+    """Checks that no two variables, or tables, have the same path.
 
     Raises:
-        InvalidInputError: two have.
+        InvalidInputError: two of them have the same path.
     """
     seen: set[str] = set()
     for path in paths:

@@ -1,13 +1,14 @@
-"""What coordinator, workers and servers say to one another, and what is in it; all is checked where it arrives.
+"""The messages between coordinator, workers and servers. The receiver validates every message.
 
-A server is told what it keeps by `Setup`, that a training begins by ``begin``, its values come by ``write``, and a
-worker shows by ``join`` that it runs the same model. From then on one exchange a step and server does all: a `Push`
-takes the step's gradients there, and its answer brings the parameters for the next step back.
+A server receives `Setup` (what it keeps), ``begin`` (a training begins) and ``write`` (its values). A worker sends
+``join`` to show that it runs the same model. From then on, a step needs one exchange with each server: a `Push` carries
+the step's gradients to the server, and the answer brings back the parameters for the next step.
 
-The coordinator sends each server ``watch``, which is answered at the end: a server that is lost is missed at once.
+The coordinator sends each server ``watch``, which is answered only at the end, so that a lost server is noticed at
+once.
 
-A checkpoint is a ``cut`` of each server at the same closure, which is then ``read`` in pieces
-(`lockstep.parameter_server.chunks`) until its ``end``; ``restore`` brings such pieces back.
+A checkpoint is a ``cut`` of each server at the same closure. The cut is ``read`` in chunks
+(`lockstep.parameter_server.chunks`) and released by ``end``. ``restore`` sends such chunks back.
 """
 
 from __future__ import annotations
@@ -46,40 +47,40 @@ CLEAR: Final = "clear"
 DONE: Final = "done"
 
 DENSE: Final = "dense"
-"""Arrays by dtype: a server's dense values."""
+"""Arrays by dtype: the dense values of a server."""
 GRADIENTS: Final = "gradient."
-"""What the kinds of dense gradients begin with; see `gradients_for`."""
+"""The prefix of the kinds of dense gradients; see `gradients_for`."""
 INDICES: Final = "index."
-"""What the kinds of the chosen gradients' indices begin with; see `indices_for`."""
+"""The prefix of the kinds of indices of selected gradients; see `indices_for`."""
 IDS: Final = "ids"
-"""Arrays by table: ids whose rows are pushed."""
+"""Arrays by table: the ids whose rows are pushed."""
 ROWS: Final = "rows"
-"""Arrays by table: gradients of the rows of ``ids``, or the values of those of ``wanted``."""
+"""Arrays by table: the gradients of the rows of ``ids``, or the values of the rows of ``wanted``."""
 WANTED: Final = "wanted"
-"""Arrays by table: ids whose rows are to be answered."""
+"""Arrays by table: the ids whose rows the answer should have."""
 
 Form = TypeVar("Form")
 
 
 @final
 class Mode(StrEnum):
-    """When a server applies what is pushed."""
+    """When a server applies pushes."""
 
     ASYNCHRONOUS = "asynchronous"
-    """As it arrives."""
+    """Each push as it arrives."""
     SYNCHRONOUS = "synchronous"
-    """When as many workers as are expected have pushed for a step: the mean over their batches' rows."""
+    """Once the expected number of workers have pushed for a step: their mean, weighted by the rows of their batches."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Variables that one optimizer trains.
+    """Variables that are updated together: by one optimizer, or by none.
 
     Attributes:
         variables: their indices in the placement's list.
-        optimizer: the optimizer; None for those that what is pushed is added to.
-        is_summed: whether what workers push for one synchronous step is added up, as counts are; else it is averaged.
+        optimizer: the optimizer that trains them; None if pushed values are added to them.
+        is_summed: whether the pushes for one synchronous step are summed, as counts are, instead of averaged.
     """
 
     variables: tuple[int, ...]
@@ -87,7 +88,7 @@ class Group:
     is_summed: bool = False
 
     def members(self, shards: Sequence[Shard]) -> list[int]:
-        """Returns the indices of those of a server's shards that the group has."""
+        """Returns the indices of those of a server's shards that belong to the group."""
         chosen = set(self.variables)
         return [index for index, shard in enumerate(shards) if shard.variable in chosen]
 
@@ -97,14 +98,15 @@ class Group:
 class TableSpec:
     """An embedding table over all servers.
 
-    Row n is the server's whose index is n modulo the number of servers: rows that are often met lie on all of them.
+    Row n belongs to the server with the index n modulo the number of servers. This spreads frequent rows over all
+    servers.
 
     Attributes:
-        name: its layer's path.
-        num_rows: how many ids there are: 0 to this less one.
-        num_columns: how many values a row has.
-        values: its rows' first values.
-        optimizer: how rows are updated.
+        name: the path of its layer.
+        num_rows: the number of ids: they are 0 to num_rows - 1.
+        num_columns: the number of values in a row.
+        values: the first values of its rows.
+        optimizer: the optimizer of its rows.
     """
 
     name: str
@@ -117,14 +119,14 @@ class TableSpec:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What a server keeps, and how; the same for all servers but for their index.
+    """What a server keeps, and how. The same for all servers except for `server`.
 
     Attributes:
-        placement: where all dense parameters are.
-        groups: who trains what.
-        tables: embedding tables.
+        placement: the placement of all dense parameters.
+        groups: the groups of variables, with their optimizers.
+        tables: the embedding tables.
         mode: when pushes are applied.
-        server: which server it is told to.
+        server: the index of the server that receives this.
     """
 
     placement: Placement
@@ -135,31 +137,32 @@ class Setup:
 
     @property
     def signature(self) -> str:
-        """What processes that run the same model have alike."""
+        """A digest that is equal in processes that run the same model."""
         return hashlib.sha256(_adapter(Setup).dump_json(replace(self, server=0))).hexdigest()
 
 
 @final
 class Packing(StrEnum):
-    """How a group's gradients travel."""
+    """How the gradients of a group are encoded in a push."""
 
     WHOLE = "whole"
-    """As they are."""
+    """Unchanged."""
     BFLOAT16 = "bfloat16"
     """As bfloat16."""
     TOP = "top"
-    """The largest alone, with their indices among all of them: int32, rising."""
+    """Only the largest, with their indices among all gradients: int32, ascending."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The dense gradients of a push that one group takes.
+    """The dense gradients of a push for one group.
 
     Attributes:
-        group: the group, by its index in the setup.
-        has_gradient: for each of the group's shards on this server, whether there is a gradient; None where for all.
-        packing: how they travel.
+        group: the index of the group in the setup.
+        has_gradient: for each of the group's shards on this server, whether there is a gradient; None if there is one
+            for each.
+        packing: how the gradients are encoded.
     """
 
     group: int = 0
@@ -170,17 +173,18 @@ class Part:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Push:
-    """The header of a step's gradients for one server, and of what is wanted back.
+    """The header of a step's gradients for one server, and of the request for new values.
 
     Attributes:
-        closure: the number of the closure that it belongs to.
-        number: its index among the closure's pushes.
-        parts: what the dense ones are of.
-        step: the step that it is for, where steps are synchronous.
-        num_rows: how many rows its batch had: what it weighs in the mean of a synchronous step.
-        pulled_version: how many pushes the server had applied when the values that the gradients are of were pulled.
-        watermark: closures below it have ended.
-        is_answered_by_values: whether the answer is to bring the dense values.
+        closure: the number of the closure that the push belongs to.
+        number: the index of the push among those of its closure.
+        parts: the groups that the dense gradients are for.
+        step: the step that the push is for, if steps are synchronous.
+        num_rows: the number of rows in the batch: the weight of the push in the mean of a synchronous step.
+        pulled_version: the number of pushes that the server had applied when the values behind the gradients were
+            pulled.
+        watermark: the lowest closure that may still run. All closures below it have ended.
+        is_answered_by_values: whether the answer should have the dense values.
     """
 
     closure: int
@@ -199,11 +203,13 @@ class Pushed:
     """The header of the answer to a push or a pull.
 
     Attributes:
-        version: how many pushes the server has applied.
-        step: how many steps it has done, where steps are synchronous.
-        is_applied: whether the push counted: not where it had before, came late, or was one of those left out.
-        was_applied: whether it had counted before, when another worker ran its closure, or this one pushed it first.
-        staleness: how many pushes were applied between the pull and the push.
+        version: the number of pushes that the server has applied.
+        step: the number of steps that the server has done, if steps are synchronous.
+        is_applied: whether the push counted. False if it had been applied before, came too late, or was left out of its
+            step.
+        was_applied: whether the push had been applied before, because another worker ran its closure or this worker
+            pushed it earlier.
+        staleness: the number of pushes that were applied between the pull and the push.
     """
 
     version: int
@@ -219,7 +225,7 @@ class Begun:
     """The answer to a coordinator that begins a training.
 
     Attributes:
-        first_closure: the lowest one that the server takes pushes of: what comes of an earlier training is below it.
+        first_closure: the lowest closure whose pushes the server accepts. Pushes of an earlier training are below it.
     """
 
     first_closure: int
@@ -228,11 +234,11 @@ class Begun:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """How many workers' pushes make a synchronous step.
+    """The number of pushes that make up a synchronous step.
 
     Attributes:
-        num_pushes: so many.
-        step: the one that the coordinator is at: a server that waits for an earlier one goes on with this.
+        num_pushes: the number of pushes.
+        step: the step that the coordinator is at. A server that still collects an earlier step skips to this one.
     """
 
     num_pushes: int
@@ -245,7 +251,7 @@ class Awaited:
     """The answer to `Expected`.
 
     Attributes:
-        num_left_out: how many steps the server has gone on without.
+        num_left_out: the number of steps that the server has skipped.
     """
 
     num_left_out: int = 0
@@ -254,11 +260,11 @@ class Awaited:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """Says that a server is to keep what it holds once all pushes of closures below one are in, and no other.
+    """Requests a cut: the state with all pushes of closures below one closure, and no other pushes.
 
     Attributes:
-        closure: the one; it has not been given out yet.
-        max_bytes: how much of it is read at a time.
+        closure: that closure. It has not been assigned to a worker yet.
+        max_bytes: the maximum size of the chunks that the cut is read in, in bytes.
     """
 
     closure: int
@@ -268,10 +274,10 @@ class Cut:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Read:
-    """Asks for the next piece of a cut.
+    """Requests the next chunk of a cut.
 
     Attributes:
-        watermark: closures below it have ended.
+        watermark: the lowest closure that may still run. All closures below it have ended.
     """
 
     watermark: int = 0
@@ -280,10 +286,10 @@ class Read:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """A learning rate that was set.
+    """A new learning rate.
 
     Attributes:
-        group: the group whose optimizer has it.
+        group: the group whose optimizer it is for.
         learning_rate: the rate.
         tables: the names of the tables whose rows it is for as well.
     """
@@ -299,15 +305,15 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 
 
 def to_fields(form: Any) -> dict[str, Any]:
-    """Returns a form, one of the dataclasses of a message's header, as a message's fields."""
+    """Returns the fields of a message for a form: one of the dataclasses of message headers."""
     return _adapter(type(form)).dump_python(form, mode="json")
 
 
 def from_fields(kind: type[Form], fields: Mapping[str, Any]) -> Form:
-    """Reads a form from a message's fields.
+    """Reads a form from the fields of a message.
 
     Raises:
-        CorruptDataError: they are another form's.
+        CorruptDataError: the fields are not of that form.
     """
     try:
         return _adapter(kind).validate_python(dict(fields))
@@ -318,20 +324,20 @@ def from_fields(kind: type[Form], fields: Mapping[str, Any]) -> Form:
 
 
 def gradients_for(group: int) -> str:
-    """Returns the kind of the arrays that are gradients for a group's shards, by dtype."""
+    """Returns the kind of the arrays with a group's gradients, by dtype."""
     return f"{GRADIENTS}{group}"
 
 
 def indices_for(group: int) -> str:
-    """Returns the kind of the arrays that say which of a group's gradients travel, by dtype."""
+    """Returns the kind of the arrays with the indices of the selected gradients of a group, by dtype."""
     return f"{INDICES}{group}"
 
 
 def named(kind: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns arrays with a kind before their names: "dense:float32"."""
+    """Returns arrays with their kind before their names, such as "dense:float32"."""
     return {f"{kind}:{name}": array for name, array in arrays.items()}
 
 
 def of_kind(kind: str, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns the arrays of a kind by their names."""
+    """Returns the arrays of one kind by their names, without the kind."""
     return {name[len(kind) + 1 :]: array for name, array in arrays.items() if name.startswith(f"{kind}:")}

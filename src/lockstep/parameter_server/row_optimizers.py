@@ -1,4 +1,4 @@
-"""How rows of a table are updated by gradients for these rows alone, each with its state beside it."""
+"""Optimizers for rows of a table. They update only the rows that have gradients, and keep state for each row."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing_extensions import override
 from lockstep.errors import InvalidInputError
 
 Array: TypeAlias = np.ndarray[Any, Any]
-"""float32[rows, columns], or as many values of state a row."""
+"""float32[rows, columns], or float32[rows, width] for state."""
 
 
 class AbstractRowOptimizer(abc.ABC):
-    """Updates rows. Pure: all state is given and changed in place."""
+    """Updates rows. Has no state of its own: the caller passes the state, which is changed in place."""
 
     @abc.abstractmethod
     def state_widths(self, num_columns: int) -> dict[str, int]:
-        """Returns how many float32 values of each kind of state a row has."""
+        """Returns the number of float32 values per row of each kind of state."""
 
     @abc.abstractmethod
     def update(self, values: Array, state: dict[str, Array], gradients: Array, *, step: int) -> None:
         """Updates rows and their state in place.
 
         Args:
-            values: float32[rows, columns].
-            state: float32[rows, width] of each kind.
-            gradients: float32[rows, columns].
-            step: how many pushes the table has had, this one included.
+            values: float32[rows, columns], the rows.
+            state: float32[rows, width] for each kind of state.
+            gradients: float32[rows, columns], the gradients of the rows.
+            step: the number of pushes that the table has received, including this one.
         """
 
 
@@ -42,8 +42,8 @@ class RowSGD(AbstractRowOptimizer):
     """Stochastic gradient descent.
 
     Attributes:
-        kind: its name, as it travels.
-        learning_rate: positive.
+        kind: its name in messages.
+        learning_rate: the learning rate, above 0.
     """
 
     kind: Literal["sgd"] = "sgd"
@@ -61,15 +61,16 @@ class RowSGD(AbstractRowOptimizer):
 @final
 @dataclass(frozen=True, kw_only=True)
 class RowwiseAdagrad(AbstractRowOptimizer):
-    """Adagrad with one accumulator for each row: the mean of its gradients' squares.
+    """Adagrad with one accumulator per row: the sum, over updates, of the mean of its gradients' squares.
 
-    As FBGEMM's row-wise Adagrad, which recommenders use for a state of one number a row (Mudigere et al. 2021).
+    The same as FBGEMM's row-wise Adagrad, which recommender systems use because it needs only one number of state per
+    row (Mudigere et al. 2021).
 
     Attributes:
-        kind: its name, as it travels.
-        learning_rate: positive.
-        initial_accumulator: what each row's accumulator begins with, not negative.
-        epsilon: keeps a row without gradients from dividing by zero.
+        kind: its name in messages.
+        learning_rate: the learning rate, above 0.
+        initial_accumulator: the initial value of each row's accumulator, 0 or above.
+        epsilon: the number that prevents a division by zero in a row without gradients.
     """
 
     kind: Literal["adagrad"] = "adagrad"
@@ -92,16 +93,17 @@ class RowwiseAdagrad(AbstractRowOptimizer):
 @final
 @dataclass(frozen=True, kw_only=True)
 class LazyAdam(AbstractRowOptimizer):
-    """Adam whose moments move for the rows of a push alone; the correction of bias counts the table's pushes.
+    """Adam that updates the moments of the rows in a push only. Bias correction counts the pushes to the table.
 
-    Another algorithm than Adam: a row's moments do not decay while it is not met. As TensorFlow Addons' LazyAdam.
+    This is not the same algorithm as Adam: the moments of a row do not decay while the row is not met. TensorFlow
+    Addons' LazyAdam does the same.
 
     Attributes:
-        kind: its name, as it travels.
-        learning_rate: positive.
-        beta_1: the first moment's decay.
-        beta_2: the second moment's decay.
-        epsilon: added to the root of the second moment.
+        kind: its name in messages.
+        learning_rate: the learning rate, above 0.
+        beta_1: the decay of the first moment.
+        beta_2: the decay of the second moment.
+        epsilon: the number that is added to the square root of the second moment.
     """
 
     kind: Literal["adam"] = "adam"
@@ -124,21 +126,21 @@ class LazyAdam(AbstractRowOptimizer):
 
 
 RowOptimizer: TypeAlias = Annotated[RowSGD | RowwiseAdagrad | LazyAdam, Field(discriminator="kind")]
-"""One of them, told apart by its kind where it has travelled."""
+"""Any of the row optimizers. In a message, `kind` tells which one."""
 
 _KINDS: Final = {kind.kind: kind for kind in (RowSGD, RowwiseAdagrad, LazyAdam)}
 
 
 def row_optimizer(kind: str, **options: float) -> RowOptimizer:
-    """Returns an optimizer by its name.
+    """Returns a row optimizer by its name.
 
     Raises:
-        InvalidInputError: there is none of that name, or with these options; or a number is not what it may be.
+        InvalidInputError: there is no optimizer of that name, it has no such option, or an option is out of range.
     """
     if kind not in _KINDS:
         raise InvalidInputError("an optimizer of rows", received=kind, allowed=sorted(_KINDS))
     try:
-        made: RowOptimizer = _KINDS[kind](**options)  # type: ignore[arg-type]  # what they take is found out here
+        made: RowOptimizer = _KINDS[kind](**options)  # type: ignore[arg-type]  # unknown options are found here
     except TypeError:
         allowed = sorted(_KINDS[kind].__dataclass_fields__.keys() - {"kind"})
         raise InvalidInputError(f"options of {kind}", received=sorted(options), allowed=allowed) from None
@@ -154,7 +156,7 @@ def row_optimizer(kind: str, **options: float) -> RowOptimizer:
                 action="for a rate that changes give the layer no optimizer: its rows follow the rate of the model's, "
                 "which a callback may set",
             )
-        number = numbers[name] = float(value)  # NumPy's own do not travel
+        number = numbers[name] = float(value)  # NumPy's number types cannot be sent
         least_is_allowed = name in {"initial_accumulator", "beta_1", "beta_2"}
         most = 1.0 if name.startswith("beta") else float("inf")
         if not (number > 0.0 or (least_is_allowed and number == 0.0)) or not number < most:

@@ -1,4 +1,4 @@
-"""All servers as a worker, or the coordinator, sees them: one exchange a step with each, at the same time."""
+"""All servers, as used by a worker or the coordinator: one exchange with each per step, all at the same time."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from lockstep.parameter_server.protocol import (
 )
 
 LATE_ANSWER_S: Final = 1.0
-"""How long what other servers have to say of a push is waited for once one of them is lost."""
+"""How long to wait for the other servers' answers to a push once one server is lost, in seconds."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Pulled:
-    """What the servers gave.
+    """The answers of all servers.
 
     Attributes:
-        dense: each server's buffers; empty where they were not asked for. They may be read until the exchange after the
-            next begins.
-        rows: for each table that was asked for, the rows of the wanted ids, in the ids' order. They may be read as
-            long as the dense ones.
-        states: how each server is.
+        dense: the buffers of each server; empty if they were not requested. They are valid until the exchange after the
+            next one begins.
+        rows: for each requested table, the rows of the wanted ids, in the order of the ids. They are valid as long as
+            the dense buffers.
+        states: the header of each server's answer.
     """
 
     dense: tuple[dict[str, np.ndarray[Any, Any]], ...]
@@ -56,7 +56,7 @@ class Pulled:
 
     @property
     def staleness(self) -> int:
-        """How many pushes were applied between the pull of what a push's gradients are of and the push: the most."""
+        """The largest number of pushes that a server applied between this worker's pull and its push."""
         return max(state.staleness for state in self.states)
 
 
@@ -64,41 +64,44 @@ class Pulled:
 class Servers:
     """The parameter servers of a cluster.
 
-    Not safe for several threads.
+    Not thread-safe.
 
     Args:
-        links: one to each, in their order.
+        links: a link to each server, in the order of the servers.
     """
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = tuple(links)
-        self._exchange: list[Mapping[str, Any] | None] = []  # what those have answered whom the last messages went to
+        # The fields of the answers to the last messages, by server: None without an answer, empty for an error.
+        self._exchange: list[Mapping[str, Any] | None] = []
         self._wanted: Mapping[str, np.ndarray[Any, Any]] = {}
 
     @property
     def num_servers(self) -> int:
-        """How many there are."""
+        """The number of servers."""
         return len(self._links)
 
     def set_up(self, setup: Setup) -> None:
         """Tells each server what it keeps. Idempotent.
 
         Raises:
-            RemoteError: one of them keeps something else already.
-            UnavailableError: one of them is gone.
+            RemoteError: a server already keeps something else.
+            UnavailableError: a server is lost.
         """
         self._ask(
             [Message(kind=protocol.SETUP, fields=to_fields(replace(setup, server=server))) for server in self._all]
         )
 
     def begin(self) -> int:
-        """Begins a training: what an earlier coordinator has trained is forgotten, and must be written.
+        """Begins a training.
+
+        The servers forget what an earlier coordinator trained, so their values must be written again.
 
         Returns:
-            The number of its first closure: pushes of an earlier training's are below it.
+            The number of the first closure. Pushes of an earlier training have lower numbers.
 
         Raises:
-            UnavailableError: a server is gone.
+            UnavailableError: a server is lost.
         """
         answers = self._ask([Message(kind=protocol.BEGIN)] * self.num_servers)
         return max(from_fields(Begun, answer.fields).first_closure for answer in answers)
@@ -107,35 +110,35 @@ class Servers:
         """Sets all dense parameters.
 
         Args:
-            values: each server's buffers.
+            values: the buffers of each server.
 
         Raises:
-            RemoteError: they are not the servers'.
-            UnavailableError: one of them is gone.
+            RemoteError: the buffers do not fit a server's variables.
+            UnavailableError: a server is lost.
         """
         self._ask([Message(kind=protocol.WRITE, arrays=named(DENSE, own)) for own in values])
 
     def join(self, setup: Setup) -> None:
-        """Shows that this process runs the same model.
+        """Checks that this process runs the same model as the coordinator.
 
         Raises:
-            RemoteError: it does not.
-            UnavailableError: a server is gone.
+            RemoteError: it runs another model, or a server has no values yet.
+            UnavailableError: a server is lost.
         """
         self._ask([Message(kind=protocol.JOIN, fields={"signature": setup.signature})] * self.num_servers)
 
     def pull(
         self, *, wanted: Mapping[str, np.ndarray[Any, Any]] | None = None, is_answered_by_values: bool = True
     ) -> Pulled:
-        """Brings all dense parameters, and rows of tables.
+        """Pulls all dense parameters, and rows of tables.
 
         Args:
-            wanted: int64[rows] of ids by table, rising.
-            is_answered_by_values: whether the dense ones are to come too.
+            wanted: the ids of the rows by table: int64[rows], ascending.
+            is_answered_by_values: whether to pull the dense parameters too.
 
         Raises:
-            RemoteError: there is no such table, or row.
-            UnavailableError: a server is gone.
+            RemoteError: there is no such table or row.
+            UnavailableError: a server is lost.
         """
         wanted = wanted or {}
         fields = {"is_answered_by_values": is_answered_by_values}
@@ -155,20 +158,20 @@ class Servers:
         rows: Mapping[str, tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]] | None = None,
         wanted: Mapping[str, np.ndarray[Any, Any]] | None = None,
     ) -> None:
-        """Sends a step's gradients to the servers; `end_push` waits for what comes back.
+        """Sends a step's gradients to the servers. `end_push` waits for the answers.
 
         Args:
-            push: what it is of; what differs from server to server is filled in here.
-            gradients: for each server its arrays, by kind (`lockstep.parameter_server.protocol.gradients_for`) and
-                dtype: "gradient.0:float32".
-            parts: for each server, what they are of.
-            versions: for each server, its version when the values that the gradients are of were pulled.
-            rows: ids and gradients of rows by table: int64[rows], rising, and float32[rows, columns].
-            wanted: ids by table whose rows are to come back.
+            push: the header. The fields that differ between servers are filled in here.
+            gradients: for each server, the arrays by kind (`lockstep.parameter_server.protocol.gradients_for`) and
+                dtype, such as "gradient.0:float32".
+            parts: for each server, the groups that its arrays are for.
+            versions: for each server, its version when the values behind the gradients were pulled.
+            rows: the ids and gradients of rows by table: int64[rows], ascending, and float32[rows, columns].
+            wanted: the ids, by table, of the rows to pull.
 
         Raises:
-            RemoteError: what is pushed is not the servers'.
-            UnavailableError: a server is gone.
+            RemoteError: a server does not keep what is pushed.
+            UnavailableError: a server is lost.
         """
         rows, wanted = rows or {}, wanted or {}
         messages: list[Message] = []
@@ -184,19 +187,21 @@ class Servers:
         self._begin(messages)
 
     def end_push(self) -> Pulled:
-        """Returns what the servers answer to the push that was begun.
+        """Waits for the answers to the push that was begun, and returns them.
 
         Raises:
-            RemoteError: what was pushed is not the servers'.
-            UnavailableError: a server is gone.
+            RemoteError: a server does not keep what was pushed.
+            UnavailableError: a server is lost.
         """
         return self._pulled(self._end(), self._wanted)
 
     def outcomes(self) -> list[Pushed | None]:
-        """Returns what became of a push of which `begin_push` or `end_push` has raised an error; waits, but not long.
+        """Returns the answers to a push for which `begin_push` or `end_push` raised an error.
+
+        Waits up to `LATE_ANSWER_S` for them.
 
         Returns:
-            What each server says of it; None where it has not answered.
+            The answer of each server; None if it has not answered, or has answered with an error.
         """
         deadline = time.monotonic() + LATE_ANSWER_S
         found: list[Pushed | None] = [None] * self.num_servers
@@ -210,26 +215,26 @@ class Servers:
         return found
 
     def read_states(self) -> list[Mapping[str, np.ndarray[Any, Any]]]:
-        """Returns all that decides the servers' next dense updates; see `lockstep.parameter_server.whole_state.gather`.
+        """Returns all arrays that decide the servers' next dense updates.
 
-        The arrays may be read until the next exchange.
+        `lockstep.parameter_server.whole_state.gather` combines them. They are valid until the next exchange.
 
         Raises:
-            UnavailableError: a server is gone.
+            UnavailableError: a server is lost.
         """
         return [answer.arrays for answer in self._ask([Message(kind=protocol.STATE)] * self.num_servers)]
 
     def expect(self, num_pushes: int, *, step: int, on_answer: Callable[[int, int], object] = lambda *_: None) -> None:
-        """Says how many pushes make a synchronous step from now on.
+        """Sets how many pushes make up a synchronous step from now on.
 
         Args:
-            num_pushes: so many.
-            step: the step that begins, or is being collected; see `Expected`.
-            on_answer: called for each server that has answered, before an error is raised, with its number and how many
-                steps it has gone on without.
+            num_pushes: the number of pushes.
+            step: the step that begins, or that is being collected; see `Expected`.
+            on_answer: a function that is called for each server that has answered, before an error is raised, with the
+                server's index and the number of steps that it has skipped.
 
         Raises:
-            UnavailableError: a server is gone.
+            UnavailableError: a server is lost.
         """
         message = Message(kind=protocol.EXPECT, fields=to_fields(Expected(num_pushes=num_pushes, step=step)))
         errors: list[UnavailableError] = []
@@ -246,7 +251,7 @@ class Servers:
             except UnavailableError as error:
                 errors.append(error)
             else:
-                on_answer(server, awaited.num_left_out)  # a server says it once
+                on_answer(server, awaited.num_left_out)  # a server reports a skip only once
         if errors:
             raise errors[0]
 
@@ -254,20 +259,20 @@ class Servers:
         """Sets the learning rate of a group's optimizer, and of rows of tables.
 
         Raises:
-            RemoteError: it follows a schedule.
-            UnavailableError: a server is gone.
+            RemoteError: the learning rate follows a schedule.
+            UnavailableError: a server is lost.
         """
         fields = to_fields(Rate(group=group, learning_rate=learning_rate, tables=tuple(tables)))
         self._ask([Message(kind=protocol.RATE, fields=fields)] * self.num_servers)
 
     def clear(self) -> None:
-        """Tells the servers to forget what they keep; one that is gone has forgotten it."""
+        """Makes the servers forget what they keep. A lost server has forgotten it already."""
         for link in self._links:
             with contextlib.suppress(UnavailableError):
                 link.request(Message(kind=protocol.CLEAR))
 
     def finish(self) -> list[int]:
-        """Tells the servers that the training is done; returns those that could not be told."""
+        """Tells the servers that the training is done; returns the indices of those that could not be reached."""
         untold: list[int] = []
         for server, link in enumerate(self._links):
             try:
@@ -277,7 +282,7 @@ class Servers:
         return untold
 
     def close(self) -> None:
-        """Hangs up. Idempotent."""
+        """Closes all links. Idempotent."""
         for link in self._links:
             link.close()
 
@@ -289,7 +294,10 @@ class Servers:
         return {table: wanted[self._mine(wanted, server)] for table, wanted in ids.items()}
 
     def _mine(self, ids: np.ndarray[Any, Any], server: int) -> Any:
-        """Returns an index of a server's ids; all of them where it is the only one, which copies nothing."""
+        """Returns an index that selects a server's ids.
+
+        A slice if it is the only server, because that copies nothing.
+        """
         return slice(None) if self.num_servers == 1 else ids % self.num_servers == server
 
     def _ask(self, messages: Sequence[Message]) -> list[Message]:
@@ -305,7 +313,7 @@ class Servers:
     def _end(self) -> list[Message]:
         answers: list[Message] = []
         for index, link in enumerate(self._links):
-            self._exchange[index] = {}  # in case that it answers by an error
+            self._exchange[index] = {}  # in case it answers with an error
             try:
                 answers.append(link.end())
             except UnavailableError:
@@ -332,5 +340,5 @@ class Servers:
 
 
 def lacks_values(error: RemoteError) -> bool:
-    """Whether a server's error says that it has no values yet: it is new, or is being given a checkpoint's."""
+    """Whether an error says that a server has no values yet: it is new, or is being restored from a checkpoint."""
     return error.error == "WrongStateError"

@@ -1,11 +1,11 @@
-"""Two stages of a script: what ``fit`` trains, then what closures of a `ClusterCoordinator` train.
+"""The two stages of a script: first training by ``fit``, then by closures of a `ClusterCoordinator`.
 
-A worker stays in its first ``fit`` as long as the coordinator trains by ``fit``. Where the coordinator goes on to
-closures, the worker goes on too: its calls of ``fit`` return what the coordinator's have returned, with the values that
-the coordinator had when it went on, and its script runs up to the first closure.
+A worker stays in its first ``fit`` while the coordinator trains by ``fit``. When the coordinator begins to train by
+closures, the worker follows: its calls of ``fit`` return the coordinator's histories, its variables get the values that
+the coordinator's had at that time, and its script runs up to the first closure.
 """
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from lockstep.parameter_server.links import Message
 
 @final
 class Stages:
-    """Which stage the script of this process is at.
+    """The stage that the script of this process is in.
 
     Attributes:
-        number: 0 for ``fit``, or closures alone; 1 for closures after ``fit``.
-        left: what the first one has come to, for workers; None as long as it lasts.
+        number: 0 for ``fit``, or for closures alone; 1 for closures after ``fit``.
+        left: the message with the results of the first stage, for workers; None while that stage lasts.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Stages:
         self._num_passed = 0
 
     def note(self, history: Any) -> None:
-        """In the coordinator, notes what a ``fit`` has returned."""
+        """In the coordinator, records the history that a ``fit`` returned."""
         numbers = {name: [float(np.asarray(one)) for one in own] for name, own in history.history.items()}
         self._histories.append({"epoch": list(history.epoch), "history": numbers})
 
@@ -45,10 +45,10 @@ class Stages:
         """In the coordinator, goes on to the second stage.
 
         Args:
-            variables: those that the servers have kept, with the values that workers are to go on with.
+            variables: the variables that the servers kept, with the values that workers should continue with.
 
         Returns:
-            What workers are told.
+            The message for the workers.
         """
         values = {str(index): np.asarray(variable.value) for index, variable in enumerate(variables)}
         self.number = 1
@@ -59,8 +59,8 @@ class Stages:
         """In a worker, goes on to the second stage.
 
         Args:
-            left: what the coordinator has said.
-            variables: those that the servers have kept, in this process.
+            left: the message of the coordinator.
+            variables: this process's variables that the servers kept.
         """
         for index, variable in enumerate(variables):
             variable.assign(np.array(left.arrays[str(index)]))
@@ -68,10 +68,10 @@ class Stages:
         self._histories = left.fields["histories"]
 
     def next_history(self, model: Any) -> Any:
-        """In a worker, returns what the coordinator's next ``fit`` has returned.
+        """In a worker, returns the history of the coordinator's next ``fit``.
 
         Raises:
-            WrongStateError: the coordinator has called it less often.
+            WrongStateError: the coordinator has called ``fit`` fewer times than this worker.
         """
         if self._num_passed == len(self._histories):
             raise WrongStateError(

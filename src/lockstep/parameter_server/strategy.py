@@ -1,6 +1,6 @@
-"""The strategy whose parameters lie on servers of their own, and whose workers train without waiting for each other."""
+"""The parameter server strategy: servers keep the parameters, and workers train without waiting for each other."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -32,48 +32,55 @@ from lockstep.topology import Topology
 LEAST_SILENCE_S: Final = 0.1
 MOST_S: Final = 86400.0
 MOST_OVERLAPPING: Final = 2
-"""With how many workers steps overlap by default: it doubles how stale they are, and with more costs accuracy."""
+"""The largest number of workers whose steps overlap by default.
+
+Overlap doubles staleness, which costs accuracy if there are more workers.
+"""
 
 
 @final
 class ParameterServerStrategy(AbstractStrategy):
-    """Parameters partitioned over servers, which update them as workers' gradients arrive.
+    """Partitions the parameters over servers, which update them as workers' gradients arrive.
 
-    The same script runs in every process of the job, which finds its role in the topology (``TF_CONFIG``):
+    Every process of the job runs the same script, and finds its role in the topology (``TF_CONFIG``):
 
-    - a parameter server (``ps``) keeps its part of the parameters with the optimizer's state for it. It serves within
-      this call until the coordinator's script has ended, and then ends the process with `SystemExit`;
-    - a worker builds the same model, and takes the coordinator's steps from the first ``fit`` (or the first call of a
-      `ClusterCoordinator`) on. What follows there is not for it: the process ends with `SystemExit`;
-    - the coordinator (``chief`` or ``master``) runs the whole script: ``fit``'s loop, callbacks, validation.
+    - A parameter server (``ps``) keeps its part of the parameters, with the optimizer's state for that part. It serves
+      inside this constructor until the coordinator's script has ended. Then it ends the process with `SystemExit`.
+    - A worker builds the same model. From the first ``fit`` (or the first call of a `ClusterCoordinator`) on, it runs
+      the steps that the coordinator assigns. It does not run the script beyond that: the process ends with
+      `SystemExit`.
+    - The coordinator (``chief`` or ``master``) runs the whole script: the loop of ``fit``, callbacks, validation.
 
-    A step is a worker's: it pulls the parameters, computes gradients of its own batch, and pushes them. By default
-    nobody waits for anybody. Where a worker is lost the others go on, and its step is taken by another.
+    Each step runs on one worker. The worker pulls the parameters, computes gradients of its own batch, and pushes them.
+    By default, no worker waits for another one. If a worker is lost, the others go on, and one of them takes over its
+    step.
 
     Args:
-        cluster_resolver: who is in the job: a topology, or a resolver; what the environment says by default.
-        variable_partitioner: cuts large variables into shards for several servers; None places whole ones.
-        max_staleness: how many steps a worker may be ahead of the slowest one before it waits; None for any number.
-        num_backup_workers: makes steps synchronous: each is the mean over rows of what all workers but so many pushed,
-            0 for all. What the slowest of them push too late is dropped.
-        overlaps: whether a worker begins a step with the parameters that it has while its last push is on the way,
-            which makes them one step older, and all workers' steps about twice as stale. By default where nobody has
-            to wait, with one worker or two.
-        compression: makes the pushes of dense gradients smaller, for links that are slower than the workers:
-            "bfloat16" halves them, ``TopK(share)`` has the largest alone travel. What is left is added to the worker's
-            next gradients, and lost with the worker.
-        silence_s: after how many seconds without a word from a process it counts as lost.
-        start_within_s: how many seconds to wait for the cluster's processes to be there.
+        cluster_resolver: the topology of the job, or a resolver that returns it. The default reads the environment.
+        variable_partitioner: the function that decides how large variables are cut into shards for several servers;
+            None to keep them whole.
+        max_staleness: the number of steps that a worker may be ahead of the slowest one before it waits; None for no
+            limit.
+        num_backup_workers: makes steps synchronous. A step is the mean, over rows, of the pushes of all workers except
+            this number of them (0 for all workers). Pushes of the slowest workers that come too late are dropped.
+        overlaps: whether a worker begins a step while its last push is still being sent, with the parameters that it
+            has. These are then one step older, and the steps of all workers about twice as stale. By default, steps
+            overlap if there are one or two workers and none has to wait.
+        compression: how pushes of dense gradients are compressed, for links that are slower than the workers:
+            "bfloat16" halves them, and ``TopK(share)`` sends only the largest gradients. What is left out is added to
+            the worker's next gradients, and is lost if the worker is lost.
+        silence_s: the time without any message after which a process counts as lost, in seconds.
+        start_within_s: how long to wait for the processes of the cluster to start, in seconds.
 
     Attributes:
-        member: this process in the cluster.
-        scheduler: schedules the closures of a `ClusterCoordinator`.
+        member: this process as a member of the cluster.
+        scheduler: the scheduler of the closures of a `ClusterCoordinator`.
 
     Raises:
-        ConfigError: the cluster has no chief, worker or parameter server; or its processes are to talk between machines
-            and ``LOCKSTEP_CLUSTER_TOKEN`` is not set.
-        InvalidInputError: an option is out of its range, or contradicts another one.
-        UnavailableError: (in a parameter server) nobody came, or everybody went without a word.
+        ConfigError: the cluster has no chief, worker or parameter server; or its processes are on several machines, and
+            ``LOCKSTEP_CLUSTER_TOKEN`` is not set.
+        InvalidInputError: an option is out of range, or contradicts another one.
+        UnavailableError: in a parameter server, no process connected in time, or all of them were lost.
         SystemExit: in a parameter server, with code 0, when the training is over.
     """
 
@@ -124,11 +131,11 @@ class ParameterServerStrategy(AbstractStrategy):
 
     @property
     def cluster_resolver(self) -> Topology:
-        """The topology, by the name of ``tf.distribute``."""
+        """The topology, under its name in ``tf.distribute``."""
         return self.topology
 
     def describe(self) -> str:
-        """Says who is in the cluster."""
+        """Describes the cluster and the devices of this process."""
         cluster = self.topology.cluster
         workers, servers = counted(len(cluster["worker"]), "worker"), counted(len(cluster["ps"]), "parameter server")
         return f"ParameterServerStrategy over {workers} and {servers}, here {describe_devices(self.devices)}"

@@ -1,4 +1,4 @@
-"""The cluster's token: what its processes show one another that they know, and nobody else may learn."""
+"""The cluster's token: a secret by which the processes of a cluster recognize each other."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _HOW: Final = (
 
 
 def cluster_token(topology: Topology, *, env: Mapping[str, str], home: Home) -> bytes:
-    """Returns the token that all processes of a cluster have, and nobody else.
+    """Returns the token that all processes of a cluster know, and nobody else.
 
-    ``LOCKSTEP_CLUSTER_TOKEN`` says it. A cluster that is on loopback alone needs no variable: its processes, which are
-    one user's, find a file in the home, which the first of them makes.
+    The variable ``LOCKSTEP_CLUSTER_TOKEN`` has the token. A cluster that is only on loopback needs no variable: its
+    processes, which belong to one user, read the token from a file in the home. The first process creates the file.
 
     Args:
         topology: the cluster.
-        env: the process's variables.
-        home: where the file is, or shall be.
+        env: the environment variables of the process.
+        home: the home with the token's file.
 
     Raises:
-        ConfigError: the variable is too short, or is not set and others can reach the cluster.
-        CorruptDataError: the file is no token, or others can read it.
-        StorageWriteError: the home cannot be written.
+        ConfigError: the variable is too short, or is not set although other machines can reach the cluster.
+        CorruptDataError: the file has no token, or other users can read it.
+        StorageWriteError: the home cannot be written to.
     """
     named = env.get(CLUSTER_TOKEN)
     if named is not None:
@@ -57,7 +57,10 @@ def cluster_token(topology: Topology, *, env: Mapping[str, str], home: Home) -> 
 
 
 def _make(path: Path) -> None:
-    """Makes a file with a new token, unless another process is faster; whoever sees the file sees all of it."""
+    """Creates the file with a new token, unless another process was faster.
+
+    The file appears only when it is complete.
+    """
     descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # mode 0600
     try:
         with os.fdopen(descriptor, "w") as file:

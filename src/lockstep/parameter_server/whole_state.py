@@ -1,6 +1,6 @@
-"""The dense state of all servers as one model has it: whole arrays, whatever the servers and the partitioner. Pure."""
+"""The dense state of all servers as whole arrays, independent of the number of servers and the partitioner. Pure."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ from lockstep.parameter_server.server.slots import Slot, slots_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 ServerState: TypeAlias = Mapping[str, Array]
-"""All arrays of a server by their names; see `lockstep.parameter_server.server.shards.DenseShards.state`."""
+"""All arrays of a server by name; see `lockstep.parameter_server.server.shards.DenseShards.state`."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class WholeState:
-    """Variables and optimizers, whole.
+    """The whole variables, and the whole state of their optimizers.
 
     Attributes:
-        values: each variable's, in the placement's order.
-        slots: for each group, its optimizer's variables by what they are, where a slot's variable is its index in the
-            placement; empty where the group has no optimizer.
+        values: the value of each variable, in the placement's order.
+        slots: for each group, the values of its optimizer's own variables. The key's `variable` is an index in the
+            placement. Empty if the group has no optimizer.
     """
 
     values: tuple[Array, ...]
     slots: tuple[Mapping[Slot, Array], ...]
 
     def optimizer_values(self, slots: Sequence[Slot], *, group: int) -> list[Array | None]:
-        """Returns the values of a Keras optimizer's own variables, in its order.
+        """Returns the values of a Keras optimizer's own variables, in the optimizer's order.
 
         Args:
-            slots: what they are, by `placed_slots`.
+            slots: the slots of these variables, from `placed_slots`.
             group: the group that the optimizer trains.
 
         Returns:
-            An array for each; None for a slot of a variable that is not in the placement.
+            An array for each variable; None for a slot of a variable that is not in the placement.
         """
         return [self.slots[group].get(slot) for slot in slots]
 
 
 def placed_slots(optimizer: Any, variables: Sequence[Any], *, placement: Placement) -> list[Slot]:
-    """Returns what each of a Keras optimizer's own variables is, where a slot's variable is its index in the placement.
+    """Returns the slots of a Keras optimizer's own variables. Their `variable` is an index in the placement.
 
     Args:
-        optimizer: built.
-        variables: all that it was built for, in its order.
-        placement: where everything is; a variable that is not in it has -1 for its index.
+        optimizer: the optimizer, built.
+        variables: all variables that it was built for, in its order.
+        placement: the placement. The slot of a variable that is not in it has the index -1.
 
     Raises:
-        InvalidInputError: its settings would make other variables than it has.
+        InvalidInputError: an optimizer with the same settings would have other variables than this one.
     """
     indices = {variable.path: index for index, variable in enumerate(placement.variables)}
     specs = [VariableSpec(path=v.path, shape=tuple(v.shape), dtype=str(v.dtype)) for v in variables]
@@ -80,13 +80,13 @@ def placed_slots(optimizer: Any, variables: Sequence[Any], *, placement: Placeme
 def state_here(
     setup: Setup, variables: Sequence[Any], *, optimizers: Sequence[tuple[Any, Sequence[Any]]]
 ) -> WholeState:
-    """Returns what a process has by itself, as servers are to begin with it.
+    """Returns the state in this process, as the initial state for the servers.
 
     Args:
         setup: what the servers keep.
-        variables: this process's, in the placement's order.
-        optimizers: for each group that has one, in their order, this process's, which is built, and all that it was
-            built for.
+        variables: the variables of this process, in the placement's order.
+        optimizers: for each group that has one, in order, the optimizer of this process, built, and all variables that
+            it was built for.
     """
     slots: list[dict[Slot, Array]] = [{} for _ in setup.groups]
     for number, (optimizer, trained) in enumerate(optimizers):
@@ -100,14 +100,14 @@ def state_here(
 
 
 def gather(setup: Setup, states: Sequence[ServerState]) -> WholeState:
-    """Lays the states of all servers together.
+    """Combines the states of all servers.
 
     Args:
         setup: what the servers keep.
-        states: each server's.
+        states: the state of each server.
 
     Raises:
-        InvalidInputError: a state is not that of such a server.
+        InvalidInputError: a state does not fit the setup.
     """
     placement = setup.placement
     values: list[list[Array]] = [[] for _ in placement.variables]
@@ -126,7 +126,7 @@ def gather(setup: Setup, states: Sequence[ServerState]) -> WholeState:
         ),
         slots=tuple(
             {
-                # What belongs to all variables is the same on each server that has some of them.
+                # A slot of all variables has the same value on each server that has some of them.
                 slot: parts[0]
                 if slot.variable is None
                 else _joined(_in_order(parts, order[slot.variable]), placement.by_variable[slot.variable])
@@ -138,17 +138,17 @@ def gather(setup: Setup, states: Sequence[ServerState]) -> WholeState:
 
 
 def scatter(setup: Setup, whole: WholeState) -> list[dict[str, Array]]:
-    """Takes a state apart for servers, of whatever number: the inverse of `gather`.
+    """Splits a state into the states of servers, however many there are: the inverse of `gather`.
 
     Args:
-        setup: what the servers keep; of the same variables and groups as the state.
+        setup: what the servers keep, with the variables and groups of the state.
         whole: the state.
 
     Returns:
-        Each server's.
+        The state of each server.
 
     Raises:
-        InvalidInputError: the state is of other variables or another optimizer.
+        InvalidInputError: the state has other variables or another optimizer.
     """
     placement = setup.placement
     for spec, value in zip(placement.variables, whole.values, strict=True):
@@ -179,7 +179,7 @@ def scatter(setup: Setup, whole: WholeState) -> list[dict[str, Array]]:
 
 
 def _served_slots(placement: Placement, group: Group, *, server: int) -> list[Slot]:
-    """Returns what the variables of an optimizer on a server are, by their variables' indices in the placement."""
+    """Returns the slots of an optimizer's variables on a server. Their `variable` is an index in the placement."""
     shards = placement.by_server[server]
     chosen = [shards[index] for index in group.members(shards)]
     return [
@@ -196,7 +196,7 @@ def _own_slots(placement: Placement, group: Group, chosen: Sequence[Shard]) -> t
 
 
 def _row_order(placement: Placement) -> list[list[int]]:
-    """For each variable, which of its parts, as the servers give them in turn, comes first, second, and so on."""
+    """For each variable, returns the order that sorts its parts, as the servers return them in turn, by row."""
     given: list[list[Shard]] = [[] for _ in placement.variables]
     for shards in placement.by_server:
         for shard in shards:
@@ -213,7 +213,7 @@ def _joined(parts: Sequence[Array], shards: Sequence[Shard]) -> Array:
         return parts[0]
     if all(part.ndim and len(part) == shard.end - shard.start for part, shard in zip(parts, shards, strict=True)):
         return np.concatenate(parts)
-    return parts[0]  # one for a whole variable, of which each of its shards has the same
+    return parts[0]  # a slot for the whole variable: each of its shards has the same value
 
 
 def _part(value: Array, shard: Shard, placement: Placement) -> Array:

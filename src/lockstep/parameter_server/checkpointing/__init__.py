@@ -1,1 +1,4 @@
-"""Checkpoints of parameter servers: cut while training goes on, like those of every strategy."""
+"""Checkpoints of parameter servers.
+
+They are cut while training goes on, and have the format of all other checkpoints.
+"""

@@ -1,6 +1,6 @@
-"""What a training under parameter servers is backed up by: ``fit``, and loops of the user's own."""
+"""Backups of a training with parameter servers, for ``fit`` and for loops of the user's own."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 
@@ -36,16 +36,17 @@ class ServedBackups(AbstractBackups):
 
     Args:
         directory: a local path, a ``file://`` or a ``gs://`` URL.
-        keep: how many checkpoints are kept.
-        chief: the coordinator's hold of its cluster.
+        keep: the number of checkpoints to keep.
+        chief: the coordinator's control of its cluster.
         step: the synchronous step that the coordinator is at.
-        others: variables that the servers keep and that are not the model's.
-        on_server_restored: called with a server's index before it goes on from the last checkpoint, from any thread.
-        waits: whether `save` waits for a checkpoint that is still being written; else there is none, but by `close`
-            where nothing has been scheduled since.
+        others: variables that the servers keep and that do not belong to the model.
+        on_server_restored: a function that is called with the index of a server before that server goes on from the
+            last checkpoint. It may be called from any thread.
+        waits: whether `save` waits until the previous checkpoint is written. Otherwise, it skips the new one in that
+            case; `close` then saves it, if no closure has been scheduled since.
 
     Raises:
-        InvalidInputError: the URL is of another kind, or ``keep`` is not positive.
+        InvalidInputError: the URL is of an unsupported kind, or ``keep`` is not positive.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class ServedBackups(AbstractBackups):
         self._model: Any = None
         self._failure: LockstepError | None = None
         self._lock = threading.Lock()
-        # By the closure that a checkpoint was cut at: of the last whole one, and of what was begun since.
+        # By the closures at which checkpoints were cut: the last complete one, and the one that was begun after it.
         self._rounds: dict[int, int] = {}
         self._marks: dict[int, Mark] = {}
         self._checkpoints = ClusterCheckpoints(
@@ -108,7 +109,7 @@ class ServedBackups(AbstractBackups):
         self._rounds[restored.closure] = self._step
         self._chief.take_restored()
         rate = learning_rate_of(model.optimizer) if self._chief.served.optimizers else None
-        if isinstance(rate, keras.Variable):  # rows of tables follow it, which began with the script's
+        if isinstance(rate, keras.Variable):  # table rows follow it, and began with the script's rate
             self._chief.set_learning_rate(float(np.asarray(rate.value)), group=0)
         return restored.state
 
@@ -140,15 +141,15 @@ class ServedBackups(AbstractBackups):
             self._chief.healing.restore_server = None
 
     def _close(self) -> None:
-        with self._lock, contextlib.suppress(LockstepError):  # it was said when it happened, and training went on
+        with self._lock, contextlib.suppress(LockstepError):  # it was logged when it happened, and training went on
             self._checkpoints.close()
 
     def wait(self) -> None:
-        """Waits until what was saved is written.
+        """Waits until the last checkpoint is written.
 
         Raises:
-            StorageWriteError: it could not be written, or what was saved before and was not waited for.
-            LockstepError: a server could not be read, or a closure of before has failed.
+            StorageWriteError: this checkpoint, or an earlier one that was not waited for, could not be written.
+            LockstepError: a server could not be read, or an earlier closure has failed.
         """
         with self._lock:
             self._checkpoints.wait()
@@ -173,22 +174,22 @@ class ServedBackups(AbstractBackups):
         return watermark
 
     def _forget_cuts(self) -> None:
-        """Forgets what no server will be given: all but the last whole checkpoint and the one that was begun last."""
+        """Forgets all cuts except the last complete checkpoint's and the last begun one's: only these are needed."""
         last = max(self._marks, default=None)
         kept = {self._checkpoints.last_whole, last}
         self._rounds = {closure: number for closure, number in self._rounds.items() if closure in kept}
         self._marks = {closure: mark for closure, mark in self._marks.items() if closure in kept}
 
     def _back(self, model: Any) -> None:
-        """Has what a lost server's successor lacks come from here from now on."""
+        """Makes this object restore the successors of lost servers from now on."""
         self._model = model
         self._chief.healing.restore_server = self._restore_server
 
     def _restore_server(self, index: int, *, step: int) -> CutAt | None:
-        """Gives the successor of a lost server what the last checkpoint has for it; any thread may call it.
+        """Restores the successor of a lost server from the last checkpoint. May be called from any thread.
 
         Returns:
-            Where the checkpoint was cut; None where there is none.
+            The position at which the checkpoint was cut; None if there is no checkpoint.
         """
         self._checkpoints.give_up()
         with self._lock:
@@ -196,6 +197,6 @@ class ServedBackups(AbstractBackups):
         self._on_server_restored(index)
         if restored is None:
             return None
-        # What somebody else has written meanwhile is of a step that nobody here knows.
+        # If another process has written this checkpoint meanwhile, its synchronous step is unknown here.
         number = self._rounds.get(restored.closure, self._step)
         return CutAt(closure=restored.closure, round=number, epoch=restored.position.epoch)

@@ -1,6 +1,6 @@
-"""A model's variables between a checkpoint, where they have the model's numbers, and the servers that keep them."""
+"""Maps a model's variables between a checkpoint, which has the model's numbering, and the servers that keep them."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportPrivateUsage=false
 
@@ -29,22 +29,22 @@ LOGGER: Final = logging.getLogger(__name__)
 
 OPTIMIZER: Final = "optimizer"
 OTHER: Final = "other"
-"""The group of variables that are not the model's: metrics and counters of a loop of the user's own."""
+"""The group of variables that do not belong to the model: metrics and counters of the user's own loop."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class CheckpointedModel:
-    """Where in a checkpoint what servers keep is.
+    """The positions, in a checkpoint, of what servers keep.
 
     Attributes:
-        setup: what they keep.
-        values: for each variable of the placement its group in a checkpoint, and its number there.
-        group: whose optimizer is the model's; None where there is none.
-        slots: what each of the optimizer's variables is.
-        num_accumulated: how many pushes the optimizer counts as one step.
-        tables: for each table the group and number of its variable.
-        others: values of variables that are not the model's, by their paths, for checkpoints that have none.
+        setup: what the servers keep.
+        values: for each variable of the placement, its group in a checkpoint and its number in the group.
+        group: the index of the group with the model's optimizer; None if there is none.
+        slots: the slot of each variable of the optimizer.
+        num_accumulated: the number of pushes that the optimizer counts as one step.
+        tables: for each table, the group and number of its variable.
+        others: the values of variables that do not belong to the model, by path, for checkpoints without them.
     """
 
     setup: Setup
@@ -57,15 +57,15 @@ class CheckpointedModel:
 
     @classmethod
     def of(cls, model: Any, *, setup: Setup, others: Sequence[Any] = ()) -> Self:
-        """Looks at a model.
+        """Finds the positions of a model's variables.
 
         Args:
-            model: built, with its optimizer.
+            model: the model, built, with its optimizer.
             setup: what the servers keep of it.
-            others: variables that they keep besides. A checkpoint that has none of one leaves it the value that it has.
+            others: further variables that the servers keep. A variable that a checkpoint lacks keeps its value.
 
         Raises:
-            InvalidInputError: they keep something that is none of these.
+            InvalidInputError: the servers keep a variable that is neither the model's nor in `others`.
         """
         groups = {
             "trainable": model.trainable_variables,
@@ -118,13 +118,13 @@ class CheckpointedModel:
         num_table_pushes: int | None = None,
         last_step: int | None = None,
     ) -> TrainingState:
-        """Returns a state with what the servers have in place of what this process has, their step among it.
+        """Returns a state in which the servers' values and step replace those of this process.
 
         Args:
-            state: what this process has.
+            state: the state of this process.
             whole: the dense state of all servers.
-            num_table_pushes: the most that a table has had: the step of an optimizer that trains tables alone.
-            last_step: of the checkpoint before: where nothing counts steps, this one is the next.
+            num_table_pushes: the largest number of pushes to a table: the step of an optimizer that only trains tables.
+            last_step: the step of the previous checkpoint. If nothing counts steps, the new step is the next one.
         """
         arrays = {name: state.whole_arrays(name) for name in state.arrays}
         for (group, number), value in zip(self.values, whole.values, strict=True):
@@ -149,10 +149,10 @@ class CheckpointedModel:
         return replace(state, arrays=arrays, paths=paths, position=position)
 
     def whole(self, state: TrainingState) -> WholeState:
-        """Returns what of a state the servers keep, but for tables.
+        """Returns the part of a state that the servers keep, without tables.
 
         Raises:
-            InvalidInputError: the state has not all of it.
+            InvalidInputError: a part is missing in the state.
         """
         arrays = {name: state.whole_arrays(name) for name in state.arrays}
         optimizer = arrays.get(OPTIMIZER, {})
@@ -172,7 +172,7 @@ class CheckpointedModel:
         return WholeState(values=tuple(values), slots=tuple(slots))
 
     def _other(self, state: TrainingState, path: str) -> np.ndarray[Any, Any]:
-        """Returns what a state has of a variable that is not the model's; the variable's own value if it has none."""
+        """Returns a state's value of a variable that is not the model's; the variable's own if it has none."""
         paths = state.paths.get(OTHER, ())
         own = self.others[path]
         found = state.whole_arrays(OTHER).get(str(paths.index(path)), own) if path in paths else own
@@ -188,11 +188,11 @@ class CheckpointedModel:
     def saved_tables(
         self, parts: Mapping[str, tuple[tuple[SavedPart, ...], int]], *, folder: epath.Path
     ) -> tuple[StoredTable, ...]:
-        """Returns what a checkpoint says of the tables.
+        """Returns the description of the tables for a checkpoint.
 
         Args:
-            parts: for each its parts, and how many pushes it has had.
-            folder: where they are.
+            parts: for each table, its parts and its number of pushes.
+            folder: the folder with the parts.
         """
         found: list[StoredTable] = []
         for table in self.setup.tables:
@@ -213,14 +213,14 @@ class CheckpointedModel:
         return tuple(found)
 
     def rows(self, state: TrainingState, table: TableSpec, *, max_bytes: int) -> Iterator[Rows]:
-        """Yields all rows of a table that another strategy had as one array, a part at a time; none where it had none.
+        """Yields all rows of a table that another strategy saved as one array, in parts; nothing if it saved none.
 
-        The optimizer's state of rows is taken over where it has the same shape; else it begins anew.
+        The optimizer's state of the rows is restored if it has the same shape. Otherwise, it begins anew.
 
         Args:
-            state: of the checkpoint.
+            state: the state from the checkpoint.
             table: the table.
-            max_bytes: about how large a part may be.
+            max_bytes: the approximate maximum size of a part, in bytes.
         """
         group, number = self.tables[table.name]
         values = state.whole_arrays(group).get(str(number))
@@ -267,10 +267,10 @@ class CheckpointedModel:
 
     @property
     def _count(self) -> int | None:
-        """Which of the optimizer's variables counts pushes."""
+        """The index, among the optimizer's variables, of the one that counts pushes."""
         return next((number for number, slot in enumerate(self.slots) if slot.variable is None), None)
 
     def _num_pushes(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> int | None:
-        """Returns what an optimizer's first variable counts."""
+        """Returns the number of pushes that an optimizer has counted."""
         count = self._count
         return None if count is None or str(count) not in arrays else int(arrays[str(count)])

@@ -1,6 +1,6 @@
-"""Checkpoints of a cluster: all servers at one closure, written while training goes on, read by every strategy."""
+"""Checkpoints of a cluster: all servers at one closure, written while training goes on, and read by every strategy."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ PATIENCE_S: Final = 30.0
 @final
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """Where a training goes on.
+    """The position from which a training goes on.
 
     Attributes:
-        position: where the training is.
-        closure: the closure that the checkpoint was cut at.
-        first_closure: the first one to be given out now.
-        state: what the checkpoint has.
+        position: the position of the training.
+        closure: the closure at which the checkpoint was cut.
+        first_closure: the first closure to be assigned from now on.
+        state: the content of the checkpoint.
     """
 
     position: Position
@@ -54,14 +54,14 @@ class Restored:
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Begun:
-    """A checkpoint that was begun: what it is read from.
+    """A checkpoint that was begun, and what it is read from.
 
     Attributes:
-        cut: the servers' part.
-        state: this process's part.
-        served: where what the servers keep is in a checkpoint.
-        closure: the closure that it is cut at.
-        watermark: gives the lowest closure that may still push.
+        cut: the part of the servers.
+        state: the part of this process.
+        served: the positions, in a checkpoint, of what the servers keep.
+        closure: the closure at which it is cut.
+        watermark: returns the lowest closure that may still push.
     """
 
     cut: ClusterCut
@@ -73,27 +73,29 @@ class _Begun:
 
 @final
 class ClusterCheckpoints:
-    """Checkpoints of parameter servers, which `lockstep.checkpoints.CheckpointDirectory` keeps as all others.
+    """Checkpoints of parameter servers, stored by `lockstep.checkpoints.CheckpointDirectory` like all others.
 
-    Belongs to one thread; what is written is written in another.
+    Belongs to one thread. Checkpoints are written in another thread.
 
     Args:
         directory: a local path, a ``file://`` or a ``gs://`` URL.
         setup: what the servers keep.
-        connect: gives a new link to a server, by its index.
-        watching: given the closure of a checkpoint, returns what gives the lowest closure that may still push, from
-            another thread; it raises where one below the checkpoint's has ended without having been run.
-        others: variables that they keep and that are not the model's.
-        keep: how many checkpoints are kept.
-        part_bytes: about how large a file of a table's rows becomes; so much of them is in this process's memory.
-        patience_s: how long `close` waits for closures that have not ended.
+        connect: a function that returns a new link to the server with an index.
+        watching: a function that takes the closure of a checkpoint, and returns a function for the lowest closure that
+            may still push. The latter is called from another thread. It raises an error if a closure below the
+            checkpoint's has ended without having run.
+        others: variables that the servers keep and that do not belong to the model.
+        keep: the number of checkpoints to keep.
+        part_bytes: the approximate size of a file with rows of a table, in bytes. This process holds as much in memory.
+        patience_s: how long `close` waits for closures that have not ended, in seconds.
 
     Attributes:
-        last_whole: the closure that the last checkpoint was cut at which was written, or restored; None before one was.
+        last_whole: the closure at which the last checkpoint was cut that was written or restored; None before the
+            first.
 
     Raises:
-        InvalidInputError: the URL is of another kind, a number is out of its range, or the servers run several
-            optimizers: a checkpoint has the model's own.
+        InvalidInputError: the URL is of an unsupported kind, a number is out of range, or the servers run several
+            optimizers: a checkpoint has only the model's own.
     """
 
     def __init__(
@@ -136,20 +138,21 @@ class ClusterCheckpoints:
         return self._thread is not None and self._thread.is_alive()
 
     def begin(self, closure: int, *, model: Any, position: Position) -> None:
-        """Begins a checkpoint, which another thread reads and writes; waits for the one before to be written.
+        """Begins a checkpoint, which another thread reads and writes; waits until the previous one is written.
 
-        It holds all pushes of closures below one, and no other. That one has not been given out yet, and may be once
-        this has returned.
+        The checkpoint has all pushes of closures below `closure`, and no others.
 
         Args:
-            closure: that one.
-            model: the model, of which all is taken that no server keeps.
-            position: where the training is; its step is the servers' to say, where they have an optimizer.
+            closure: the closure at which the checkpoint is cut. It must not be assigned to a worker before this
+                returns.
+            model: the model. What no server keeps is taken from it.
+            position: the position of the training. Its step is replaced by that of the servers if they have an
+                optimizer.
 
         Raises:
-            UnavailableError: a server is gone.
-            RemoteError: the closure has pushed already.
-            InvalidInputError: the model is not the one of the setup.
+            UnavailableError: a server is lost.
+            RemoteError: the closure has already pushed.
+            InvalidInputError: the model does not match the setup.
         """
         self._join()
         served = self._served(model)
@@ -167,14 +170,14 @@ class ClusterCheckpoints:
         self._thread.start()
 
     def give_up(self) -> None:
-        """Gives a checkpoint up that waits for closures; any thread may call it."""
+        """Gives up a checkpoint that waits for closures. May be called from any thread."""
         self._gives_up.set()
 
     def wait(self) -> None:
-        """Waits until the checkpoint that was begun is written.
+        """Waits until the last checkpoint is written.
 
         Raises:
-            StorageWriteError: it could not be written. Training may go on, and the next one may be.
+            StorageWriteError: it could not be written. Training may go on, and the next checkpoint may succeed.
             LockstepError: a server could not be read.
         """
         self._join()
@@ -183,7 +186,7 @@ class ClusterCheckpoints:
             raise failure
 
     def close(self) -> None:
-        """Waits as `wait` does, but gives up what closures do not end for, and hangs up. Idempotent.
+        """Waits as `wait` does, but gives up after a time if closures do not end, and closes the links. Idempotent.
 
         Raises:
             LockstepError: as for `wait`.
@@ -204,29 +207,29 @@ class ClusterCheckpoints:
         next_closure: int = 0,
         begin_at: Callable[[int], object] = lambda _: None,
     ) -> Restored | None:
-        """Gives the model and all servers, which are set up where they are not, what the latest checkpoint has.
+        """Restores the model and all servers from the latest checkpoint. Sets up servers that are not set up.
 
-        Any strategy may have written it. Nothing may be under way.
+        Any strategy may have written the checkpoint. No closure may be running.
 
         Args:
-            model: built, with its optimizer.
-            step: the synchronous step that the coordinator goes on with; None for the checkpoint's.
-            next_closure: the coordinator's: what it gives out is not below it.
-            begin_at: called with the first closure to be given out from now on, before any server is told of it.
+            model: the model, built, with its optimizer.
+            step: the synchronous step with which the coordinator goes on; None for that of the checkpoint.
+            next_closure: the coordinator's next closure. Closures from now on have at least this number.
+            begin_at: a function that is called with the number of the next closure before any server is restored.
 
         Returns:
-            Where to go on; None where there is no checkpoint.
+            The position from which to go on; None if there is no checkpoint.
 
         Raises:
             CorruptDataError: the latest checkpoint cannot be read.
-            InvalidInputError: it is of another model.
-            UnavailableError: a server is gone.
+            InvalidInputError: the checkpoint belongs to another model.
+            UnavailableError: a server is lost.
             RemoteError: a server keeps another model.
         """
         state = self._read()
         if state is None:
             return None
-        self._known = None  # other variables may have other values now
+        self._known = None  # another model's variables may have other values
         whole = self._served(model).whole(state)
         state.apply(model)
         closure, standings = _standings(state, num_servers=self._setup.placement.num_servers)
@@ -241,32 +244,32 @@ class ClusterCheckpoints:
         return Restored(position=state.position, closure=closure, first_closure=first, state=state)
 
     def restore_server(self, index: int, *, model: Any, step: int | None = None) -> Restored | None:
-        """Gives one server, in place of one that was lost, its part of the latest checkpoint.
+        """Restores one server, in place of a lost one, from its part of the latest checkpoint.
 
-        What it had applied since is lost: pushes of closures from the checkpoint's on.
+        What the lost server had applied after the checkpoint is lost: pushes of closures from the checkpoint's on.
 
         Args:
-            index: which server.
-            model: the model; it is left as it is.
-            step: the synchronous step that the other servers are at; None for the checkpoint's.
+            index: the index of the server.
+            model: the model. It is not changed.
+            step: the synchronous step that the other servers are at; None for that of the checkpoint.
 
         Returns:
-            Where the checkpoint stands; None where there is none.
+            The position of the checkpoint; None if there is no checkpoint.
 
         Raises:
             CorruptDataError: as for `restore`.
-            InvalidInputError: as there.
-            UnavailableError: as there.
-            RemoteError: as there.
+            InvalidInputError: as for `restore`.
+            UnavailableError: as for `restore`.
+            RemoteError: as for `restore`.
         """
-        self.give_up()  # what waits for closures would wait for those that need this server
+        self.give_up()  # it may wait for closures that need this server
         state = self._read()
         if state is None:
             return None
         closure, standings = _standings(state, num_servers=self._setup.placement.num_servers)
         standing = standings[index] if step is None else replace(standings[index], step=step)
         self._write_back(state, model, {index: standing}, whole=self._served(model).whole(state))
-        self._hang_up()  # the link to the one that was lost among them
+        self._hang_up()  # including the link to the lost server
         return Restored(position=state.position, closure=closure, first_closure=closure, state=state)
 
     def _read(self) -> TrainingState | None:
@@ -276,7 +279,7 @@ class ClusterCheckpoints:
             return None if state is None else state.read()
 
     def _served(self, model: Any) -> CheckpointedModel:
-        """Returns where a model's variables are; found once, since their values are away while it is trained."""
+        """Returns the positions of a model's variables. Computed only once: during training the model has no values."""
         if self._known is None or self._known[0] is not model:
             self._known = (model, CheckpointedModel.of(model, setup=self._setup, others=self._others))
         return self._known[1]
@@ -323,11 +326,11 @@ class ClusterCheckpoints:
             failure = StorageWriteError(self._not_written(error)) if is_of_storage else error
             LOGGER.warning("epoch %d has no checkpoint, and training goes on: %s", begun.state.position.epoch, failure)
             self._failure = failure
-            self._hang_up()  # the servers forget the cut by that
+            self._hang_up()  # this makes the servers forget the cut
             return
         try:
             begun.cut.end()
-        except LockstepError:  # a server is gone; the checkpoint is whole
+        except LockstepError:  # a server is lost, but the checkpoint is complete
             self._hang_up()
 
     def _write(self, begun: _Begun) -> None:
@@ -359,7 +362,7 @@ class ClusterCheckpoints:
                     num_table_pushes=num_pushes,
                     last_step=directory.latest_step(),
                 )
-                # A constant of a model may be infinite, so what nobody trains says nothing.
+                # Untrained variables do not count: a constant of a model may be infinite.
                 found = whole.non_finite_variables() - set(whole.paths["non_trainable"])
                 if found:
                     raise _not_finite(min(found))
@@ -397,7 +400,7 @@ def _not_finite(what: str) -> WrongStateError:
 
 
 def _standings(state: TrainingState, *, num_servers: int) -> tuple[int, list[Standing]]:
-    """Returns the closure that a checkpoint was cut at, and what each server had applied, as far as it says."""
+    """Returns the closure at which a checkpoint was cut, and what each server had applied, as far as it is recorded."""
     cluster = state.cluster
     if cluster is None:
         return 0, [Standing()] * num_servers

@@ -1,4 +1,4 @@
-"""The state of all servers, read at one closure while they go on, and written back."""
+"""The state of all servers, read at one closure while they go on, and restored."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ POLL_S: Final = 0.02
 
 @final
 class ClusterCut:
-    """What all servers hold at one closure.
+    """The state of all servers at one closure.
 
-    Belongs to one thread; its links are of use to nobody else meanwhile.
+    Belongs to one thread. Its links must not be used for anything else meanwhile.
 
     Args:
-        links: one to each server, in their order.
-        closure: the next one that is given out, once this has returned.
-        max_bytes: how much a server gives at a time.
+        links: a link to each server, in the order of the servers.
+        closure: the closure to cut at: the next one to be assigned after this constructor has returned.
+        max_bytes: the maximum size of a chunk, in bytes.
 
     Raises:
-        RemoteError: a server cannot make a cut there.
-        UnavailableError: a server is gone.
+        RemoteError: a server cannot cut at this closure.
+        UnavailableError: a server is lost.
     """
 
     def __init__(self, links: Sequence[Link], *, closure: int, max_bytes: int = CHUNK_BYTES) -> None:
@@ -50,18 +50,20 @@ class ClusterCut:
             link.end()
 
     def read(self, server: int, *, watermark: Callable[[], int], wait: Callable[[float], object]) -> Iterator[Chunk]:
-        """Yields what a server holds, from `Stage.STANDING` to `Stage.END`; waits until its cut is whole.
+        """Yields the state of a server in chunks, from `Stage.STANDING` to `Stage.END`.
 
-        A chunk's arrays may be read until the next one is asked for.
+        Waits until its cut is complete.
+
+        The arrays of a chunk are valid until the next chunk is requested.
 
         Args:
-            server: which one.
-            watermark: gives the lowest closure that may still push.
-            wait: waits for so many seconds; may raise to give up.
+            server: the index of the server.
+            watermark: a function that returns the lowest closure that may still push.
+            wait: a function that waits for a number of seconds. It may raise an error to give up.
 
         Raises:
-            RemoteError: the server has given the cut up for want of memory.
-            UnavailableError: the server is gone.
+            RemoteError: the server has given up the cut, because it was out of memory.
+            UnavailableError: the server is lost.
         """
         while True:
             fields = to_fields(Read(watermark=watermark()))
@@ -74,10 +76,10 @@ class ClusterCut:
                 return
 
     def end(self) -> None:
-        """Lets the servers forget the cut.
+        """Makes the servers forget the cut.
 
         Raises:
-            UnavailableError: a server is gone.
+            UnavailableError: a server is lost.
         """
         for link in self._links:
             link.begin(Message(kind=protocol.END))
@@ -86,16 +88,16 @@ class ClusterCut:
 
 
 def read_dense(links: Sequence[Link], setup: Setup, *, closure: int) -> WholeState:
-    """Reads the dense state of servers to which nobody pushes: all closures have ended.
+    """Reads the dense state of servers when no worker pushes: all closures have ended.
 
     Args:
-        links: one to each server, in their order.
-        setup: what they keep.
-        closure: the next one that is given out.
+        links: a link to each server, in the order of the servers.
+        setup: what the servers keep.
+        closure: the next closure to be assigned.
 
     Raises:
-        RemoteError: a closure has pushed that is not below that one.
-        UnavailableError: a server is gone.
+        RemoteError: this closure, or a later one, has already pushed.
+        UnavailableError: a server is lost.
     """
     cut = ClusterCut(links, closure=closure)
     states: list[Mapping[str, np.ndarray[Any, Any]]] = []
@@ -118,19 +120,19 @@ def write_back(
     standings: Mapping[int, Standing],
     rows: Iterable[tuple[str, Rows]],
 ) -> None:
-    """Gives servers that are set up their state back: all, or some of them.
+    """Restores the state of servers that are set up: of all servers, or some of them.
 
     Args:
-        links: to the servers that get theirs.
-        setup: what all of them keep.
+        links: the links to the servers to restore, by index.
+        setup: what all servers keep.
         whole: the dense state.
-        standings: what each of them has applied.
-        rows: of tables by their names, in parts, of all servers: each takes its own.
+        standings: what each of these servers has applied.
+        rows: the rows of all servers, in parts, with the names of their tables. Each server is sent its own.
 
     Raises:
-        InvalidInputError: the state is of another model or optimizer.
-        RemoteError: as above, where a server finds it.
-        UnavailableError: a server is gone.
+        InvalidInputError: the state belongs to another model or optimizer.
+        RemoteError: a server finds that the state belongs to another model or optimizer.
+        UnavailableError: a server is lost.
     """
     for server, state in enumerate(scatter(setup, whole)):
         if server in links:

@@ -1,1 +1,1 @@
-"""Closures between coordinator and workers: who has which, and how they travel."""
+"""Closures between coordinator and workers: which worker has which closure, and how closures are sent."""

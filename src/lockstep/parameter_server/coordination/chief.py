@@ -1,6 +1,6 @@
-"""The coordinator's hold of its cluster: what the servers keep, and who runs closures."""
+"""The coordinator's control of its cluster: what the servers keep, and which workers run closures."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownLambdaType=false
 
@@ -40,23 +40,24 @@ Answer = TypeVar("Answer")
 
 @final
 class Chief:
-    """Sets the servers up, gives closures to workers, and reads and writes the variables' values.
+    """Sets up the servers, assigns closures to workers, and reads and writes the values of variables.
 
-    Belongs to one thread but for what is said otherwise. Where a server is lost, its successor is given what the last
-    checkpoint has for it (`healing`), and workers take their steps again; without a checkpoint all ends.
+    Belongs to one thread, except where stated otherwise. If a server is lost, its successor is restored from the last
+    checkpoint (`healing`), and workers repeat the steps that had not ended. Without a checkpoint, the training ends.
 
     Args:
-        cluster: who is in it.
-        served: what the servers are to keep, with this process's variables, whose values are the first ones.
-        max_lead: how many steps a worker may be ahead of the slowest; None for any number.
-        num_backups: of a synchronous step, how many workers need not have pushed.
-        stage: which the script is at; see `Dispatcher`.
-        left: what the stage before has come to.
+        cluster: the processes of the cluster.
+        served: what the servers are to keep, with this process's variables, whose values are the initial ones.
+        max_lead: the number of steps that a worker may be ahead of the slowest one; None for no limit.
+        num_backups: the number of workers whose pushes a synchronous step need not wait for.
+        stage: the stage that the script is in; see `Dispatcher`.
+        left: the message with the results of the previous stage; None if there is none.
 
     Attributes:
-        healing: watches the servers.
-        num_writes: how often the values were set: what workers have pulled before is old then.
-        num_restores: how often the servers were given a checkpoint's state: what workers have kept is not of it.
+        healing: watches the servers, and restores lost ones.
+        num_writes: the number of times that the values were set. What workers pulled before the last time is outdated.
+        num_restores: the number of times that the servers were restored from a checkpoint. What workers' pushes left
+            out before the last time is void.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class Chief:
 
     @property
     def num_workers(self) -> int:
-        """How many workers are there, at least one."""
+        """The number of connected workers, but at least one."""
         return max(1, len(self.dispatcher.workers))
 
     def schedule(
@@ -127,7 +128,7 @@ class Chief:
         holds: Any = None,
         **options: Any,
     ) -> RemoteValue:
-        """Has a worker call a function; see `Dispatcher.schedule` and `Closure`."""
+        """Schedules a call of a function in a worker; see `Dispatcher.schedule` and `Closure`."""
         arguments, arrays = pack_call(tuple(args), dict(kwargs or {}), **options)
         closure = Closure(
             function=function,
@@ -142,7 +143,7 @@ class Chief:
         return self.dispatcher.schedule(closure)
 
     def pull(self) -> dict[int, Any]:
-        """Returns the variables' values, as arrays of JAX, by the variables' identities."""
+        """Pulls the values of the variables. Returns them as JAX arrays, by the ids of the variables."""
         buffers = [dict(own) for own in self._ask(lambda servers: servers.pull()).dense]
         values = jax.block_until_ready(self._unflatten(buffers))
         found = {id(variable): value for variable, value in zip(self.served.variables, values, strict=True)}
@@ -150,16 +151,16 @@ class Chief:
         return found
 
     def take_restored(self) -> None:
-        """Notes that the servers were given a checkpoint's state, and reads it: none of it is a callback's change."""
+        """Records that the servers were restored from a checkpoint, and pulls their values as the last known ones."""
         self.num_writes += 1
         self.num_restores += 1
         self.pull()
 
     def read_optimizer(self, optimizer: Any) -> list[np.ndarray[Any, Any] | None]:
-        """Returns a copy of an optimizer's own variables, in its order; None for those that no server has whole.
+        """Returns copies of an optimizer's own variables, in its order; None for those that no server has whole.
 
         Args:
-            optimizer: one of those that the servers run.
+            optimizer: one of the optimizers that the servers run.
         """
         setup = self.served.setup
         group = next(number for number, one in enumerate(self.served.optimizers) if one is optimizer)
@@ -171,10 +172,10 @@ class Chief:
         return self._ask(read)
 
     def write(self, values: Mapping[int, Any]) -> None:
-        """Gives the servers values for all variables; nothing may be under way.
+        """Sets the values of all variables in the servers. No closure may be running.
 
         Args:
-            values: by the variables' identities.
+            values: the values by the ids of the variables.
         """
         ordered = [values[id(variable)] for variable in self.served.variables]
         buffers = [{dtype: np.asarray(array) for dtype, array in own.items()} for own in self._flatten(ordered)]
@@ -183,7 +184,7 @@ class Chief:
         self._known = {id(one): np.asarray(value) for one, value in zip(self.served.variables, ordered, strict=True)}
 
     def _write_first_state(self, first_closure: int) -> None:
-        """Gives the servers all that the model has, its optimizers' state too: it may have been trained before."""
+        """Sends the servers the model's whole state with that of its optimizers: it may be trained already."""
         links: dict[int, Link] = {}
         try:
             for server in range(self._cluster.num_servers):
@@ -196,10 +197,10 @@ class Chief:
         self._known = {id(variable): np.asarray(variable.value) for variable in self.served.variables}
 
     def differs(self, values: Mapping[int, Any]) -> bool:
-        """Whether values of variables that the servers keep are other ones than those that were read, or written, last.
+        """Whether values of variables that the servers keep differ from those that were last read or written.
 
         Args:
-            values: by the variables' identities; of all variables or some.
+            values: the values of all or some variables, by the ids of the variables.
         """
         return any(
             self._known[key].tobytes() != np.asarray(value).tobytes()
@@ -208,21 +209,21 @@ class Chief:
         )
 
     def read_rows(self, wanted: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-        """Returns a copy of rows of tables.
+        """Returns copies of rows of tables.
 
         Args:
-            wanted: int64[rows] of ids, rising, by the tables' names.
+            wanted: the ids of the rows by table name: int64[rows], ascending.
 
         Returns:
-            float32[rows, columns] for each.
+            float32[rows, columns] for each table.
         """
         rows = self._ask(lambda servers: servers.pull(wanted=wanted, is_answered_by_values=False)).rows
         return {name: np.array(own) for name, own in rows.items()}
 
     def set_learning_rate(self, learning_rate: float, *, group: int) -> None:
-        """Sets the rate of a group's optimizer, and of the rows that follow it, from the next push on.
+        """Sets the learning rate of a group's optimizer, and of the rows that follow it, from the next push on.
 
-        The servers are told where it is another one than before.
+        The servers are only told if the rate has changed.
         """
         if self._rates[group] == learning_rate:
             return
@@ -233,39 +234,39 @@ class Chief:
         return [table.spec.name for table in self.served.tables if table.follows == group]
 
     def reach_server(self, index: int) -> Link:
-        """Connects to one server, for who asks it beside this; any thread may.
+        """Connects to one server, for requests beside those of this object. May be called from any thread.
 
         Raises:
-            UnavailableError: it is not there in time.
+            UnavailableError: the server does not start in time.
         """
         return self._cluster.reach_server(index)
 
     @property
     def round(self) -> int:
-        """The synchronous step that is being collected, or that will be next."""
+        """The synchronous step that is being collected, or the next one."""
         return self._open_step.number
 
     def begin_round(self, step: int) -> int:
-        """Says that a synchronous step begins; returns of how many closures it is."""
+        """Begins a synchronous step, and tells the servers; returns its number of closures."""
         num_closures = self._open_step.begin(step)
         self._ask(lambda servers: self._open_step.announce(servers, step=step))
         return num_closures
 
     def end_round(self, following: int) -> None:
-        """Says that a synchronous step has ended, and which one is next."""
+        """Ends a synchronous step. `following` is the number of the next one."""
         self._open_step.end(following)
 
     def leave_round(self, following: int) -> None:
-        """Has the servers give a synchronous step up, which an error has ended: who waits for it goes on."""
+        """Ends a synchronous step after an error, and makes the servers give it up, so that waiting workers go on."""
         self.end_round(following)
         if not self.dispatcher.is_settled:
             self._ask(lambda servers: expect(servers, 1, step=following))
 
     def leave(self, last_word: Message) -> None:
-        """Ends this training, but not the cluster: workers go on in their scripts, servers wait for another model.
+        """Ends this training but not the cluster: workers continue their scripts, and servers wait for another model.
 
         Args:
-            last_word: what the workers are told.
+            last_word: the last message for the workers.
         """
         self.healing.end()
         self.dispatcher.close(last_word)
@@ -275,10 +276,10 @@ class Chief:
         self.healing.close()
 
     def close(self) -> None:
-        """Ends the cluster: workers and servers are told that it is over. Idempotent."""
+        """Ends the cluster: tells workers and servers that the training is over. Idempotent."""
         self.healing.end()
         self.dispatcher.close()
-        for server in self._servers.finish():  # another one may have come in its place, and waits
+        for server in self._servers.finish():  # a successor may have come in its place, and waits
             with (
                 contextlib.suppress(UnavailableError),
                 contextlib.closing(self._cluster.reach_server(server, within_s=FAREWELL_S)) as link,
@@ -298,7 +299,7 @@ class Chief:
             link.request(Message(kind=protocol.RATE, fields=fields))
 
     def _ask(self, request: Callable[[Servers], Answer]) -> Answer:
-        """Asks the servers something; again where one of them was lost meanwhile."""
+        """Sends a request to the servers, and repeats it if one of them was lost meanwhile."""
         for _ in range(MAX_LOSSES):
             try:
                 return request(self._servers)
@@ -314,15 +315,15 @@ class Chief:
 
 
 def write_first_state(links: Mapping[int, Link], served: ServedModel, *, first_closure: int) -> None:
-    """Gives servers that are set up the values of a process's variables, and of its optimizers' own.
+    """Sends servers that are set up the values of a process's variables, and of its optimizers' own variables.
 
     Args:
-        links: to all servers, by their numbers.
-        served: what they keep.
+        links: the links to all servers, by index.
+        served: what the servers keep.
         first_closure: the number of the first closure to come.
 
     Raises:
-        UnavailableError: a server is gone.
+        UnavailableError: a server is lost.
     """
     optimizers = [(one, trained_variables(one)) for one in served.optimizers]
     whole = state_here(served.setup, served.variables, optimizers=optimizers)

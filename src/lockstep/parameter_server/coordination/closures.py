@@ -1,8 +1,10 @@
-"""The coordinator's book of closures: which wait, who has which, and what became of them. Pure: no threads, no clock.
+"""The coordinator's record of closures: which are waiting, which worker has which, how they ended.
 
-The meanings are those of ``tf.distribute.coordinator``: a closure runs at least once; one whose worker is lost is run
-again by another, and one that loses worker after worker has failed; the first error of a closure cancels those that
-wait, and is raised once those that run have ended.
+No threads, no clock.
+
+The semantics are those of ``tf.distribute.coordinator``. A closure runs at least once. If its worker is lost, another
+worker runs it again; if it loses too many workers, it has failed. The first error of a closure cancels all waiting
+closures, and is raised once the running ones have ended.
 """
 
 from __future__ import annotations
@@ -19,26 +21,27 @@ from lockstep.errors import LockstepError, WrongStateError
 @final
 @dataclass(kw_only=True, slots=True)
 class _Closure:
-    """One that has not ended; nobody has it while it waits."""
+    """A closure that has not ended. `worker` is None while it waits."""
 
     number: int
     num_steps: int = 1
     worker: int | None = None
-    is_begun: bool = False  # some worker has had it, and may have pushed for it
+    is_begun: bool = False  # a worker has had it, and may have pushed for it
     num_losses: int = 0
 
 
 @final
 @dataclass(kw_only=True, slots=True, eq=False, weakref_slot=True)
 class Mark:
-    """A closure's number: those below it and those from it on are counted as long as somebody has this.
+    """A position in the numbers of closures, with counts of the closures below it and from it on.
 
-    The book keeps counts alone, so that it does not grow with the training. Any thread may read them.
+    The counts are kept as long as a reference to the mark exists. The book has only counts, so that it does not grow
+    with the training. Any thread may read them.
 
     Attributes:
-        closure: the number of the first closure from it on.
-        num_left: how many below it have ended since it was made, without having been run to their end.
-        num_steps: of how many steps those from it on were that were run to their end.
+        closure: the number of the first closure after the mark.
+        num_left: the number of closures below the mark that ended after it was made, without having run to their end.
+        num_steps: the number of steps of the closures from the mark on that have run to their end.
     """
 
     closure: int
@@ -49,21 +52,23 @@ class Mark:
 @final
 @dataclass(frozen=True, kw_only=True)
 class EndedSteps:
-    """How many steps have ended at some time.
+    """The number of steps that have ended at some time.
 
     Attributes:
-        first: the number of the first closure of this life of the coordinator, or since it was set back.
-        num_steps: how many have ended from there on, and from each mark on, of closures that were run to their end.
+        first: the number of the coordinator's first closure, or of the first one after a restore.
+        num_steps: for `first` and for each mark, the number of steps in closures from there on that have run to their
+            end.
     """
 
     first: int
     num_steps: Mapping[int, int]
 
     def num_since(self, closure: int) -> int:
-        """Returns how many have ended from a closure on, of closures that were run to their end.
+        """Returns the number of steps, from a closure on, in closures that have run to their end.
 
         Args:
-            closure: its number; where there is no mark at it, they are counted from the last one before.
+            closure: the number of the closure. If there is no mark at it, steps are counted from the last mark before
+                it.
         """
         return self.num_steps[max(index for index in self.num_steps if index <= max(closure, self.first))]
 
@@ -71,12 +76,12 @@ class EndedSteps:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Lost:
-    """What becomes of a lost worker's closures.
+    """The outcome for the closures of a lost worker.
 
     Attributes:
-        again: those that wait again.
-        given_up: the one that has lost too many workers, and whose error is to be raised; None where none has.
-        cancelled: all others that nobody will run, since an error is to be raised.
+        again: the closures that wait again.
+        given_up: the closure that has lost too many workers, and whose error is to be raised; None if there is none.
+        cancelled: all other closures that will not run, because an error is to be raised.
     """
 
     again: tuple[int, ...] = ()
@@ -86,20 +91,20 @@ class Lost:
 
 @final
 class ClosureBook:
-    """Closures by their numbers, which count up from the first one's: by one, or by the steps of the one before.
+    """Closures by number. The number of the next closure is that of the previous one plus its number of steps.
 
-    Not safe for several threads at once: its owner serialises calls.
+    Not thread-safe: the owner serializes calls.
 
     Args:
-        first: the number of the first closure: one that no earlier life of the coordinator has given away.
-        max_losses: how many workers a closure may lose before it counts as what kills them; None for any number.
+        first: the number of the first closure. No earlier run of the coordinator may have used it.
+        max_losses: the number of workers that a closure may lose before it counts as their cause; None for no limit.
     """
 
     def __init__(self, *, first: int = 0, max_losses: int | None = None) -> None:
         self._next = self._watermark = first
         self._highest_run = first - 1
         self._whole_life = Mark(closure=first)
-        self._marks: WeakSet[Mark] = WeakSet([self._whole_life])  # nobody asks at one that nobody has
+        self._marks: WeakSet[Mark] = WeakSet([self._whole_life])  # weak: unreferenced marks are not read
         self._max_losses = max_losses
         self._unfinished: dict[int, _Closure] = {}
         self._waiting: deque[int] = deque()
@@ -107,7 +112,7 @@ class ClosureBook:
 
     @property
     def watermark(self) -> int:
-        """The lowest number that may still run: nobody will hear of those below again."""
+        """The lowest number that may still run. Closures below it are over."""
         return self._watermark
 
     @property
@@ -116,10 +121,10 @@ class ClosureBook:
         return self._next
 
     def begin_at(self, number: int) -> None:
-        """Has closures be numbered from one on, and counts all below it as ended; nothing may wait or run.
+        """Sets the number of the next closure, and counts all below it as ended. No closure may be waiting or running.
 
         Raises:
-            WrongStateError: something does, or the number was given away.
+            WrongStateError: a closure is waiting or running, or the number was used before.
         """
         if self._unfinished or number < self._next:
             raise WrongStateError(
@@ -136,48 +141,48 @@ class ClosureBook:
         return mark
 
     def has_ended_since(self, number: int) -> bool:
-        """Whether a closure has been run to its end, of those from one on.
+        """Whether any closure from a number on has run to its end.
 
         Args:
-            number: the number of the first one.
+            number: the number of the first closure that counts.
         """
         return self._highest_run >= number
 
     def ended(self) -> EndedSteps:
-        """Returns how many steps have ended by now."""
+        """Returns the number of steps that have ended by now."""
         num_steps = {mark.closure: mark.num_steps for mark in self._marks}
         return EndedSteps(first=self._whole_life.closure, num_steps=num_steps)
 
     @property
     def is_done(self) -> bool:
-        """Whether every closure has ended, and none that failed is to be told of."""
+        """Whether every closure has ended, and there is no error that was not raised yet."""
         return not self._unfinished and self._error is None
 
     @property
     def error(self) -> LockstepError | None:
-        """What a closure failed with, where nobody has been told of it."""
+        """The first error of a closure, if it was not raised yet."""
         return self._error
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing waits and nothing runs: an error that is there can be raised now."""
+        """Whether no closure is waiting or running, so that an error can be raised."""
         return not self._unfinished
 
     @property
     def num_running(self) -> int:
-        """How many closures workers have."""
+        """The number of closures that workers have."""
         return len(self._unfinished) - len(self._waiting)
 
     @property
     def first_waiting(self) -> int | None:
-        """The number of the closure that `assign` gives out next; None where none waits."""
+        """The number of the closure that `assign` returns next; None if none is waiting."""
         return self._waiting[0] if self._waiting else None
 
     def schedule(self, *, num_steps: int = 1) -> int:
         """Adds a closure at the end; returns its number.
 
         Args:
-            num_steps: how many numbers it takes up, so that they count steps where closures are of several.
+            num_steps: the number of steps in the closure. It takes up as many numbers, so that numbers count steps.
         """
         closure = _Closure(number=self._next, num_steps=num_steps)
         self._next += num_steps
@@ -186,7 +191,7 @@ class ClosureBook:
         return closure.number
 
     def assign(self, worker: int) -> int | None:
-        """Gives a worker the closure that has waited longest; None where none waits."""
+        """Assigns the closure that has waited longest to a worker, and returns its number; None if none is waiting."""
         if not self._waiting:
             return None
         closure = self._unfinished[self._waiting.popleft()]
@@ -194,10 +199,10 @@ class ClosureBook:
         return closure.number
 
     def finish(self, number: int, *, worker: int) -> bool:
-        """Notes that a worker has run a closure.
+        """Records that a worker has run a closure.
 
         Returns:
-            Whether that is news: not for one that was taken from the worker since, or ended before.
+            Whether this counts. False if the closure was taken from the worker before, or had already ended.
         """
         closure = self._held(number, worker)
         if closure is None:
@@ -206,10 +211,10 @@ class ClosureBook:
         return True
 
     def fail(self, number: int, *, worker: int, error: LockstepError) -> list[int]:
-        """Notes that a closure raised an error; those that wait are cancelled.
+        """Records that a closure raised an error, and cancels the waiting ones.
 
         Returns:
-            The numbers of those that were cancelled, and of the one that failed; none where that is no news.
+            The numbers of the failed closure and of the cancelled ones; empty if the worker did not have the closure.
         """
         closure = self._held(number, worker)
         if closure is None:
@@ -220,10 +225,10 @@ class ClosureBook:
         return [number, *self.cancel_waiting()]
 
     def cancel_waiting(self, *, keeps_begun: bool = False) -> list[int]:
-        """Cancels the closures that nobody has; returns their numbers.
+        """Cancels the closures that no worker has; returns their numbers.
 
         Args:
-            keeps_begun: whether those go on waiting that a worker has had.
+            keeps_begun: whether to keep those that a worker has had.
         """
         kept = [number for number in self._waiting if keeps_begun and self._unfinished[number].is_begun]
         cancelled = [number for number in self._waiting if number not in kept]
@@ -233,20 +238,21 @@ class ClosureBook:
         return cancelled
 
     def clear(self) -> None:
-        """Forgets all closures: nobody waits for them any more."""
+        """Forgets all closures, because nobody waits for them any more."""
         self._waiting.clear()
         for closure in list(self._unfinished.values()):
             self._end(closure, is_left=True)
 
     def lose(self, worker: int, *, give_up: Callable[[int, int], LockstepError]) -> Lost:
-        """Takes a lost worker's closures back; they go first again, in their order.
+        """Takes back the closures of a lost worker. They go to the front of the queue again, in their order.
 
-        One that has lost too many workers is given up, which is its error as one that it raised would be. Where an
-        error waits to be raised, this one or another, the closures are cancelled, as all others were.
+        A closure that has lost too many workers is given up: it fails as if it had raised an error. If any error is to
+        be raised, this one or another, the closures are cancelled like all other waiting ones.
 
         Args:
-            worker: the worker.
-            give_up: returns the error of a closure that is given up, by its number and that of the workers it has lost.
+            worker: the lost worker.
+            give_up: returns the error of a closure that is given up, from its number and the number of workers it has
+                lost.
         """
         held = self.held_by(worker)
         given_up: int | None = None
@@ -264,7 +270,7 @@ class ClosureBook:
         return Lost(given_up=given_up, cancelled=tuple(number for number in cancelled if number != given_up))
 
     def give_back(self, number: int, *, worker: int) -> bool:
-        """Has a closure that its worker cannot run now wait again, first of all; returns whether that is news."""
+        """Puts a closure that its worker cannot run now back to the front; returns whether the worker had it."""
         closure = self._held(number, worker)
         if closure is None:
             return False
@@ -273,12 +279,12 @@ class ClosureBook:
         return True
 
     def take_error(self) -> LockstepError | None:
-        """Returns the error that is to be raised, once; closures may be scheduled again after that."""
+        """Returns the error that is to be raised, once. After that, closures may be scheduled again."""
         error, self._error = self._error, None
         return error
 
     def held_by(self, worker: int) -> list[int]:
-        """Returns the closures that a worker has, in their order."""
+        """Returns the closures that a worker has, in order."""
         return sorted(number for number, closure in self._unfinished.items() if closure.worker == worker)
 
     def _held(self, number: int, worker: int) -> _Closure | None:

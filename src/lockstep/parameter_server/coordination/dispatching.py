@@ -1,6 +1,6 @@
-"""The coordinator's side of closures: workers ask for them, and say how they ended; a lost worker's go to another.
+"""The coordinator's side of closures: assigns them, records how they end, and reassigns those of lost workers.
 
-A thread of its own talks to the workers. A worker that has nothing to do asks, and is answered when there is something.
+A thread of its own talks to the workers. An idle worker sends a request, which is answered when there is a closure.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ GOODBYE_S: Final = 10.0
 
 @final
 class Dispatcher:
-    """Hands closures to workers.
+    """Assigns closures to workers.
 
     `schedule`, `join` and `done` may be called from any thread.
 
     Args:
-        listener: where workers come in; this object's to use from now on, and to close.
+        listener: the listener for workers. From now on only this object uses it, and closes it.
         first_closure: the number of the first closure.
-        max_losses: how many workers a closure may lose; with one more it has failed.
-        max_lead: how many steps a worker may be ahead of the slowest when it begins another; None for any number.
-        wait_for_workers_s: how long closures may wait without any worker being there.
-        on_change: called from the dispatcher's thread with the names of the workers when one has come or gone.
-        clock: seconds of a steady clock.
-        stage: of the coordinator's script: 0 for ``fit``, or closures alone; 1 for closures after ``fit``.
-        left: what workers are told whose script is at the stage before.
+        max_losses: the number of workers that a closure may lose. With one more, it has failed.
+        max_lead: the number of steps that a worker may be ahead of the slowest when it begins one; None for no limit.
+        wait_for_workers_s: how long closures may wait while no worker is connected, in seconds.
+        on_change: called from the dispatcher's thread with the names of the workers when they change.
+        clock: a function that returns the seconds of a monotonic clock.
+        stage: the stage of the coordinator's script: 0 for ``fit``, or closures alone; 1 for closures after ``fit``.
+        left: the message for workers whose script is in the previous stage.
 
     Attributes:
-        dismissed: the names of the workers that were told the last word, once this has been closed.
+        dismissed: the names of the workers that were sent the last message, once this object is closed.
     """
 
     def __init__(
@@ -106,22 +106,22 @@ class Dispatcher:
 
     @property
     def workers(self) -> list[str]:
-        """The names of those who are there."""
+        """The names of the connected workers."""
         with self._changed:
             return sorted(self._workers)
 
     @property
     def num_onlookers(self) -> int:
-        """How many processes wait for the end, and take no closures."""
+        """The number of connected processes that receive no closures and wait for the end."""
         with self._changed:
             return len(self._onlookers)
 
     def schedule(self, closure: Closure) -> RemoteValue:
-        """Has a worker run a closure, some time; does not wait.
+        """Schedules a closure to be run by a worker. Does not block.
 
         Raises:
-            ClosureError: an earlier one failed; raised once.
-            UnavailableError: no worker has been there for too long.
+            ClosureError: an earlier closure failed; raised once.
+            UnavailableError: no worker was connected for too long.
         """
         with self._changed:
             self._raise_error()
@@ -132,7 +132,7 @@ class Dispatcher:
 
     @contextmanager
     def together(self) -> Generator[None]:
-        """Within, nothing is handed out: of closures that are scheduled together none ends before all of them are."""
+        """Within, no closure is assigned, so none that is scheduled here ends before all of them are scheduled."""
         with self._changed:
             yield
 
@@ -140,8 +140,8 @@ class Dispatcher:
         """Waits until every closure has ended.
 
         Raises:
-            ClosureError: one of them failed; raised once, when those that ran beside it have ended too.
-            UnavailableError: no worker has been there for too long.
+            ClosureError: a closure failed; raised once, when those that ran beside it have ended too.
+            UnavailableError: no worker was connected for too long.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._book.is_settled or self._fatal is not None)
@@ -151,23 +151,23 @@ class Dispatcher:
         """Whether every closure has ended.
 
         Raises:
-            ClosureError: one of them failed; raised once, when those that ran beside it have ended too.
-            UnavailableError: no worker has been there for too long.
+            ClosureError: a closure failed; raised once, when those that ran beside it have ended too.
+            UnavailableError: no worker was connected for too long.
         """
         with self._changed:
             self._raise_error()
             return self._book.is_done and self._fatal is None
 
     def cancel_waiting(self, *, keeps_begun: bool = False) -> int:
-        """Cancels closures that no worker has; returns of how many steps they were.
+        """Cancels closures that no worker has; returns their number of steps.
 
         Args:
-            keeps_begun: whether those stay that a worker had, and was lost with or gave back: of what it has pushed
-                the servers know the closure, and what was chosen is the closure's, so that it has to be this one again.
+            keeps_begun: whether to keep closures whose worker was lost or gave them back. Servers may have their
+                pushes, and `choose` was called for them, so these same closures must run again.
         """
         with self._changed:
             found = self._book.cancel_waiting(keeps_begun=keeps_begun)
-            cancelled = [number for number in found if number in self._closures]  # else all were told of the end
+            cancelled = [number for number in found if number in self._closures]  # else `fail` has ended it
             num_steps = sum(map(self._num_steps, cancelled))
             for number in cancelled:
                 self._forget(number).end(error=ClosureTakenBackError(f"closure {number} was taken back"))
@@ -176,7 +176,7 @@ class Dispatcher:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing waits and nothing runs, whatever became of it."""
+        """Whether no closure is waiting or running. Some may have failed."""
         with self._changed:
             return self._book.is_settled
 
@@ -187,39 +187,39 @@ class Dispatcher:
             return self._book.watermark
 
     def mark(self) -> Mark:
-        """A mark at the next closure to be scheduled."""
+        """Returns a mark at the next closure to be scheduled."""
         with self._changed:
             return self._book.mark()
 
     def has_ended_since(self, number: int) -> bool:
-        """Whether a closure of one step has been run to its end, of those from a number on."""
+        """Whether any closure from this number on has run to its end. Only for closures of one step each."""
         with self._changed:
             return self._book.has_ended_since(number)
 
     def ended(self) -> EndedSteps:
-        """How many steps have ended by now."""
+        """Returns the number of steps that have ended by now."""
         with self._changed:
             return self._book.ended()
 
     def wait_until_none_runs(self, *, timeout_s: float) -> int:
-        """Waits until no worker is at a closure: each has ended what it had, or has given it back.
+        """Waits until no worker runs a closure: each has ended its closure, or has given it back.
 
         Args:
-            timeout_s: for how long at the most.
+            timeout_s: the maximum time to wait, in seconds.
 
         Returns:
-            How many closures are still run.
+            The number of closures that are still running.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._book.num_running == 0 or self._fatal is not None, timeout_s)
             return self._book.num_running
 
     def raise_failure(self) -> None:
-        """Where a closure has failed, waits for those that run beside it.
+        """If a closure has failed, waits for those that run beside it, and raises its error.
 
         Raises:
-            ClosureError: it failed, and that was not raised before.
-            UnavailableError: no worker has been there for too long.
+            ClosureError: the closure failed, and this was not raised before.
+            UnavailableError: no worker was connected for too long.
         """
         with self._changed:
             if self._book.error is not None:
@@ -227,10 +227,10 @@ class Dispatcher:
             self._raise_error()
 
     def raise_end(self) -> None:
-        """Where the cluster cannot go on, says why.
+        """Raises the error that the cluster ended with, if any.
 
         Raises:
-            LockstepError: it cannot.
+            LockstepError: the cluster cannot go on.
         """
         with self._changed:
             if self._fatal is not None:
@@ -243,21 +243,21 @@ class Dispatcher:
             return self._book.next
 
     def begin_at(self, number: int) -> None:
-        """Has closures be numbered from one on, as after a restart; nothing may be under way.
+        """Sets the number of the next closure, as after a restart. No closure may be waiting or running.
 
         Raises:
-            WrongStateError: something is, or the number was given away.
+            WrongStateError: a closure is waiting or running, or the number was used before.
         """
         with self._changed:
             self._book.begin_at(number)
 
     def close(self, last_word: Message | None = None) -> None:
-        """Tells the workers that it is over, and hangs up. Closures that have not ended are aborted. Idempotent.
+        """Tells the workers that the training is over, and closes the listener. Aborts unfinished closures. Idempotent.
 
-        A worker that is at a closure is waited for, but not for long.
+        Waits for workers that are running a closure, but not for long.
 
         Args:
-            last_word: what they are told in place of `STOP`, which onlookers are told all the same.
+            last_word: the message for workers in place of `STOP`. Onlookers are sent `STOP` in any case.
         """
         with self._changed:
             self._last_word = last_word or self._last_word
@@ -284,7 +284,7 @@ class Dispatcher:
                     self._hand_out()
                     self._report_waits()
             self._dismiss_all()
-        except Exception as error:  # whoever waits must hear of it
+        except Exception as error:  # callers that wait must get the error
             LOGGER.exception("the coordinator's thread failed")
             self.fail(UnavailableError(f"the coordinator failed: {error!r}"))
         finally:
@@ -298,7 +298,7 @@ class Dispatcher:
             self._patience.log_who_is_late(num_workers=len(self._workers))
 
     def _dismiss_all(self) -> None:
-        """Tells everybody that it is over: who is still at a closure when that has ended, for a bounded time."""
+        """Tells all processes that the training is over. Waits a bounded time for workers that run a closure."""
         with self._changed:
             for name, request in self._idle.items():
                 self._listener.reply(request, self._dismiss(name))
@@ -314,13 +314,13 @@ class Dispatcher:
                     self._workers.pop(peer.name, None)
 
     def _dismiss(self, name: str) -> Message:
-        """Notes that a worker is told the last word; returns it."""
+        """Records that a worker is sent the last message; returns the message."""
         del self._workers[name]
         self.dismissed.add(name)
         return self._last_word
 
     def fail(self, error: LockstepError) -> None:
-        """Has all who wait, and all who schedule from now on, raise an error: the cluster cannot go on."""
+        """Makes all waiting and future calls raise an error, because the cluster cannot go on."""
         with self._changed:
             self._fatal = self._fatal or error
             for _, value in self._closures.values():
@@ -339,7 +339,7 @@ class Dispatcher:
             if kind == STAGE:
                 return self._compare(request)
             if kind == WATCH:
-                self._onlookers[request.peer.route] = request  # two may have one name: both are told
+                self._onlookers[request.peer.route] = request  # two may have the same name: both are told
                 return None
             if kind == MISFIT:
                 self._patience.misfit = f"; {request.message.fields.get('text')}"
@@ -348,7 +348,7 @@ class Dispatcher:
             if self._workers.get(name) is not request.peer:
                 raise ReplacedError(name)
             if kind == AGAIN:
-                self._note_ends(request)  # a server's successor lacks them, and it is counted what it lacks
+                self._note_ends(request)  # first: a server's successor may lack their pushes, which are counted
                 self._take_back(request)
                 self._patience.end(name)
                 return Message(kind="ok")
@@ -390,7 +390,7 @@ class Dispatcher:
         if former is not None and former is not peer:
             waiting = self._idle.get(peer.name)
             self._lose(former)
-            if waiting is not None:  # it may live: it is listened to until it hangs up, and told
+            if waiting is not None:  # it may be alive: its request is rejected
                 self._listener.refuse(waiting, ReplacedError(peer.name))
         self._workers[peer.name] = peer
         self._pace.add(peer.name)
@@ -420,7 +420,7 @@ class Dispatcher:
         )
 
     def _abort(self, numbers: Sequence[int]) -> None:
-        """Ends closures that nobody will run, since another one has failed."""
+        """Ends closures that will not run, because another one has failed."""
         for number in numbers:
             aborted = ClosureAbortedError(f"closure {number} was cancelled: {self._book.error}")
             self._forget(number).end(error=aborted)

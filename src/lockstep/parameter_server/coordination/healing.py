@@ -1,4 +1,4 @@
-"""What becomes of a cluster that has lost a server: its successor is given what the last checkpoint has for it."""
+"""Recovery from the loss of a server: its successor receives its part of the last checkpoint."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ from lockstep.parameter_server.servers import Servers, lacks_values
 LOGGER: Final = logging.getLogger(__name__)
 FAREWELL_S: Final = 2.0
 MAX_LOSSES: Final = 10
-"""How often in a row a server may be lost before all are there again."""
+"""The number of times in a row that servers may be lost before all of them are there again."""
 STOP_WITHIN_S: Final = 10.0
-"""How long workers may take to find out that a server is lost: until then, steps may end that its successor lacks."""
+"""How long workers may take to notice that a server is lost, in seconds. Until then, steps may end that its successor
+lacks.
+"""
 
 
 class _CannotHealError(UnavailableError):
-    """A server does not come back in time, or what it had is nowhere."""
+    """A server does not come back in time, or there is no checkpoint of its state."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class CutAt:
-    """Where a checkpoint was cut.
+    """The position at which a checkpoint was cut.
 
     Attributes:
-        closure: it has what closures below this one did.
-        round: the synchronous step that was next.
-        epoch: how many epochs had ended.
+        closure: the checkpoint has the effects of all closures below this one.
+        round: the next synchronous step after the checkpoint.
+        epoch: the number of epochs that had ended.
     """
 
     closure: int
@@ -49,21 +51,23 @@ class CutAt:
 
 @final
 class Healing:
-    """Watches the servers, in a thread for each: workers may have been lost with one, so that nobody else misses it.
+    """Watches the servers, with a thread for each.
+
+    Workers may be lost together with a server, so nobody else may notice.
 
     Args:
-        cluster: where the servers are.
-        setup: what they keep; they have their values.
-        dispatcher: who hands closures out.
-        open_step: the synchronous step.
-        restore_rates: given a link to a server, says the learning rates to it that hold now.
+        cluster: the cluster with the servers.
+        setup: what the servers keep. They already have their values.
+        dispatcher: the dispatcher of closures.
+        open_step: the current synchronous step.
+        restore_rates: a function that sends the current learning rates over a link to a server.
 
     Attributes:
-        restore_server: given a server's index and the synchronous step, gives it what the last checkpoint has, and
-            returns where that was cut; None where there is no checkpoint. Called from any thread.
+        restore_server: a function that restores a server from the last checkpoint, given its index and the synchronous
+            step. It returns the position of the checkpoint; None if there is no checkpoint. Called from any thread.
 
     Raises:
-        UnavailableError: a server is not there.
+        UnavailableError: a server cannot be reached.
     """
 
     def __init__(
@@ -91,20 +95,20 @@ class Healing:
             self._watchers.append(watcher)
 
     def heal(self) -> None:
-        """Waits until all servers are there, and gives those who are new what the last checkpoint has for them.
+        """Waits until all servers are there, and restores new ones from the last checkpoint.
 
         Raises:
-            UnavailableError: one of them is not there in time, or there is no checkpoint; or that was found out before.
+            UnavailableError: a server does not start in time, or there is no checkpoint, now or in an earlier call.
         """
         with self._lock:
             self._dispatcher.raise_end()
-            unfinished: set[int] = set()  # those who may have a part of it alone
+            unfinished: set[int] = set()  # servers that may have only a part of the checkpoint
             for num_left in reversed(range(MAX_LOSSES)):
                 try:
                     self._heal_once(unfinished)
                     return
                 except _CannotHealError as error:
-                    self._dispatcher.fail(error)  # so that nobody waits for it once more
+                    self._dispatcher.fail(error)  # so that nobody waits for the server again
                     raise
                 except UnavailableError as error:
                     if not num_left:
@@ -112,15 +116,15 @@ class Healing:
                     LOGGER.warning("a parameter server was lost while others were waited for: %s", error)
 
     def heal_soon(self) -> None:
-        """Heals in a thread of its own; where that fails, the cluster cannot go on."""
+        """Calls `heal` in a thread of its own. If it fails, the cluster cannot go on."""
         threading.Thread(target=self._heal_or_fail, name="healing", daemon=True).start()
 
     def end(self) -> None:
-        """Has a server that goes from now on not be missed. Idempotent."""
+        """Stops recovery: a server that ends from now on is not replaced. Idempotent."""
         self._is_over.set()
 
     def close(self) -> None:
-        """Waits for the threads, but not for long; the servers were told that it is over."""
+        """Waits briefly for the threads. The servers must have been told that the training is over."""
         for watcher in self._watchers:
             watcher.join(FAREWELL_S)
 
@@ -130,7 +134,7 @@ class Healing:
                 try:
                     link.request(Message(kind=protocol.WATCH))  # answered when the training is done
                     return
-                except (UnavailableError, RemoteError) as error:  # the latter is of one that came in its place
+                except (UnavailableError, RemoteError) as error:  # RemoteError: from its successor
                     if self._is_over.is_set():
                         return
                     LOGGER.warning("ps %d is missed: %s", index, error)
@@ -143,12 +147,12 @@ class Healing:
                 return
 
     def _heal_or_fail(self) -> bool:
-        """Heals; returns whether the cluster can go on, and where it cannot, has all hear of it."""
+        """Calls `heal`; returns whether the cluster can go on. If it cannot, all waiting calls raise the error."""
         try:
             self.heal()
         except LockstepError as error:
             self._dispatcher.fail(error)
-        except Exception as error:  # who waits must hear of it
+        except Exception as error:  # callers that wait must get the error
             LOGGER.exception("a parameter server's successor could not be given what it lacks")
             self._dispatcher.fail(UnavailableError(f"a parameter server's successor cannot be set up: {error!r}"))
         else:
@@ -171,21 +175,22 @@ class Healing:
     def _reach(self, index: int) -> Link:
         try:
             return self._cluster.reach_server(index)
-        except UnavailableError as error:  # it was waited for as long as anybody is
+        except UnavailableError as error:  # it was waited for as long as allowed
             raise _CannotHealError(str(error)) from error
 
     def _announce_step(self, links: Sequence[Link]) -> None:
         self._open_step.renew(self._cluster.reach_servers())
-        step = self._open_step.number  # read first: what is said of a step that has ended since is nothing
+        step = self._open_step.number  # read first: messages about an ended step are ignored
         if self._open_step.is_open:
             self._open_step.announce(Servers(links), step=step)
 
     def _restore(self, index: int, link: Link) -> None:
         LOGGER.warning("ps %d was lost: another one has come in its place, with nothing", index)
         is_synchronous = self._setup.mode is Mode.SYNCHRONOUS
-        # Who still computes may have had the dead one's answer before; in a synchronous step its servers' may be late.
+        # Running closures may have answers of the lost server. In a synchronous step, those of other servers may be
+        # late.
         num_running = 0 if is_synchronous else self._dispatcher.wait_until_none_runs(timeout_s=STOP_WITHIN_S)
-        ended = self._dispatcher.ended()  # before anybody goes on
+        ended = self._dispatcher.ended()  # before any worker goes on
         step = self._open_step.number
         cut = None if self.restore_server is None else self.restore_server(index, step=step)
         if cut is None:
@@ -207,7 +212,7 @@ class Healing:
 
 
 def _has_values(link: Link, setup: Setup) -> bool:
-    """Whether a server keeps the model, or is new."""
+    """Whether a server keeps the model and has values, rather than being new."""
     try:
         link.request(Message(kind=protocol.JOIN, fields={"signature": setup.signature}))
     except RemoteError as error:

@@ -1,4 +1,4 @@
-"""A worker's whole life: it serves the coordinator from the first closure on until that has ended."""
+"""The life of a worker: it serves the coordinator from the first closure until the training is over."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ from lockstep.parameter_server.links.client import RemoteError
 LOGGER: Final = logging.getLogger(__name__)
 
 Equipment: TypeAlias = "AbstractContextManager[tuple[Mapping[str, AbstractFunction], Callable[[list[Any]], Any]]]"
-"""Within: what closures may call by name, and what finds the things of this process that arguments stand for."""
+"""A context manager. Its value is the functions that closures may call, by name, and a function that returns this
+process's object for a reference in arguments.
+"""
 
 
 def work_until_the_end(cluster: Cluster, equip: Callable[[], Equipment], *, stage: int = 0) -> Message:
-    """Runs closures for the coordinator; for the next one where a coordinator is lost.
+    """Runs closures for the coordinator. If that is lost, waits for the next one and runs closures for it.
 
     Args:
-        cluster: where the coordinator is.
-        equip: called for each coordinator.
-        stage: which this process's script is at.
+        cluster: the cluster with the coordinator.
+        equip: a function that is called for each coordinator, and returns the context in which closures run.
+        stage: the stage that the script of this process is in.
 
     Returns:
-        What the coordinator has said of this stage when it went on to the next one of the script.
+        The coordinator's message with the results of this stage, sent when it went on to the next stage of the script.
 
     Raises:
         SystemExit: the training is over; with code 0.
-        UnavailableError: the coordinator, or a server, is not there in time.
-        RemoteError: this process runs another model, or another one has come in its place.
+        UnavailableError: the coordinator, or a server, does not start in time.
+        RemoteError: this process runs another model, or another process has taken its place.
     """
     while True:
         with contextlib.closing(cluster.reach_chief()) as link, contextlib.ExitStack() as stack:
@@ -49,13 +51,13 @@ def work_until_the_end(cluster: Cluster, equip: Callable[[], Equipment], *, stag
             try:
                 functions, resolve = stack.enter_context(equip())
             except RemoteError as error:
-                link.request(Message(kind=MISFIT, fields={"text": str(error)}))  # the coordinator says it too
+                link.request(Message(kind=MISFIT, fields={"text": str(error)}))  # the coordinator logs it too
                 raise
             worker = Worker(link, functions=functions, resolve=resolve)
             try:
                 num_closures = worker.run()
             except UnavailableError as error:
-                if not link.is_lost:  # it is a server that has not come back in time
+                if not link.is_lost:  # a server has not come back in time
                     raise
                 LOGGER.warning("%s has lost the coordinator, and waits for it to come back: %s", cluster.who, error)
             else:

@@ -1,4 +1,4 @@
-"""What workers and the coordinator say to each other: the kinds of messages, and the names of their arrays."""
+"""The messages between workers and the coordinator: their kinds, and the names of their arrays."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ NEXT: Final = "next"
 AGAIN: Final = "again"
 NOTHING: Final = "nothing"
 STILL: Final = "still"
-"""Asked by a worker that waits for servers, and answered by `STOP` where it need not any more."""
+"""Sent by a worker that waits for servers. It is answered with `STOP` if the worker need not wait any more."""
 PUSHED: Final = "pushed"
-"""Said by a worker that has pushed, and has waited for the servers' answer for long."""
+"""Sent by a worker that has pushed, and has waited for the servers' answer for a long time."""
 MISFIT: Final = "misfit"
 CLOSURE: Final = "closure"
 STOP: Final = "stop"
 STAGE: Final = "stage"
-"""Asked by a worker with the stage that its script is at; answered by `GO_ON` where the coordinator has left that."""
+"""Sent by a worker with the stage that its script is in.
+
+Answered with `GO_ON` if the coordinator has left that stage.
+"""
 GO_ON: Final = "go on"
-"""Said in place of `STOP` where the script has a further stage: with what the last one has come to."""
+"""Sent in place of `STOP` if the script has another stage, with the results of the last one."""
 WATCH: Final = "watch"
-"""Asked by those who look on, and answered when it is over."""
+"""Sent by onlookers, and answered when the training is over."""
 
 
 @final
 class ReplacedError(LockstepError):
-    """A worker's place was taken by another process of its name, or given up: this one is not heard any more.
+    """Another process has taken this worker's place, or the worker was given up. Its requests are rejected.
 
     Args:
-        name: the worker's.
+        name: the name of the worker.
     """
 
     def __init__(self, name: str) -> None:
@@ -44,11 +47,11 @@ class ReplacedError(LockstepError):
 
 
 def numbered(arrays: Mapping[str, np.ndarray[Any, Any]], index: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns the arrays of one of the closures that a message tells of, by their names in the message."""
+    """Returns the arrays of the closure with this index in a message, with the names that they have in the message."""
     return {f"{index}.{name}": array for name, array in arrays.items()}
 
 
 def arrays_of(arrays: Mapping[str, np.ndarray[Any, Any]], index: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Returns the arrays of one of the closures that a message tells of, by their names there."""
+    """Returns the arrays of the closure with this index in a message, with the names that they have in the closure."""
     prefix = f"{index}."
     return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}

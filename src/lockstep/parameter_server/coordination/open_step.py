@@ -1,4 +1,4 @@
-"""The synchronous step that is being collected, as the coordinator knows it: of how many pushes the servers hear."""
+"""The current synchronous step in the coordinator, which tells the servers how many pushes the step needs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ LOGGER: Final = logging.getLogger(__name__)
 
 @final
 class OpenStep:
-    """Says to the servers how many pushes a step needs: of all who are there, but for back-up workers.
+    """Tells the servers how many pushes a step needs: one of each connected worker, except the backup workers.
 
     Args:
-        control: the servers, for this alone.
-        dispatcher: returns who hands closures out, once a step has begun.
-        num_backups: how many workers need not have pushed.
+        control: links to the servers that only this object uses.
+        dispatcher: a function that returns the dispatcher; called only once a step has begun.
+        num_backups: the number of workers whose pushes a step need not wait for.
 
     Attributes:
-        number: the step that is being collected, or that will be next.
+        number: the step that is being collected, or the next one.
     """
 
     def __init__(self, control: Servers, *, dispatcher: Callable[[], Dispatcher], num_backups: int) -> None:
@@ -41,8 +41,8 @@ class OpenStep:
         return self._size > 0
 
     def begin(self, number: int) -> int:
-        """Begins a step, which the servers are still to be told of; returns of how many closures it is."""
-        # The dispatcher's thread asks for the lock while it has the dispatcher's.
+        """Begins a step, without telling the servers yet; returns its number of closures."""
+        # Outside the lock: the dispatcher's thread acquires this lock while it holds the dispatcher's.
         size, first = self._num_workers(), self._dispatcher().next_closure
         with self._lock:
             self.number, self._size, self._first = number, size, first
@@ -52,20 +52,20 @@ class OpenStep:
         """Ends the step.
 
         Args:
-            following: the one that is next.
+            following: the number of the next step.
         """
         with self._lock:
             self.number, self._size = following, 0
 
     def announce(self, servers: Servers, *, step: int) -> None:
-        """Says how many pushes a step needs; again where workers came or went meanwhile.
+        """Tells servers how many pushes a step needs, and repeats it if workers came or went meanwhile.
 
         Args:
-            servers: whom to tell.
-            step: which one; of one that has ended since nobody takes notice.
+            servers: the servers to tell.
+            step: the number of the step. Servers ignore it if this step has ended.
 
         Raises:
-            UnavailableError: a server is gone.
+            UnavailableError: a server is lost.
         """
         said = 0
         while said != (now := self._num_expected(self._num_workers())):
@@ -73,10 +73,10 @@ class OpenStep:
             said = now
 
     def workers_have_changed(self, num_workers: int) -> bool:
-        """Says how many pushes the step needs now, where one is open; for the dispatcher's thread.
+        """Tells the servers how many pushes the step needs now, if one is open. Called from the dispatcher's thread.
 
         Returns:
-            Whether the servers know it; else the control is of no use any more.
+            Whether all servers were told; otherwise `control` cannot be used any more.
         """
         with self._lock:
             if not self._size:
@@ -89,13 +89,13 @@ class OpenStep:
             return True
 
     def renew(self, control: Servers) -> None:
-        """Goes on with other links to the servers."""
+        """Replaces the links to the servers."""
         with self._lock:
             self._control.close()
             self._control = control
 
     def close(self) -> None:
-        """Hangs up. Idempotent."""
+        """Closes the links to the servers. Idempotent."""
         with self._lock:
             self._control.close()
 
@@ -105,18 +105,18 @@ class OpenStep:
     def _num_expected(self, num_workers: int) -> int:
         """Returns how many pushes the step needs.
 
-        Once a worker has gone on from it, all servers have had enough, but for one that was lost meanwhile: what this
-        gets is of workers that missed it, and who knows how many these are.
+        Once a worker has gone on from the step, all servers have had enough pushes, except one that was lost meanwhile.
+        That server only gets the pushes of workers that missed it, and their number is unknown, so one is enough.
         """
         has_ended = self._dispatcher().has_ended_since(self._first)
         return 1 if has_ended else max(1, min(self._size, num_workers) - self._num_backups)
 
 
 def expect(servers: Servers, num_pushes: int, *, step: int) -> None:
-    """Says how many pushes a synchronous step needs, and to the user what servers have missed.
+    """Tells servers how many pushes a synchronous step needs, and logs the steps that servers have missed.
 
     Raises:
-        UnavailableError: a server is gone.
+        UnavailableError: a server is lost.
     """
 
     def on_answer(index: int, num_left_out: int) -> None:

@@ -1,4 +1,4 @@
-"""How far a worker may be ahead of the slowest one. Pure."""
+"""The limit on how far a worker may be ahead of the slowest one. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import final
 class Pace:
     """Counts the steps that workers have begun and ended.
 
-    As stale synchronous parallel training does (Ho et al. 2013): a worker that is more than so many steps ahead of the
-    slowest waits for it.
+    A worker that is more than `max_lead` steps ahead of the slowest one waits for it, as in stale synchronous parallel
+    training (Ho et al. 2013).
 
-    Not safe for several threads at once: its owner serialises calls.
+    Not thread-safe: the owner serializes calls.
 
     Args:
-        max_lead: how many steps a worker that begins another one may be ahead of the slowest; None for any number.
+        max_lead: the number of steps that a worker may be ahead of the slowest one when it begins a step; None for no
+            limit.
     """
 
     def __init__(self, *, max_lead: int | None = None) -> None:
@@ -24,24 +25,24 @@ class Pace:
         self._ended: dict[str, int] = {}
 
     def add(self, worker: str) -> None:
-        """Counts a worker in, from where the slowest one is."""
+        """Adds a worker, at the position of the slowest one."""
         self._begun[worker] = self._ended[worker] = min(self._ended.values(), default=0)
 
     def remove(self, worker: str) -> None:
-        """Forgets a worker: nobody waits for it."""
+        """Removes a worker. The others do not wait for it any more."""
         self._begun.pop(worker, None)
         self._ended.pop(worker, None)
 
     def begin(self, worker: str, num_steps: int = 1) -> None:
-        """Notes that a worker was given steps."""
+        """Records that a worker was given steps."""
         self._begun[worker] += num_steps
 
     def end(self, worker: str, num_steps: int = 1) -> None:
-        """Notes that a worker has ended some, or given them back."""
+        """Records that a worker has ended steps, or has given them back."""
         self._ended[worker] = min(self._ended[worker] + num_steps, self._begun[worker])
 
     def may_begin(self, worker: str, num_steps: int = 1) -> bool:
-        """Whether a worker may be given so many more now: not where it would be too far ahead at the last of them."""
+        """Whether a worker may be given this number of steps now, without being too far ahead at the last of them."""
         if self._max_lead is None:
             return True
         return self._begun[worker] + num_steps - 1 - min(self._ended.values()) <= self._max_lead

@@ -1,6 +1,6 @@
-"""What the coordinator and its workers have waited for, and since when: nobody waits in silence.
+"""Records what the coordinator and its workers wait for, and since when, so that no wait is silent.
 
-`Lateness` and `GiveBacks` find it out, and are pure; `Patience` says it.
+`Lateness` and `GiveBacks` find this out, and are pure. `Patience` logs it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from lockstep.parameter_server.links.client import TELL_EVERY_S
 LOGGER: Final = logging.getLogger(__name__)
 
 LATE_S: Final = 60.0
-"""How long nobody goes on before it is said whom all wait for; then it is twice as long, and so on."""
+"""How long no worker may make progress before the workers that all wait for are logged, in seconds.
+
+Doubled each time that they are logged.
+"""
 MANY: Final = 10
-"""A closure that was given back so many times more is worth a warning."""
+"""The number of times that a closure is given back between two warnings."""
 
 
 @final
@@ -33,13 +36,13 @@ class _Stay:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Late:
-    """A worker for which others wait.
+    """A worker that others wait for.
 
     Attributes:
-        worker: its name.
-        closure: the closure that it was given last.
-        stay_s: how long it has been at it.
-        awaits_servers: whether it has done its part, and the servers do not answer it.
+        worker: the name of the worker.
+        closure: the last closure that it was given.
+        stay_s: how long it has been running this closure, in seconds.
+        awaits_servers: whether it has done its part, and waits for an answer of the servers.
     """
 
     worker: str
@@ -50,12 +53,12 @@ class Late:
 
 @final
 class Lateness:
-    """Notes which closure each worker is at, and finds out whom all wait for where nobody goes on.
+    """Records which closure each worker is running, and finds the workers that all wait for if none makes progress.
 
-    Who goes on, though slowly, keeps nobody waiting for ever; and where others go on beside a worker that does not,
-    nobody waits for it yet.
+    A worker that makes progress, even slowly, does not keep others waiting forever. As long as other workers make
+    progress beside a worker that does not, nobody waits for it yet.
 
-    Not safe for several threads at once: its owner serialises calls.
+    Not thread-safe: the owner serializes calls.
     """
 
     def __init__(self) -> None:
@@ -64,31 +67,34 @@ class Lateness:
         self._next_s = LATE_S
 
     def begin(self, worker: str, closure: int, *, now_s: float) -> None:
-        """Notes that a worker was given a closure."""
+        """Records that a worker was given a closure."""
         self._move(now_s)
         self._stays[worker] = _Stay(closure=closure, since_s=now_s)
 
     def go_on(self, worker: str, *, now_s: float) -> None:
-        """Notes that a worker goes on with what it was given before."""
+        """Records that a worker makes progress with what it was given before."""
         self._move(now_s)
         if worker in self._stays:
             self._stays[worker] = _Stay(closure=self._stays[worker].closure, since_s=now_s)
 
     def end(self, worker: str, *, now_s: float) -> None:
-        """Notes that a worker is at nothing, or has gone."""
+        """Records that a worker is idle or lost."""
         self._move(now_s)
         self._stays.pop(worker, None)
 
     def note_awaits_servers(self, worker: str, closure: int) -> None:
-        """Notes that a worker has done its part of a closure, and waits for the servers; not if it is at another."""
+        """Records that a worker has done its part of a closure and waits for the servers.
+
+        Ignored for another closure.
+        """
         stay = self._stays.get(worker)
         if stay is not None and stay.closure == closure:
             stay.awaits_servers = True
 
     def late(self, *, now_s: float) -> list[Late]:
-        """Returns those for whom all others wait, when it is time to say so.
+        """Returns the workers that all others wait for, if it is time to report them.
 
-        In a synchronous step the others wait at the servers: these are left out, but where all do.
+        In a synchronous step, the other workers wait for the servers. They are left out, unless all workers do.
         """
         if not self._stays or now_s - self._moved_s < self._next_s:
             return []
@@ -105,22 +111,22 @@ class Lateness:
 
 @final
 class GiveBacks:
-    """Counts how often closures were given back, and why: one that no worker can ever run is handed round for ever.
+    """Counts how many times closures were given back, and why: one that no worker can run would be given back forever.
 
-    Not safe for several threads at once: its owner serialises calls.
+    Not thread-safe: the owner serializes calls.
     """
 
     def __init__(self) -> None:
         self._reasons: dict[int, Counter[str]] = {}
 
     def note(self, closure: int, *, reason: str) -> int:
-        """Notes that a worker has given a closure back; returns how often that was."""
+        """Records that a worker has given back a closure; returns how many times this has happened."""
         reasons = self._reasons.setdefault(closure, Counter())
         reasons[reason] += 1
         return reasons.total()
 
     def reasons(self, closure: int) -> str:
-        """Returns the most frequent reasons why a closure was given back, in words."""
+        """Returns the most frequent reasons for which a closure was given back, as a text."""
         return "; ".join(f"{number} times: {reason}" for reason, number in self._reasons[closure].most_common(3))
 
     def forget(self, closure: int) -> None:
@@ -130,18 +136,18 @@ class GiveBacks:
 
 @final
 class Patience:
-    """Says whom the coordinator waits for, and whom all wait for.
+    """Logs what the coordinator waits for, and the workers that all wait for.
 
-    Not safe for several threads at once: its owner serialises calls.
+    Not thread-safe: the owner serializes calls.
 
     Args:
-        address: where workers come in.
-        wait_for_workers_s: how long closures may wait without any worker being there.
-        words: names a closure by its number.
-        clock: seconds of a steady clock.
+        address: the address to which workers connect.
+        wait_for_workers_s: how long closures may wait while no worker is connected, in seconds.
+        words: a function that returns a description of a closure from its number.
+        clock: a function that returns the seconds of a monotonic clock.
 
     Attributes:
-        misfit: what one who came and cannot take part says of that.
+        misfit: the reason of a worker that connected but cannot take part, as the end of an error message.
     """
 
     def __init__(
@@ -163,27 +169,27 @@ class Patience:
         self.misfit = ""
 
     def begin(self, worker: str, closure: int) -> None:
-        """Notes that a worker was given a closure."""
+        """Records that a worker was given a closure."""
         self._lateness.begin(worker, closure, now_s=self._clock())
 
     def go_on(self, worker: str) -> None:
-        """Notes that a worker was given nothing, and ends what it has begun."""
+        """Records that a worker was given nothing, and ends what it has begun."""
         self._lateness.go_on(worker, now_s=self._clock())
 
     def end(self, worker: str) -> None:
-        """Notes that a worker is at nothing, or has gone."""
+        """Records that a worker is idle or lost."""
         self._lateness.end(worker, now_s=self._clock())
 
     def note_awaits_servers(self, worker: str, closure: int) -> None:
-        """Notes that a worker has done its part of a closure, and waits for the servers."""
+        """Records that a worker has done its part of a closure and waits for the servers."""
         self._lateness.note_awaits_servers(worker, closure)
 
     def forget(self, closure: int) -> None:
-        """Notes that a closure has ended."""
+        """Records that a closure has ended."""
         self._give_backs.forget(closure)
 
     def note_given_back(self, closure: int, *, worker: str, reason: str) -> None:
-        """Notes that a worker has given a closure back; says so at the first time, and when it is again and again."""
+        """Records that a worker has given back a closure. Logs the first time, and every `MANY` times."""
         num_times = self._give_backs.note(closure, reason=reason)
         if num_times == 1:
             LOGGER.info("%s has given %s back, which waits again: %s", worker, self._words(closure), reason)
@@ -192,13 +198,13 @@ class Patience:
             LOGGER.warning("%s was given back again and again, and waits again: %s", self._words(closure), reasons)
 
     def check_workers(self, *, is_alone: bool) -> UnavailableError | None:
-        """Says that no worker has come.
+        """Logs that no worker has connected.
 
         Args:
-            is_alone: whether closures wait while nobody is there.
+            is_alone: whether closures wait while no worker is connected.
 
         Returns:
-            What to raise where that was so for too long.
+            The error to raise, if this has lasted too long.
         """
         if not is_alone:
             self._alone_since_s = None
@@ -216,10 +222,12 @@ class Patience:
         return None
 
     def log_who_is_late(self, *, num_workers: int) -> None:
-        """Says whom all wait for: what hangs in a worker, its data say, breaks no connection, and ends nothing.
+        """Logs the workers that all wait for.
+
+        A worker may hang, in reading data for example, without losing its connection.
 
         Args:
-            num_workers: how many are there.
+            num_workers: the number of connected workers.
         """
         for late in self._lateness.late(now_s=self._clock()):
             who = "the others wait" if num_workers > 1 else "the coordinator waits"

@@ -1,4 +1,4 @@
-"""What a worker is asked to call, and what stands for its value until it has."""
+"""Closures, the calls that workers make, and the values that stand for their results."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from lockstep.errors import LockstepError
 
 @final
 class ClosureError(LockstepError):
-    """A closure failed: by an error, in its words, with the worker's stack as a note; or it lost too many workers."""
+    """A closure failed: it raised an error, with the worker's stack as a note, or it lost too many workers."""
 
 
 @final
 class ClosureAbortedError(LockstepError):
-    """A closure was not run to its end: another one's error cancelled it."""
+    """A closure was not run to its end, because the error of another one cancelled it."""
 
 
 @final
 class ClosureTakenBackError(LockstepError):
-    """A closure was taken back while no worker had it, because nobody wanted it any more."""
+    """A closure was cancelled while no worker had it, because its result was not needed any more."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Closure:
-    """A call that some worker is to make.
+    """A call that a worker is to make.
 
     Attributes:
-        function: the function's name, which every process that runs the script knows.
-        arguments: the packed arguments.
-        arrays: the arrays in them.
-        choose: asked once, from the dispatcher's thread, with the worker's name when the closure is first given out;
-            what it returns goes along, also when the closure is run again by another.
-        on_end: called from the dispatcher's thread when the closure has ended, however it did.
-        num_steps: of how many steps it is: closures' numbers, and how far workers are, count by them.
-        unpack: called from the dispatcher's thread with what the function returned; gives what is fetched.
-        holds: what is not to go before the closure has ended: references in the arguments stand for it.
+        function: the name of the function. All processes that run the script know it.
+        arguments: the encoded arguments.
+        arrays: the arrays in the arguments.
+        choose: a function that is called once, from the dispatcher's thread, with the name of the worker that gets the
+            closure first. Its result is sent with the closure, also when another worker runs it again.
+        on_end: a function that is called from the dispatcher's thread when the closure has ended, in any way.
+        num_steps: the number of steps in the closure. The numbers of closures and the lead of workers count steps.
+        unpack: a function that is called from the dispatcher's thread with the function's result, and returns the value
+            to be fetched.
+        holds: an object to keep alive until the closure has ended, because references in the arguments stand for it.
     """
 
     function: str
@@ -56,7 +57,7 @@ class Closure:
 
 @final
 class RemoteValue:
-    """What a closure will return; by the name of ``tf.distribute``."""
+    """The future result of a closure, named as in ``tf.distribute``."""
 
     def __init__(self, *, on_end: Callable[[RemoteValue], object] | None = None) -> None:
         self._on_end = on_end
@@ -65,11 +66,11 @@ class RemoteValue:
         self._error: LockstepError | None = None
 
     def fetch(self) -> Any:
-        """Waits for the closure's end and returns its value.
+        """Waits for the end of the closure and returns its result.
 
         Raises:
-            ClosureError: it failed.
-            ClosureAbortedError: it was cancelled.
+            ClosureError: the closure failed.
+            ClosureAbortedError: the closure was cancelled.
         """
         self._ended.wait()
         if self._error is not None:
@@ -77,30 +78,30 @@ class RemoteValue:
         return self._value
 
     def get(self) -> Any:
-        """The same, by ``tf.distribute``'s other name."""
+        """Same as `fetch`: the other name in ``tf.distribute``."""
         return self.fetch()
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether its closure was taken back while no worker had it, because nobody wanted it any more."""
+        """Whether the closure was cancelled while no worker had it, because its result was not needed any more."""
         return isinstance(self._error, ClosureTakenBackError)
 
     @property
     def is_returned(self) -> bool:
-        """Whether its closure has ended without an error: `fetch` waits for nothing, and raises nothing."""
+        """Whether the closure has ended without an error, so that `fetch` neither waits nor raises."""
         return self.is_ended and self._error is None
 
     @property
     def is_ended(self) -> bool:
-        """Whether its closure has ended, however it did."""
+        """Whether the closure has ended, in any way."""
         return self._ended.is_set()
 
     def end(self, value: Any = None, *, error: LockstepError | None = None) -> None:
-        """Says what the closure returned, or by what error it ended; the dispatcher's to call.
+        """Sets the result or the error of the closure. Only called by the dispatcher.
 
         Args:
-            value: what `fetch` returns.
-            error: what it raises instead.
+            value: the value that `fetch` returns.
+            error: the error that `fetch` raises instead.
         """
         self._value, self._error = value, error
         self._ended.set()

@@ -1,6 +1,6 @@
-"""Values as they travel between coordinator and workers: structures of numbers, texts and arrays, and no code."""
+"""The encoding of values between coordinator and workers: structures of numbers, texts and arrays, but no code."""
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from lockstep.parameter_server.links.frames import DTYPES, MAX_HEADER_BYTES
 _MAX_DEPTH: Final = 32
 _MAX_INT_BITS: Final = 1 << 13
 _LEFT_BYTES: Final = 1 << 20
-"""What a message's header has beside the value."""
+"""The size of the rest of a message's header, in bytes."""
 _ARRAY_BYTES: Final = 128
-"""What a message's header has for each array: its name, dtype and shape, and where it lies."""
+"""The size of an array's entry in a message's header, in bytes: its name, dtype, shape and position."""
 _ALLOWED: Final = "numbers, texts, None, arrays, and lists, tuples and dicts of them"
 
 Refer = Callable[[Any], "list[Any] | None"]
-"""Returns what stands for an object of the other process, None for a value that travels itself."""
+"""Returns the reference for an object that stays in its process; None for a value that is encoded itself."""
 Resolve = Callable[[list[Any]], Any]
-"""Returns the object that something stands for."""
+"""Returns the object for a reference."""
 
 
 def encode(value: Any, *, what: str, refer: Refer = lambda _value: None) -> tuple[Any, dict[str, np.ndarray[Any, Any]]]:
-    """Returns a value as JSON, and the arrays in it by their names there.
+    """Encodes a value as JSON, and the arrays in it by their names there.
 
     Args:
         value: the value.
-        what: what it is, for an error.
-        refer: says what stands for objects that stay where they are.
+        what: a description of the value, for error messages.
+        refer: returns the references for objects that stay in their process.
 
     Raises:
-        InvalidInputError: something in it cannot travel.
+        InvalidInputError: a part of the value cannot be encoded.
     """
     arrays: dict[str, np.ndarray[Any, Any]] = {}
 
@@ -58,7 +58,7 @@ def encode(value: Any, *, what: str, refer: Refer = lambda _value: None) -> tupl
             return one if isinstance(one, int) or math.isfinite(one) else ["float", repr(one)]
         if isinstance(one, np.ndarray | np.generic | jax.Array):
             name = str(len(arrays))
-            arrays[name] = np.array(one)  # a copy: it travels later, when whoever gave it may have others in its place
+            arrays[name] = np.array(one)  # a copy: it is sent later, when the caller may have changed the array
             if arrays[name].dtype.name not in DTYPES:
                 raise InvalidInputError(
                     f"{what} has an array that cannot travel",
@@ -98,15 +98,15 @@ def _checked_text(text: str, *, what: str) -> str:
 
 
 def decode(packed: Any, arrays: Mapping[str, np.ndarray[Any, Any]], *, resolve: Resolve | None = None) -> Any:
-    """Returns the value that was encoded; its arrays are copies.
+    """Returns the value that was encoded. Its arrays are copies.
 
     Args:
-        packed: as JSON.
-        arrays: by name.
-        resolve: finds what stays in this process.
+        packed: the value as JSON.
+        arrays: the arrays by name.
+        resolve: returns the objects for references; None to reject references.
 
     Raises:
-        CorruptDataError: it is none that `encode` gives.
+        CorruptDataError: the JSON is not from `encode`.
     """
     if isinstance(packed, dict):
         return {str(key): decode(item, arrays, resolve=resolve) for key, item in packed.items()}

@@ -1,6 +1,6 @@
-"""A worker's side of closures: it asks for one, runs it, says how it ended, and asks again.
+"""A worker's side of closures: it requests one, runs it, reports how it ended, and requests the next one.
 
-A closure's end may be waited for while the next one runs already: what it sent is still on its way then.
+The next closure may already run before the previous one has ended: its pushes are still being sent then.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOOK_EVERY_S: Final = 15.0
 
 @final
 class GiveBackError(LockstepError):
-    """A closure cannot be run here now, and may be elsewhere or later: the parameter servers are out of reach."""
+    """A closure cannot be run here now, but perhaps elsewhere or later, because a parameter server is unavailable."""
 
 
 @final
@@ -51,14 +51,14 @@ class _OverError(LockstepError):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A closure that is to be run.
+    """A closure to run.
 
     Attributes:
-        number: the closure's.
-        watermark: closures below it have ended.
-        args: positional arguments.
-        kwargs: arguments by name.
-        chosen: what the coordinator chose for this worker when it gave the closure out.
+        number: the number of the closure.
+        watermark: the lowest closure that may still run. All closures below it have ended.
+        args: the positional arguments.
+        kwargs: the arguments by name.
+        chosen: what the coordinator chose for this closure when it was first assigned.
     """
 
     number: int
@@ -71,11 +71,11 @@ class Call:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A closure that was run.
+    """A closure that has run.
 
     Attributes:
-        number: the closure's.
-        value: what it returned.
+        number: the number of the closure.
+        value: its result.
     """
 
     number: int
@@ -83,7 +83,7 @@ class Ended:
 
 
 class AbstractFunction(abc.ABC):
-    """What a closure calls.
+    """A function that closures call.
 
     Used from one thread, which runs one closure after the other.
     """
@@ -91,23 +91,23 @@ class AbstractFunction(abc.ABC):
     @property
     @abc.abstractmethod
     def awaits_servers(self) -> bool:
-        """Whether it has pushed, and waits for the servers' answer. Any thread may ask."""
+        """Whether the function has pushed, and waits for the servers' answers. May be read from any thread."""
 
     @abc.abstractmethod
     def begin(self, call: Call) -> Sequence[Ended]:
-        """Begins a closure, maybe ends it, or one that was begun before; returns those that have ended.
+        """Begins a closure, and may end it or an earlier one; returns those that have ended.
 
         Raises:
-            GiveBackError: neither this one nor those that were begun can be run.
-            Exception: the user's own, of this closure.
+            GiveBackError: neither this closure nor those that were begun can be run.
+            Exception: the user's own error in this closure.
         """
 
     @abc.abstractmethod
     def finish(self) -> Sequence[Ended]:
-        """Ends what was begun. Blocks.
+        """Ends the closures that were begun. Blocks.
 
         Raises:
-            GiveBackError: it cannot be.
+            GiveBackError: they cannot be ended.
         """
 
     @abc.abstractmethod
@@ -116,33 +116,34 @@ class AbstractFunction(abc.ABC):
 
     @abc.abstractmethod
     def forget(self) -> Sequence[Ended]:
-        """Forgets what was begun; returns those that had ended before an error, and that nobody was told of."""
+        """Forgets the begun closures; returns those that had ended before an error and were not reported yet."""
 
     @abc.abstractmethod
     def recover(self, meanwhile: Callable[[], None]) -> None:
         """Waits until closures can be run again, after `forget`.
 
         Args:
-            meanwhile: called again and again while it waits; what it raises ends the wait.
+            meanwhile: a function that is called repeatedly during the wait. An exception that it raises ends the wait.
 
         Raises:
-            UnavailableError: that takes too long.
+            UnavailableError: the wait takes too long.
         """
 
 
 @final
 class Worker:
-    """Runs closures, until the coordinator says that it is over.
+    """Runs closures until the coordinator says that the training is over.
 
     Args:
-        link: to the coordinator.
-        functions: what closures may call, by name.
-        resolve: finds what an argument stands for, such as this worker's own data set.
-        look_every_s: a closure that waits for the servers at two looks in a row is told of, so that it is not taken for
-            the one that the others wait for.
+        link: the link to the coordinator.
+        functions: the functions that closures may call, by name.
+        resolve: returns the object for a reference in arguments, such as this worker's own data set.
+        look_every_s: the interval, in seconds, of checks whether a closure waits for the servers. If it does at two
+            checks in a row, the coordinator is told, so that this worker is not taken for the one that the others wait
+            for.
 
     Attributes:
-        last_word: what the coordinator said when it was over: `STOP`, or `GO_ON`.
+        last_word: the last message of the coordinator: `STOP`, or `GO_ON`.
     """
 
     def __init__(
@@ -165,10 +166,10 @@ class Worker:
         self._reports: list[tuple[dict[str, Any], Mapping[str, np.ndarray[Any, Any]]]] = []
 
     def run(self) -> int:
-        """Runs closures; returns how many. Blocks.
+        """Runs closures; returns their number. Blocks.
 
         Raises:
-            UnavailableError: the coordinator is gone.
+            UnavailableError: the coordinator is lost.
         """
         self._link.request(Message(kind=READY))
         self._num_closures = 0
@@ -191,7 +192,7 @@ class Worker:
             if now_waiting == waiting and now_waiting not in {-1, told}:
                 try:
                     self._link.request(Message(kind=PUSHED, fields={"closure": number}))
-                except LockstepError:  # the other thread, which asks for closures, says so
+                except LockstepError:  # the thread that requests closures raises it too
                     return
                 told = number
             waiting = now_waiting
@@ -215,7 +216,7 @@ class Worker:
         return order.kind in {STOP, GO_ON}
 
     def _check_is_over(self) -> None:
-        """Finds out whether the coordinator has ended, while this worker waits for a server."""
+        """Checks whether the coordinator has ended, while this worker waits for a server."""
         if self._is_last(self._link.request(Message(kind=STILL))):
             raise _OverError("the training is over")
 
@@ -224,7 +225,7 @@ class Worker:
         return self._send(NEXT, may_wait=may_wait)
 
     def _send(self, kind: str, **fields: Any) -> Message:
-        """Sends the coordinator a message, and with it what has ended."""
+        """Sends the coordinator a message, together with the reports of ended closures."""
         ended = [fields for fields, _ in self._reports]
         arrays = {
             name: array for index, (_, own) in enumerate(self._reports) for name, array in numbered(own, index).items()
@@ -264,7 +265,7 @@ class Worker:
             self._finish()
 
     def _finish(self) -> None:
-        """Ends what was begun: each closure with its value, or with what went wrong with it or before it."""
+        """Ends the closures that were begun: each with its result, or with its error or that of an earlier one."""
         if self._current is None:
             return
         error: Exception | None = None
@@ -272,7 +273,7 @@ class Worker:
             self._report(self._current.finish())
         except GiveBackError:
             raise
-        except Exception as caught:  # the servers', say, of what was pushed
+        except Exception as caught:  # of the servers, for example, about a push
             error = caught
         left = [number for number in self._current.under_way() if number not in self._reported]
         for number in left:
@@ -299,7 +300,7 @@ class Worker:
         self._reports.append(({"closure": number, "error": travelling(_words(error)), "stack": stack}, {}))
 
     def _give_back(self, order: Message, error: GiveBackError) -> None:
-        """Gives closures back that cannot be run now, and goes on when they can."""
+        """Gives back closures that cannot be run now, and waits until they can."""
         assert self._current is not None, "it could not go on"
         numbers = set(self._current.under_way())
         if order.kind == CLOSURE:
@@ -314,7 +315,7 @@ class Worker:
 def pack_call(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Any
 ) -> tuple[Any, dict[str, np.ndarray[Any, Any]]]:
-    """Returns a closure's arguments as they travel; see `lockstep.parameter_server.coordination.values.encode`."""
+    """Encodes the arguments of a closure; see `lockstep.parameter_server.coordination.values.encode`."""
     return encode((args, dict(kwargs)), what="an argument of a closure", **options)
 
 

@@ -1,1 +1,1 @@
-"""Embeddings whose tables lie on the servers: a step has the rows that its batch uses, and no others."""
+"""Embeddings whose tables are kept by the servers: a step has only the rows that its batch uses."""

@@ -1,4 +1,4 @@
-"""Whole numbers of 64 bits, which JAX cuts to 32: an id would become another one."""
+"""Checks 64-bit integers, which JAX truncates to 32 bits: an id could become another one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lockstep.errors import InvalidInputError
 
 
 def check_bits(value: Any) -> None:
-    """Checks that JAX does not make another number of one.
+    """Checks that JAX does not change an integer by truncating it.
 
     Args:
-        value: an array; only those of NumPy with 64 bits are looked at.
+        value: an array. Only NumPy arrays of 64-bit integers are checked.
 
     Raises:
-        InvalidInputError: a number of it does not fit into 32 bits.
+        InvalidInputError: a value of the array does not fit into 32 bits.
     """
     if not isinstance(value, np.ndarray) or value.dtype not in (np.int64, np.uint64) or not value.size:
         return

@@ -1,6 +1,6 @@
-"""Calls of compiled functions, which look up rows that servers keep: these are asked for before each call."""
+"""Calls of compiled functions that look up rows which servers keep: the rows are read before each call."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from lockstep.strategies.loops.lifting import Lifted, current_scope
 @final
 @dataclass(frozen=True, kw_only=True)
 class RowGradient:
-    """A gradient of some rows of a table: what an update has for the table's variable.
+    """The gradient of some rows of a table, in place of a gradient of the table's variable in an update.
 
     Attributes:
-        ids: int64[rows], rising.
-        values: float32[rows or more, columns]; those beyond are of no row.
+        ids: int64[rows], ascending.
+        values: float32[rows or more, columns]. The rows after the first `len(ids)` are padding.
     """
 
     ids: np.ndarray[Any, Any]
@@ -36,12 +36,12 @@ class RowGradient:
 
 @final
 class RowCalls:
-    """Calls functions that `lockstep.function` has compiled: a layout's `around_calls`.
+    """Calls functions that `lockstep.function` has compiled, as the `around_calls` of a layout.
 
     Belongs to one thread.
 
     Args:
-        layout: knows the embeddings, and how their rows are read.
+        layout: the layout with the embeddings and the function that reads their rows.
     """
 
     def __init__(self, layout: ServedLayout) -> None:
@@ -49,13 +49,13 @@ class RowCalls:
         self._known: WeakKeyDictionary[Lifted, _RowFunction] = WeakKeyDictionary()
 
     def __call__(self, function: Lifted, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls a function: its lookups find the rows as they are now.
+        """Calls a function whose lookups find the current rows.
 
-        What an optimizer is to do with rows is noted with a `RowGradient` where updates are deferred.
+        Where updates are deferred, an optimizer's update of rows is recorded with a `RowGradient`.
 
         Raises:
-            InvalidInputError: an id is not in its table, or is not known before the call; or rows are to be updated
-                here, and not by their servers.
+            InvalidInputError: an id is not in its table, or is not known before the call; or the function would update
+                rows here, which only their servers can do.
         """
         layers = {layer.path: layer for layer in self._layout.embeddings}
         if not layers or self._layout.read_rows is None:
@@ -68,11 +68,11 @@ class RowCalls:
 
 @final
 class _RowFunction:
-    """A compiled function with the rows that it looks up as further arguments.
+    """A compiled function with the rows that it looks up as additional arguments.
 
     Args:
-        function: the function, which this does not keep.
-        layers: the embeddings that it may look rows up in, by their paths.
+        function: the function. Only a weak reference to it is kept.
+        layers: the embeddings in which it may look up rows, by path.
     """
 
     def __init__(self, function: Lifted, layers: Mapping[str, Any]) -> None:
@@ -92,7 +92,7 @@ class _RowFunction:
         *,
         read_rows: Callable[[Mapping[str, np.ndarray[Any, Any]]], Mapping[str, np.ndarray[Any, Any]]],
     ) -> Any:
-        """Runs it; see `RowCalls`."""
+        """Runs the function; see `RowCalls`."""
         wanted = self._lookups.wanted(args, kwargs)
         if not wanted.indices:
             return function.call(args, kwargs)

@@ -1,6 +1,6 @@
-"""The embedding layer whose table lies on parameter servers, and is an ordinary one under every other strategy."""
+"""An embedding layer whose table is kept by parameter servers. Under other strategies it is an ordinary embedding."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false, reportIncompatibleMethodOverride=false
 
@@ -34,34 +34,36 @@ MAX_ROWS: Final = 2**31 - 1
 @final
 @keras.saving.register_keras_serializable(package="lockstep")
 class Embedding(keras.layers.Layer):
-    """Turns whole numbers into rows of a table.
+    """Turns integers into rows of a table.
 
-    Under `lockstep.parameter_server.ParameterServerStrategy` the table lies on the parameter servers, row n on the
-    n-th modulo their number. A step pulls the rows of its batch's different ids, and pushes gradients for them alone.
-    A row takes memory, on its server, once an id has been met; its first values depend on the id and the seed alone.
-    There, `embeddings` has no rows. Under every other strategy the layer is an ordinary embedding of the same first
-    values, which the model's own optimizer trains.
+    Under `lockstep.parameter_server.ParameterServerStrategy`, the parameter servers keep the table: row n is kept by
+    the server with the index n modulo the number of servers. A step pulls the rows of the distinct ids in its batch,
+    and pushes gradients for these rows alone. A row takes memory on its server only after its id is first met. Its
+    first values depend on the id and the seed alone. Under this strategy, `embeddings` has no rows.
+
+    Under every other strategy, the layer is an ordinary embedding with the same first values, trained by the model's
+    own optimizer.
 
     Args:
-        input_dim: how many ids there are: 0 to this less one; up to 2**31 - 1.
-        output_dim: how many values a row has.
+        input_dim: the number of ids, at most 2**31 - 1. Ids are 0 to input_dim - 1.
+        output_dim: the number of values in a row.
         embeddings_initializer: a Keras initializer whose values can be drawn row by row: "uniform", "normal", "zeros",
             "glorot_uniform" and the like.
-        optimizer: how the servers update rows: "sgd", "adagrad" (row-wise) or "adam" (lazy), or one with options by
-            `lockstep.parameter_server.row_optimizer`. By default what is nearest to the model's optimizer, with its
-            learning rate.
+        optimizer: the optimizer of the rows on the servers: "sgd", "adagrad" (row-wise) or "adam" (lazy), or one with
+            options from `lockstep.parameter_server.row_optimizer`. By default, the row optimizer that is nearest to the
+            model's optimizer, with its learning rate.
         embeddings_regularizer: a Keras regularizer, applied to the rows that a batch uses.
-        mask_zero: whether id 0 marks what is not there, as in ``keras.layers.Embedding``.
-        seed: of the first values; by default Keras's seed and the layer's path.
-        **kwargs: ``name`` and what else each layer of Keras takes.
+        mask_zero: whether id 0 marks a missing value, as in ``keras.layers.Embedding``.
+        seed: the seed of the first values. The default is computed from Keras's seed and the layer's path.
+        **kwargs: ``name`` and the other arguments of every Keras layer.
 
-    Input shape: whole numbers of any shape, or floats of so many bits that each id is one of them.
+    Input shape: integers of any shape, or floats with enough bits to represent each id exactly.
 
-    Output shape: the input's and output_dim; float32.
+    Output shape: the input shape followed by output_dim; float32.
 
     Raises:
-        InvalidInputError: a number is not positive, the initializer cannot draw rows by themselves, or the optimizer
-            is none of rows.
+        InvalidInputError: a number is out of range, the initializer cannot draw single rows, or the optimizer is not a
+            row optimizer.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Embedding(keras.layers.Layer):
     ) -> None:
         dims = [_checked_dim(name, dim) for name, dim in (("input_dim", input_dim), ("output_dim", output_dim))]
         super().__init__(**kwargs)
-        self.autocast = False  # a float of few bits is another id
+        self.autocast = False  # a float with fewer bits would be another id
         self.input_dim, self.output_dim = dims
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
         self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
@@ -93,11 +95,11 @@ class Embedding(keras.layers.Layer):
                 "nearest to the model's",
             )
         self.seed = seed
-        self._row_values()  # refuses at once
+        self._row_values()  # raises early if the initializer is not supported
 
     @override
     def build(self, input_shape: Any = None) -> None:
-        """Makes the table, or what stands for it; Keras calls it."""
+        """Creates the table, or the variable that stands for it. Called by Keras."""
         layout = keras.distribution.distribution()
         is_served = isinstance(layout, ServedLayout)
         values = self._row_values()
@@ -119,27 +121,27 @@ class Embedding(keras.layers.Layer):
         self.built = True
 
     def first_values(self) -> RowValues:
-        """Returns what gives rows their first values."""
+        """Returns the source of the first values of rows."""
         return self._row_values()
 
     @override
     def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Calls the layer; Keras makes 32 bits of what it is given, and looks for that before `call`.
+        """Calls the layer. Checks the ids first, because Keras converts its inputs to 32 bits before it calls `call`.
 
         Raises:
-            InvalidInputError: an id does not fit.
+            InvalidInputError: an id does not fit into 32 bits.
         """
         check_bits(inputs)
         return super().__call__(inputs, *args, **kwargs)
 
     @override
     def call(self, inputs: Any) -> Any:
-        """Returns rows.
+        """Returns the rows of ids.
 
         Raises:
-            InvalidInputError: the ids are floats of so few bits that not each id of the table is one.
-            WrongStateError: the table lies on servers, and this code is neither a step of Keras's nor a closure, or is
-                outside of the strategy's scope.
+            InvalidInputError: the ids are floats with too few bits to represent each id of the table.
+            WrongStateError: the servers keep the table, and this code is neither a step of Keras nor a closure, or it
+                is outside the strategy's scope.
         """
         inputs = self._whole(inputs)
         if self.embeddings.shape[0] and current_lookups() is None:
@@ -170,27 +172,27 @@ class Embedding(keras.layers.Layer):
 
     @override
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
-        """Returns where ids are not 0, with mask_zero."""
+        """Returns a mask that is False where the id is 0, if `mask_zero` is set; otherwise None."""
         return keras.ops.not_equal(inputs, 0) if self.mask_zero else None
 
     @override
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
-        """Returns the input's shape and output_dim."""
+        """Returns the input shape followed by output_dim."""
         return (*input_shape, self.output_dim)
 
     @override
     def compute_output_spec(self, inputs: Any) -> Any:
-        """Returns what Keras's functional models are made of.
+        """Returns the symbolic output for Keras's functional models.
 
         Raises:
-            InvalidInputError: as `call`.
+            InvalidInputError: as for `call`.
         """
         self._check_dtype(inputs.dtype)
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype="float32")
 
     @override
     def get_config(self) -> dict[str, Any]:
-        """Returns what makes the same layer again."""
+        """Returns the configuration from which `from_config` creates the same layer again."""
         own = self.row_optimizer
         return {
             **super().get_config(),
@@ -205,7 +207,7 @@ class Embedding(keras.layers.Layer):
 
     @override
     def save_own_variables(self, store: Any) -> None:
-        """Writes the table into a file of weights; Keras calls it. Warns where its rows lie on servers."""
+        """Writes the table into a file of weights. Called by Keras. Warns if the servers keep the rows."""
         if not self.embeddings.shape[0]:
             LOGGER.warning(
                 "the saved file holds no rows of embedding %s: they lie on the parameter servers; checkpoints have "
@@ -216,10 +218,11 @@ class Embedding(keras.layers.Layer):
 
     @override
     def load_own_variables(self, store: Any) -> None:
-        """Reads the table from a file of weights; Keras calls it.
+        """Reads the table from a file of weights. Called by Keras.
 
         Raises:
-            InvalidInputError: it was saved where the table lay on servers and is wanted here, or the other way round.
+            InvalidInputError: the servers kept the rows when the file was saved, and they are needed here; or the
+                reverse.
         """
         num_saved, num_here = len(store["0"]), self.embeddings.shape[0]
         if num_saved != num_here and 0 in (num_saved, num_here):
@@ -239,12 +242,12 @@ class Embedding(keras.layers.Layer):
     @classmethod
     @override
     def from_config(cls, config: dict[str, Any]) -> Embedding:
-        """Makes a layer again."""
+        """Creates a layer from its configuration."""
         own = config.pop("optimizer", None)
         return cls(**config, optimizer=None if own is None else row_optimizer(**own))
 
     def _whole(self, ids: Any) -> Any:
-        """Returns ids as whole numbers, where none of the table's has been rounded."""
+        """Returns ids as integers, after a check that their dtype represents every id of the table exactly."""
         self._check_dtype(ids.dtype)
         return ids if jnp.issubdtype(ids.dtype, jnp.integer) else ids.astype(jnp.int32)
 
@@ -269,7 +272,7 @@ class Embedding(keras.layers.Layer):
 
 def _checked_dim(name: str, dim: int) -> int:
     try:
-        number = 0 if isinstance(dim, bool) else operator.index(dim)  # of NumPy's whole numbers too
+        number = 0 if isinstance(dim, bool) else operator.index(dim)  # accepts NumPy's integers too
     except TypeError:
         number = 0
     if not 0 < number <= MAX_ROWS:

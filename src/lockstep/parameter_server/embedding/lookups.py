@@ -1,10 +1,11 @@
-"""Which rows of which tables a step uses: found before it runs, from its batch, and given to it as small tables.
+"""Finds out which rows of which tables a step uses, from its batch before it runs, and passes it these rows alone.
 
-A step that looks rows up is traced twice. First for the ids alone: the compiler leaves all else out of that program.
-Then with the rows of a batch's different ids in place of each table, and the ids' indices among them.
+A step that looks up rows is traced twice. The first trace computes only the ids: the compiler leaves everything else
+out of that program. The second one has, in place of each table, the rows of the batch's distinct ids, and the index of
+each id among them.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 
@@ -37,18 +38,18 @@ LEAST_ROWS: Final = 8
 
 
 class AbstractLookups(ABC):
-    """What stands for lookups while a step is traced."""
+    """Stands in for the lookups of a step while it is traced."""
 
     @abstractmethod
     def look_up(self, table: Any, ids: Any) -> Any:
-        """Returns rows.
+        """Returns the rows of ids.
 
         Args:
             table: the variable of shape (0, columns) that stands for the table.
-            ids: whole numbers of any shape.
+            ids: integers of any shape.
 
         Returns:
-            An array of the ids' shape and columns.
+            An array with the shape of the ids, followed by columns.
         """
 
 
@@ -56,7 +57,7 @@ _current: ContextVar[AbstractLookups | None] = ContextVar("lockstep_lookups", de
 
 
 def current_lookups() -> AbstractLookups | None:
-    """Returns what lookups are done by in the step that is traced here, if any."""
+    """Returns what performs the lookups of the step that is being traced in this context; None if there is none."""
     return _current.get()
 
 
@@ -71,7 +72,7 @@ def _lookups(lookups: AbstractLookups) -> Generator[None]:
 
 @final
 class _Noting(AbstractLookups):
-    """Notes tables and hands ids out; rows are as if their values were of one number."""
+    """Records tables and hands out ids. The returned rows are made up from one number."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -86,7 +87,7 @@ class _Noting(AbstractLookups):
 
 @final
 class _Finding(AbstractLookups):
-    """Finds rows among those that were given in place of the tables."""
+    """Takes rows from the arrays that were passed in place of the tables."""
 
     def __init__(self, indices: Sequence[Any]) -> None:
         self._indices = iter(indices)
@@ -106,8 +107,9 @@ class Wanted:
     """The rows that a step uses.
 
     Attributes:
-        ids: for each table, by its name, int64[rows] of its different ids, rising.
-        indices: for each lookup of the step, in their order, int32 indices among those, of the shape of its ids.
+        ids: int64[rows] by table name, the table's distinct ids, ascending.
+        indices: for each lookup of the step, in order, the index of each id among the distinct ones: int32, with the
+            shape of the lookup's ids.
     """
 
     ids: dict[str, np.ndarray[Any, Any]]
@@ -115,19 +117,19 @@ class Wanted:
 
 
 Prepared: TypeAlias = tuple[Any, tuple[Any, ...]]
-"""A function that `jax.jit` has made, and the arguments that it is called with."""
+"""A function that `jax.jit` has made, and the arguments for calling it."""
 
 
 @final
 @dataclass(kw_only=True)
 class _IdProgram:
-    """What finds the ids of a step whose arguments have certain shapes.
+    """A program that finds the ids of a step, for arguments with certain shapes.
 
     Attributes:
-        tables: for each lookup, whose rows it is of.
-        passed_on: which of the arguments they are; None where they are computed.
-        used: the indices of those arguments that they come from.
-        is_checked: whether it is known that they do not depend on what is unknown before the step.
+        tables: the table of each lookup.
+        passed_on: the arguments that are the ids; None if the ids are computed.
+        used: the indices of the arguments that the ids are computed from.
+        is_checked: whether the ids are known not to depend on values that are unknown before the step.
     """
 
     tables: list[str]
@@ -141,11 +143,12 @@ class Lookups:
     """The lookups of one step.
 
     Args:
-        tables: the variables that stand for the tables, by the tables' names.
-        run: runs the step's code under a trace: given a number, of which `made_up` makes all that is not known before
-            the step, and the step's arguments, it calls the model. It returns the indices, among the arguments' leaves,
-            of state that steps change while ids of later ones are found; or None where steps wait for each other.
-        compiling: compiles a function, and returns one that says what a call of the compiled one would run.
+        tables: the variables that stand for the tables, by table name.
+        run: runs the step's code under a trace. It receives a number, from which `made_up` makes all values that are
+            not known before the step, and the step's arguments; and it calls the model. It returns the indices, among
+            the leaves of the arguments, of state that steps change while ids of later steps are found; or None if steps
+            wait for each other.
+        compiling: compiles a function. It returns a function that returns what a call of the compiled one would run.
     """
 
     def __init__(
@@ -167,10 +170,10 @@ class Lookups:
         """Returns the rows that a step uses.
 
         Args:
-            arguments: the step's own.
+            arguments: the arguments of the step.
 
         Raises:
-            InvalidInputError: ids depend on what is not known before the step, random numbers among it.
+            InvalidInputError: ids depend on values that are not known before the step, such as random numbers.
         """
         if not self._tables:
             return Wanted(ids={}, indices=[])
@@ -193,10 +196,10 @@ class Lookups:
         key = (compiled, tuple(np.shape(leaf) for leaf in leaves))
         program = self._programs.get(key)
         if program is None:
-            jaxpr = compiled.trace(*operands).jaxpr.jaxpr  # which notes the tables
+            jaxpr = compiled.trace(*operands).jaxpr.jaxpr  # records the tables
             is_used = used_inputs(jaxpr)
             used = [index for index, own in enumerate(is_used) if own]
-            if any(index - 1 in self._changing for index in used):  # the first one is the number
+            if any(index - 1 in self._changing for index in used):  # the number is the first argument
                 raise InvalidInputError(
                     "ids that a step looks up depend on random numbers, or on other state that steps change, which may "
                     "be another one when it runs",
@@ -204,7 +207,7 @@ class Lookups:
                     action="draw them where the data are made",
                 )
             program = self._programs[key] = _IdProgram(tables=self._order, passed_on=passed_on(jaxpr), used=used)
-        if program.passed_on is not None:  # which need not wait for the step that is computed
+        if program.passed_on is not None:  # need not wait for the running step
             return program.tables, [ids.read(leaves) for ids in program.passed_on]
         for index in program.used:
             check_bits(leaves[index])
@@ -222,11 +225,11 @@ class Lookups:
 
     @contextmanager
     def finding(self, indices: Sequence[Any], rows: Mapping[str, Any]) -> Generator[None]:
-        """Within, the step's lookups find rows in place of the tables, whose variables have the rows' shape.
+        """Within, the step's lookups take rows from arrays; the tables' variables have the shapes of these arrays.
 
         Args:
-            indices: for each lookup, indices among the rows.
-            rows: for each table, an array of rows; more than are used may be there.
+            indices: for each lookup, the indices of its rows.
+            rows: for each table, an array of rows. It may have more rows than are used.
         """
         with ExitStack() as stack:
             for name, variable in self._tables.items():
@@ -252,27 +255,27 @@ def _run(compiled: Any, operands: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
 
 
 def made_up(shape: Sequence[int], dtype: Any, *, value: Any) -> Any:
-    """Returns an array that is as long as it is not known: other ones, and of another order, for other values.
+    """Returns a made-up array in place of an unknown one. Other values give other elements, in another order.
 
     Args:
-        shape: its shape.
-        dtype: its dtype.
-        value: a float32 scalar; zeros come of 0.
+        shape: the shape of the array.
+        dtype: the dtype of the array.
+        value: a float32 scalar; 0 gives zeros.
     """
     pattern = jnp.arange(math.prod(shape), dtype=jnp.int32) % 7 - 3
     return (value * pattern).astype(dtype).reshape(shape)
 
 
 def check_ids(name: str, ids: np.ndarray[Any, Any], *, num_rows: int) -> None:
-    """Checks that a table has the rows that are asked for.
+    """Checks that a table has the requested rows.
 
     Args:
-        name: the table's.
-        ids: int64[rows], rising.
-        num_rows: how many it has.
+        name: the name of the table.
+        ids: int64[rows], ascending.
+        num_rows: the number of rows of the table.
 
     Raises:
-        InvalidInputError: it has not.
+        InvalidInputError: an id is not in the table.
     """
     if len(ids) and (ids[0] < 0 or ids[-1] >= num_rows):
         raise InvalidInputError(
@@ -281,9 +284,9 @@ def check_ids(name: str, ids: np.ndarray[Any, Any], *, num_rows: int) -> None:
 
 
 def padded(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns rows with zeros after them, as many in all as a power of two: few different shapes are compiled.
+    """Returns rows followed by zeros, to a power of two in all, so that few different shapes are compiled.
 
-    They begin where XLA takes them as they are: it copies what begins elsewhere, as most arrays of NumPy do.
+    The result is aligned so that XLA uses it without a copy. XLA copies unaligned arrays, as most of NumPy's are.
     """
     num_rows = max(LEAST_ROWS, 1 << max(0, len(rows) - 1).bit_length())
     size_bytes = num_rows * math.prod(rows.shape[1:]) * rows.itemsize
@@ -296,17 +299,18 @@ def padded(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def different(ids: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Returns the different ones among ids, and the index of each id among them.
+    """Returns the distinct ids, and the index of each id among them.
 
-    As ``numpy.unique`` with its inverse, in two thirds of the time: of id and index in one number, it is sorted once.
+    The same as ``numpy.unique`` with its inverse, in two thirds of the time: with id and index in one number, one sort
+    is enough.
 
     Args:
         ids: int64[ids].
 
     Returns:
-        int64[different], rising, and int32[ids].
+        int64[distinct], ascending, and int32[ids].
     """
-    if len(ids) and not -(2**31) <= ids.min() <= ids.max() < 2**31:  # of no table; which is said elsewhere
+    if len(ids) and not -(2**31) <= ids.min() <= ids.max() < 2**31:  # no table has such ids: `check_ids` raises
         found, inverse = np.unique(ids, return_inverse=True)
         return found, inverse.astype(np.int32)
     keys = (ids << 32) | np.arange(len(ids))

@@ -1,6 +1,6 @@
-"""Ids that a program takes from its arguments as they are: they can be read without running it."""
+"""Finds ids that a program takes unchanged from its arguments: these can be read without running the program."""
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ class PassedOn:
     """A result of a program that is one of its arguments.
 
     Attributes:
-        argument: its index among the arguments' leaves.
-        shape: the result's.
+        argument: the index of the argument among the leaves of all arguments.
+        shape: the shape of the result.
     """
 
     argument: int
     shape: tuple[int, ...]
 
     def read(self, leaves: Sequence[Any]) -> np.ndarray[Any, Any]:
-        """Returns the result, in the argument's dtype: an id that is too large for the program's is not cut short.
+        """Returns the result in the dtype of the argument, so that a large id is not truncated.
 
         Args:
             leaves: the program's arguments.
@@ -37,20 +37,20 @@ class PassedOn:
 
 
 def passed_on(jaxpr: Any) -> list[PassedOn] | None:
-    """Returns which arguments a program's results are; None where one of them is computed.
+    """Returns the arguments that are a program's results; None if any result is computed.
 
     Args:
-        jaxpr: the program, whose arguments are all leaves.
+        jaxpr: the program. Each of its arguments is a leaf.
     """
     producers = {result: equation for equation in jaxpr.eqns for result in equation.outvars}
     indices = {argument: index for index, argument in enumerate(jaxpr.invars)}
     found: list[PassedOn] = []
     for result in jaxpr.outvars:
         source = result
-        while not hasattr(source, "val") and source in producers:  # a literal has a value, and no index
+        while not hasattr(source, "val") and source in producers:  # a literal has a value and no index
             equation = producers[source]
             if equation.primitive.name not in _KEEPS_VALUES or equation.params.get("dimensions"):
-                return None  # a reshape that names dimensions goes through them in another order
+                return None  # a reshape with dimensions reads the values in another order
             (source,) = equation.invars
             if not np.can_cast(source.aval.dtype, equation.outvars[0].aval.dtype):
                 return None

@@ -1,6 +1,6 @@
-"""Steps of ``evaluate`` and ``predict`` where no table is at hand: the rows of each batch are asked for."""
+"""Steps of ``evaluate`` and ``predict`` in a process without the tables: the rows of each batch are read first."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 
@@ -20,13 +20,13 @@ from lockstep.upstream.keras_trainer import put_back
 
 @final
 class RowStep:
-    """A model's ``test_step`` or ``predict_step``.
+    """Runs the ``test_step`` or ``predict_step`` of a model.
 
     Args:
-        model: a built model.
-        layers: its embeddings whose tables lie elsewhere.
+        model: the model, built.
+        layers: its embeddings whose tables are kept elsewhere.
         kind: "test" or "predict".
-        read_rows: given rising ids by the embeddings' paths, returns their rows.
+        read_rows: a function that takes ascending ids by embedding path, and returns their rows.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class RowStep:
         self._model = model
         self._layers = {layer.path: layer for layer in layers}
         self._read_rows = read_rows
-        kinds = (model.trainable_variables, model.non_trainable_variables)  # of a frozen layer the table is there
+        kinds = (model.trainable_variables, model.non_trainable_variables)  # the second has the tables of frozen layers
         indices = {id(variable): (kind, index) for kind, own in enumerate(kinds) for index, variable in enumerate(own)}
         self._indices = {path: indices[id(layer.embeddings)] for path, layer in self._layers.items()}
         self._lookups = Lookups({path: layer.embeddings for path, layer in self._layers.items()}, self._find_ids)
         self._compute: Any = jax.jit(self._trace) if model.jit_compile and not model.run_eagerly else self._trace
 
     def run(self, state: Any, data: Any) -> Any:
-        """Runs a step, as Keras's trainer calls it: returns what it gave, and the new state.
+        """Runs a step with the interface of Keras's trainer: returns the outputs and the new state.
 
         Raises:
             InvalidInputError: an id is not in its table, or is not known before the step.
@@ -56,7 +56,7 @@ class RowStep:
         """
         try:
             return self._run(state, data)
-        except LockstepError:  # who catches it may go on with the model
+        except LockstepError:  # a caller that catches it may continue to use the model
             put_back(self._model, state)
             raise
 
@@ -83,9 +83,9 @@ class RowStep:
         for path, (kind, index) in self._indices.items():
             given[kind][index] = rows[path]
         outputs, new = self._step(tuple(given), data)
-        # Of evaluation the whole state comes back, of prediction what is not trained.
+        # Evaluation returns the whole state, prediction only what is not trained.
         new = [list(own) for own in (new[1:] if len(state) > 2 else (new,))]
         for kind, index in self._indices.values():
-            if kind:  # what stands for a table stays as it is
+            if kind:  # the variable that stands for a table does not change
                 new[0][index] = state[kind][index]
         return outputs, new

@@ -1,1 +1,1 @@
-"""What a worker sends to the servers after each step or closure, and what it gets back."""
+"""What a worker sends to the servers after each step or closure, and what it receives."""

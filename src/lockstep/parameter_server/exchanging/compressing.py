@@ -1,11 +1,11 @@
-"""A step's gradients made smaller before they travel, and what stays behind added to the next ones: error feedback.
+"""Compresses a step's gradients before they are sent, and adds what is left out to the next ones: error feedback.
 
-What a push leaves out (the smaller gradients, the digits that bfloat16 has not) is not lost: the worker keeps it in
-full precision, and it goes along as soon as it is large enough (Seide et al. 2014; Karimireddy et al. 2019). All of it
-is a part of the compiled step.
+What a push leaves out (the smaller gradients, or the digits that bfloat16 lacks) is not lost. The worker keeps it in
+full precision, and sends it as soon as it is large enough (Seide et al. 2014; Karimireddy et al. 2019). All of this is
+part of the compiled step.
 """
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from lockstep.parameter_server.compression import BFLOAT16, Compression, TopK
 from lockstep.parameter_server.protocol import Packing, Part, Push, Pushed, Setup, gradients_for, indices_for
 
 Rests: TypeAlias = list[dict[str, Any]]
-"""For each server what has not travelled yet, of all gradients of a group and dtype, by the names that a push has."""
+"""For each server, what has not been sent yet of all gradients of a group and dtype, by the names that a push uses."""
 
 _MAX_PLACE: Final = 2**31 - 1
 
 
 @final
 class PushCompressor:
-    """Makes pushes smaller. Pure: what is left of a push is given to it with the next one.
+    """Compresses pushes. Pure: the caller passes what one push leaves out to the next one.
 
-    Only what an optimizer takes is compressed: moving statistics and counts travel whole.
+    Only gradients for optimizers are compressed. Moving statistics and counts are sent whole.
 
     Args:
         setup: what the servers keep.
-        compression: how.
+        compression: the kind of compression.
 
     Raises:
-        InvalidInputError: a server has more gradients than can be counted by 32 bits.
+        InvalidInputError: a server has more gradients than 32-bit indices can count.
     """
 
     def __init__(self, setup: Setup, compression: Compression) -> None:
         self._compression = compression
-        self._sizes: list[dict[int, list[tuple[str, int]]]] = []  # by server and group: each shard's dtype and size
+        self._sizes: list[dict[int, list[tuple[str, int]]]] = []  # dtype and size of each shard, by server and group
         for shards in setup.placement.by_server:
             groups: dict[int, list[tuple[str, int]]] = {}
             for number, group in enumerate(setup.groups):
@@ -67,7 +67,7 @@ class PushCompressor:
             )
 
     def first_rests(self) -> Rests:
-        """Returns what is left before the first push: nothing."""
+        """Returns what is left out before the first push: zeros."""
         return [
             {
                 f"{gradients_for(number)}:{dtype}": jnp.zeros(size, _full(dtype))
@@ -80,15 +80,15 @@ class PushCompressor:
     def compress(
         self, arrays: Sequence[dict[str, Any]], parts: Sequence[tuple[Part, ...]], rests: Rests
     ) -> tuple[list[dict[str, Any]], list[tuple[Part, ...]], Rests]:
-        """Makes a push smaller, within a compiled step or without.
+        """Compresses a push, inside a compiled step or outside.
 
         Args:
-            arrays: for each server the push's arrays, by kind and dtype.
-            parts: for each server, what they are of.
-            rests: what is left of the pushes before.
+            arrays: for each server, the arrays of the push by kind and dtype.
+            parts: for each server, the groups that its arrays are for.
+            rests: what the previous pushes left out.
 
         Returns:
-            Arrays and parts as they travel, and what is left now.
+            The arrays and the parts to be sent, and what is left out now.
         """
         found = [dict(own) for own in arrays]
         left = [dict(own) for own in rests]
@@ -125,7 +125,7 @@ class PushCompressor:
                 sent = _rounded(total, BFLOAT16)
                 rest = total - sent
                 arrays[name] = sent.astype(BFLOAT16)
-            rest = jnp.where(jnp.isfinite(rest), rest, 0.0)  # what overflows is seen by the model, once
+            rest = jnp.where(jnp.isfinite(rest), rest, 0.0)  # the model sees an overflow once
             new = iter(_cut(rest, [size for size, given in own if given]))
             rests[name] = _joined(
                 [next(new) if given else piece for piece, (_, given) in zip(pieces, own, strict=True)]
@@ -135,17 +135,17 @@ class PushCompressor:
 
 @final
 class ErrorFeedback:
-    """A worker's compression, with what its pushes have left so far.
+    """A worker's compression, with what its pushes have left out so far.
 
     Belongs to one thread.
 
     Args:
         setup: what the servers keep.
-        compression: how; None where all travels, and nothing is left.
-        lend: puts arrays where steps are computed.
+        compression: the kind of compression; None to send everything and leave nothing out.
+        lend: a function that puts arrays onto the devices that compute steps.
 
     Attributes:
-        rests: what is left; a step is given it, and what it has returned is assigned.
+        rests: what was left out so far. A step receives it, and its new value is assigned here.
 
     Raises:
         InvalidInputError: as for `PushCompressor`.
@@ -165,29 +165,29 @@ class ErrorFeedback:
     def compress(
         self, arrays: list[dict[str, Any]], parts: list[tuple[Part, ...]], rests: Rests
     ) -> tuple[list[dict[str, Any]], list[tuple[Part, ...]], Rests]:
-        """Makes a push smaller: see `PushCompressor.compress`. Changes nothing here."""
+        """Compresses a push; see `PushCompressor.compress`. Changes nothing in this object."""
         if self._compressor is None:
             return arrays, parts, rests
         return self._compressor.compress(arrays, parts, rests)
 
     def settle(self, push: Push, *, before: Rests, after: Rests, outcomes: Sequence[Pushed | None]) -> None:
-        """Has what earlier pushes had left go along later, where a push, of which it was a part, did not count.
+        """Keeps what earlier pushes left out for later, if a push that carried it did not count.
 
-        A server that has not answered counts as one that has lost it. Where that one says later that the same push
-        had counted, it has.
+        A server without an answer counts as not having applied the push. If it later answers that the same push had
+        been applied before, this is undone.
 
         Args:
             push: the push.
-            before: what was left before it.
-            after: what is left by it; other pushes may have been since.
-            outcomes: what each server said of it; None where there was no answer.
+            before: what was left out before the push.
+            after: what was left out after the push. There may have been other pushes since.
+            outcomes: the answer of each server; None if there was none.
         """
         if self._compressor is None:
             return
         key = (push.closure, push.number)
         for server, state in enumerate(outcomes):
             unanswered = None
-            if server in self._unanswered and self._unanswered[server][0] == key:  # others may come before it again
+            if server in self._unanswered and self._unanswered[server][0] == key:  # others may come in between
                 unanswered = self._unanswered.pop(server)
             if state is not None and state.is_applied:
                 continue
@@ -198,17 +198,17 @@ class ErrorFeedback:
                 self._add(server, unanswered[2], less=unanswered[1])
 
     def take_back(self, before: Rests, after: Rests) -> None:
-        """Has what earlier pushes had left go along later: a push, of which it was a part, was never sent.
+        """Keeps what earlier pushes left out for later, because a push that carried it was never sent.
 
         Args:
-            before: what was left before it.
-            after: what was left by it.
+            before: what was left out before the push.
+            after: what was left out after the push.
         """
         for server in range(len(self.rests)):
             self._add(server, before[server], less=after[server])
 
     def forget(self) -> None:
-        """Has nothing be left: training goes on from values that what is left is not of."""
+        """Drops everything that was left out, because training continues from other values."""
         if self._compressor is not None:
             self.rests = self._lend(self._compressor.first_rests())
             self._unanswered.clear()
@@ -219,7 +219,7 @@ class ErrorFeedback:
 
 
 def _rounded(values: Any, dtype: str) -> Any:
-    """Returns values as a dtype would have them; XLA may leave out a conversion there and back, but not this."""
+    """Returns values rounded to a dtype. XLA may remove a conversion to the dtype and back, but not this operation."""
     info = jnp.finfo(dtype)
     return jax.lax.reduce_precision(values, exponent_bits=info.nexp, mantissa_bits=info.nmant)
 

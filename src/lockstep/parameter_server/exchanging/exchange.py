@@ -1,4 +1,4 @@
-"""A worker's exchange with the servers, the same for steps of ``fit`` and for closures: pull, compute, push, settle."""
+"""A worker's exchange with the servers, for steps of ``fit`` and for closures: pull, push, settle."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ LOOK_EVERY_S: Final = 3.0
 @final
 @dataclass(frozen=True, kw_only=True)
 class Gradients:
-    """What was computed for the servers; maybe it is still being computed.
+    """Gradients for the servers. They may still be being computed.
 
     Attributes:
-        arrays: for each server its arrays, by kind and dtype, as a push has them.
-        parts: for each server, what they are of.
-        rows: gradients of rows by table, in the order of their ids; rows after these are of no id.
-        ids: the ids of these rows by table: int64[rows], rising.
-        rests: what earlier pushes had left of their gradients, and what this one leaves.
+        arrays: for each server, the arrays of the push by kind and dtype.
+        parts: for each server, the groups that its arrays are for.
+        rows: the gradients of rows by table, in the order of `ids`. Any rows after these are padding.
+        ids: the ids of these rows by table: int64[rows], ascending.
+        rests: what was left out of the gradients before this push, and after it.
     """
 
     arrays: list[dict[str, Any]]
@@ -42,7 +42,7 @@ class Gradients:
     rests: tuple[Rests, Rests]
 
     def to_host(self) -> list[dict[str, np.ndarray[Any, Any]]]:
-        """Waits for the servers' arrays, and returns them."""
+        """Waits until the arrays for the servers are computed, and returns them."""
         return [{name: np.asarray(array) for name, array in own.items()} for own in self.arrays]
 
 
@@ -50,22 +50,22 @@ class Gradients:
 class Exchange:
     """Pulls values from the servers, and pushes gradients that were computed with them.
 
-    Belongs to one thread, but for `awaits_servers`. All methods that talk to the servers block.
+    Belongs to one thread, except `awaits_servers`. All methods that talk to the servers block.
 
     Args:
-        cluster: where the servers are.
-        setup: what they keep.
-        feedback: keeps what pushes leave out; emptied, since another coordinator's servers have other values.
-        copies: whether dense values are copied as they come, and may be read for as long as they are held; else until
-            the exchange after the next one begins.
+        cluster: the cluster with the servers.
+        setup: what the servers keep.
+        feedback: keeps what pushes leave out. It is emptied, because another coordinator's servers have other values.
+        copies: whether to copy dense values on arrival, so that they stay valid; otherwise they are valid until the
+            exchange after the next one begins.
 
     Attributes:
-        pulled: the values that came last; None where newer ones have to be pulled.
-        awaits_servers: whether gradients were pushed, and the servers' answer is waited for.
+        pulled: the last values that arrived; None if newer ones must be pulled.
+        awaits_servers: whether gradients were pushed, and the answers of the servers are awaited.
 
     Raises:
         RemoteError: this process runs another model than the servers keep.
-        UnavailableError: a server is not there in time.
+        UnavailableError: a server does not start in time.
     """
 
     def __init__(self, cluster: Cluster, setup: Setup, *, feedback: ErrorFeedback, copies: bool = False) -> None:
@@ -80,11 +80,12 @@ class Exchange:
         self._servers = join_servers(cluster, setup)
 
     def follow(self, *, num_writes: int, num_restores: int) -> None:
-        """Forgets what is no longer valid after the coordinator has set the servers' values.
+        """Forgets what is no longer valid after the coordinator has set the values of the servers.
 
         Args:
-            num_writes: how often it has set them.
-            num_restores: how often it has set them to a checkpoint's, after which what pushes have left out is void.
+            num_writes: how many times the coordinator has set them.
+            num_restores: how many times it has set them to those of a checkpoint. After a restore, what pushes left out
+                is void.
         """
         if num_restores != self._num_restores:
             self._feedback.forget()
@@ -96,25 +97,25 @@ class Exchange:
         """Pulls all dense values, and rows of tables.
 
         Args:
-            wanted: int64[rows] of ids by table, rising.
+            wanted: the ids of the rows by table: int64[rows], ascending.
 
         Raises:
-            GiveBackError: a server is out of reach, or has no values yet.
+            GiveBackError: a server is lost, or has no values yet.
         """
         with _giving_back():
             return self._keep(self._servers.pull(wanted=wanted))
 
     def pull_rows(self, wanted: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-        """Pulls rows of tables alone; they may be read until the exchange after the next one begins.
+        """Pulls only rows of tables. They are valid until the exchange after the next one begins.
 
         Args:
-            wanted: int64[rows] of ids by table, rising.
+            wanted: the ids of the rows by table: int64[rows], ascending.
 
         Returns:
-            float32[rows, columns] for each.
+            float32[rows, columns] for each table.
 
         Raises:
-            GiveBackError: a server is out of reach, or has no values yet.
+            GiveBackError: a server is lost, or has no values yet.
         """
         with _giving_back():
             return self._servers.pull(wanted=wanted, is_answered_by_values=False).rows
@@ -128,20 +129,20 @@ class Exchange:
         wanted: Mapping[str, np.ndarray[Any, Any]] | None = None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> Pulled:
-        """Pushes gradients, and returns the values that the servers answer with.
+        """Pushes gradients, and returns the values in the servers' answers.
 
-        What servers have not applied of the gradients that earlier pushes had left out is left out again.
+        If a server does not apply the push, what it carried of earlier left-out gradients is kept for a later push.
 
         Args:
-            push: what the gradients are of.
+            push: the header of the push.
             gradients: the gradients.
-            of: the values that they were computed with.
-            wanted: ids by table whose rows are to come back.
-            meanwhile: called while the push is on its way.
+            of: the values that the gradients were computed with.
+            wanted: the ids, by table, of the rows to pull.
+            meanwhile: a function that is called after the push is sent, before the answers are awaited.
 
         Raises:
-            GiveBackError: a server is out of reach, or has no values yet.
-            RemoteError: the servers refuse what was pushed.
+            GiveBackError: a server is lost, or has no values yet.
+            RemoteError: the servers reject what was pushed.
         """
         arrays = gradients.to_host()
         rows = {
@@ -169,25 +170,25 @@ class Exchange:
         return pulled
 
     def take_back(self, gradients: Gradients) -> None:
-        """Has gradients that earlier pushes had left out travel later: these ones are never pushed."""
+        """Keeps what earlier pushes left out for later, because these gradients are never pushed."""
         self._feedback.take_back(*gradients.rests)
 
     def recover(self, meanwhile: Callable[[], None]) -> None:
         """Connects to the servers again; waits until all of them are there.
 
         Args:
-            meanwhile: called again and again while it waits; what it raises ends the wait.
+            meanwhile: a function that is called repeatedly during the wait. An exception that it raises ends the wait.
 
         Raises:
             RemoteError: this process runs another model than the servers keep.
-            UnavailableError: a server is not there in time.
+            UnavailableError: a server does not start in time.
         """
         self._servers.close()
         self.pulled = None
         self._servers = join_servers(self._cluster, self._setup, meanwhile=meanwhile)
 
     def close(self) -> None:
-        """Hangs up. Idempotent."""
+        """Closes the links to the servers. Idempotent."""
         self._servers.close()
 
     def _end_push(self) -> Pulled:
@@ -206,18 +207,19 @@ class Exchange:
 
 
 def join_servers(cluster: Cluster, setup: Setup, *, meanwhile: Callable[[], None] = lambda: None) -> Servers:
-    """Connects to the servers, and shows them that this process runs the same model.
+    """Connects to the servers, and shows that this process runs the same model.
 
-    A server that has just been started waits for the coordinator to tell it what it keeps.
+    A server that has just started waits for the coordinator's setup.
 
     Args:
-        cluster: where they are.
-        setup: what they keep.
-        meanwhile: called again and again while they are not there; what it raises ends the wait.
+        cluster: the cluster with the servers.
+        setup: what the servers keep.
+        meanwhile: a function that is called repeatedly while a server is missing. An exception that it raises ends the
+            wait.
 
     Raises:
         RemoteError: this process runs another model.
-        UnavailableError: a server is not there in time.
+        UnavailableError: a server does not start in time.
     """
     deadline, waiting = time.monotonic() + cluster.start_within_s, Waiting()
     while True:
@@ -244,7 +246,7 @@ def join_servers(cluster: Cluster, setup: Setup, *, meanwhile: Callable[[], None
 
 @contextmanager
 def _giving_back() -> Generator[None]:
-    """Within, a server that is gone, or is just being given its state back, has the closure run later."""
+    """Within, if a server is lost or is being restored, the closure is given back, to run later."""
     try:
         yield
     except UnavailableError as error:

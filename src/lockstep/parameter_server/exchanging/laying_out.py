@@ -1,6 +1,6 @@
-"""What optimizers were to do, and what else has changed, as the arrays of a push: within a compiled program."""
+"""Converts the updates of optimizers, and other changed variables, into the arrays of a push, in a compiled program."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 
@@ -20,19 +20,20 @@ from lockstep.upstream.keras_variables import clip_by_global_norm
 def lay_out(
     served: ServedModel, noted: Sequence[Update], *, before: dict[int, Any], after: dict[int, Any]
 ) -> tuple[list[dict[str, Any]], list[tuple[Part, ...]], dict[str, Any]]:
-    """Lays what a step has found for the servers into their buffers.
+    """Writes the results of a step into the servers' buffers.
 
     Args:
-        served: where variables are kept.
-        noted: what optimizers were to do.
-        before: values by the identity of their variables, as the servers gave them.
-        after: those that the step has assigned.
+        served: the variables, grouped by where they are kept.
+        noted: the deferred updates of optimizers.
+        before: the values from the servers, by the ids of their variables.
+        after: the values that the step has assigned, by the ids of their variables.
 
     Returns:
-        For each server its arrays by kind and dtype, and what they are of; and gradients of rows by table.
+        For each server, its arrays by kind and dtype, and the groups that they are for; and the gradients of rows by
+        table.
 
     Raises:
-        InvalidInputError: an optimizer, or a variable of its, is not known to the servers.
+        InvalidInputError: the servers do not know an optimizer, or one of its variables.
     """
     setup = served.setup
     arrays: list[dict[str, Any]] = [{} for _ in range(setup.placement.num_servers)]
@@ -71,10 +72,11 @@ def _change(variable: Any, before: dict[int, Any], after: dict[int, Any]) -> Any
 
 
 def _gradients_of(update: Update) -> dict[int, Any]:
-    """Returns an update's gradients by the identities of their variables, as Keras's optimizer would have them updated.
+    """Returns an update's gradients by the ids of their variables, after the steps that precede an optimizer's update.
 
-    The loss's scale is taken out, of gradients of rows too, of which no optimizer on a server would; and they are
-    clipped together: the norm of all of them is known where the step is computed, and nowhere else.
+    The scaling of the loss is undone here, also for gradients of rows, because no optimizer on a server would do so.
+    The gradients are clipped together here, because only the process that computes the step knows the norm of all of
+    them.
     """
     optimizer = update.optimizer
     known = trained_variables(optimizer)

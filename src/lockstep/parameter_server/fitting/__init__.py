@@ -1,1 +1,1 @@
-"""Keras's ``fit`` over workers and parameter servers: what the coordinator does of it, and what a worker."""
+"""Keras's ``fit`` with workers and parameter servers: the coordinator's part and the worker's part."""

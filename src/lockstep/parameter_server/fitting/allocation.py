@@ -1,7 +1,7 @@
-"""Which worker takes which batch of an epoch: each batch once, and each worker several in a row. Pure.
+"""Assigns the batches of an epoch to workers: each batch once, and several in a row to the same worker. Pure.
 
-Data that is read in order is read fast; so a worker is given batches that follow each other, and jumps seldom. The
-fastest workers take the most. One worker takes all of them in order.
+Data is fast to read in order. So a worker gets consecutive batches, and seldom has to seek. Faster workers get more
+batches. A single worker gets all of them in order.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ LONGEST_STRETCH: Final = 64
 
 @final
 class BatchAllocation:
-    """Gives out the numbers of batches.
+    """Assigns the numbers of batches.
 
-    Not safe for several threads at once: its owner serialises calls.
+    Not thread-safe: the owner serializes calls.
 
     Args:
         first: the first number.
-        num_batches: how many there are.
-        num_workers: how many workers there may be.
+        num_batches: the number of batches.
+        num_workers: the expected number of workers.
     """
 
     def __init__(self, *, first: int, num_batches: int, num_workers: int) -> None:
@@ -35,16 +35,16 @@ class BatchAllocation:
         self._stretches: dict[str, deque[int]] = {}
 
     def take(self, worker: str) -> int:
-        """Returns a worker's next batch.
+        """Returns the next batch of a worker.
 
         Raises:
-            IndexError: all have been given out.
+            IndexError: all batches have been assigned.
         """
         stretch = self._stretches.setdefault(worker, deque())
         if not stretch:
             if self._free:
                 stretch.extend(self._free.popleft())
-            else:  # the end of the epoch: the last half of the longest stretch that somebody has left
+            else:  # end of the epoch: the last half of the longest stretch that is left
                 longest = max(self._stretches.values(), key=len)
                 stretch.extend(longest.pop() for _ in range((len(longest) + 1) // 2))
                 stretch.reverse()

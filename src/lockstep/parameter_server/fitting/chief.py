@@ -1,6 +1,6 @@
-"""The coordinator's part of ``fit``: it has workers take the steps, and shows Keras's own loop what came of them."""
+"""The coordinator's part of ``fit``: it makes workers run the steps, and gives Keras's own loop their results."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 
@@ -28,17 +28,17 @@ from lockstep.upstream.keras_trainer import put_back
 from lockstep.upstream.keras_variables import learning_rate_of
 
 NUM_AHEAD: Final = 4
-"""How many closures wait for each worker, so that none of them waits for the coordinator."""
+"""The number of closures that are scheduled ahead per worker, so that no worker waits for the coordinator."""
 STALENESS: Final = "staleness"
 FUNCTION: Final = "fit"
 
 
 @final
 class Steps(keras.utils.PyDataset):
-    """What Keras's loop counts steps by in the coordinator, which reads no data.
+    """The data that Keras's loop counts steps with in the coordinator. The coordinator reads no data.
 
     Args:
-        num_steps: steps of an epoch.
+        num_steps: the number of steps in an epoch.
     """
 
     def __init__(self, num_steps: int) -> None:
@@ -54,11 +54,11 @@ class Steps(keras.utils.PyDataset):
 
 @final
 class EpochCallback(keras.callbacks.Callback):
-    """Tells a run which epoch begins: a restored one does not begin with the first; and that it was the last one.
+    """Reports the beginning of each epoch, because a restored run does not begin with the first one; and the last end.
 
     Args:
-        begin: is told which epoch begins.
-        end: is told that there is no other one: before what Keras, or a callback, makes of the weights then.
+        begin: a function that is called with the epoch that begins.
+        end: a function that is called after the last epoch, before Keras or a callback uses the final weights.
     """
 
     def __init__(self, begin: Callable[[int], None], *, end: Callable[[], None]) -> None:
@@ -67,11 +67,11 @@ class EpochCallback(keras.callbacks.Callback):
         self._end = end
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Tells it."""
+        """Calls `begin`."""
         self._begin(epoch)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Tells it, if this is the last one."""
+        """Calls `end` if this is the last epoch."""
         model: Any = self.model
         if model.stop_training or epoch + 1 == (self.params or {}).get("epochs"):
             self._end()
@@ -79,7 +79,7 @@ class EpochCallback(keras.callbacks.Callback):
 
 @final
 class _Served(Sequence[Any]):
-    """Values of variables that are asked of the servers when somebody looks: Keras passes them on and seldom does."""
+    """Values of variables, pulled from the servers only when they are read, because Keras seldom reads them."""
 
     def __init__(self, variables: Sequence[Any], read: Callable[[], dict[int, Any]]) -> None:
         self._variables = list(variables)
@@ -99,14 +99,14 @@ class _Served(Sequence[Any]):
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Result:
-    """What a closure's steps returned.
+    """The results of a closure's steps.
 
     Attributes:
-        metrics: by how much the metrics' variables have changed, by dtype.
-        num_steps: how many there were.
-        num_rows: of their batches.
-        staleness: how many pushes were applied between a step's pull and its push, added up.
-        is_applied: whether a push was in time for any server: each takes the first ones that reach it.
+        metrics: the changes of the metrics' variables, by dtype.
+        num_steps: the number of steps.
+        num_rows: the number of rows in their batches.
+        staleness: the sum, over the steps, of the pushes that were applied between pull and push.
+        is_applied: whether any server accepted a push in time. Each server accepts the first ones that reach it.
         step: the servers' synchronous step.
     """
 
@@ -123,13 +123,13 @@ class CoordinatedFit:
     """One call of ``fit``.
 
     Args:
-        chief: the cluster.
+        chief: the coordinator's control of its cluster.
         model: the model.
-        num_steps: steps of an epoch.
-        seed: what the order of the data depends on.
-        is_synchronous: whether a step is one of all workers together.
-        max_lead: how many steps a worker may be ahead of the slowest; None for any number.
-        num_workers: how many there are to be.
+        num_steps: the number of steps in an epoch.
+        seed: the seed of the order of the data.
+        is_synchronous: whether all workers do each step together.
+        max_lead: the number of steps that a worker may be ahead of the slowest one; None for no limit.
+        num_workers: the number of workers that the cluster is to have.
         first_round: the servers' synchronous step.
     """
 
@@ -163,17 +163,17 @@ class CoordinatedFit:
         self._results: deque[RemoteValue] = deque()
         self._choose_batch: Callable[[str], int] = lambda _worker: 0
         self._read: dict[int, Any] | None = None
-        self._has_late = False  # steps have ended since the values were read
+        self._has_late = False  # whether steps have ended since the values were read
         self._optimizer_values: list[Any] = []
         self._local: dict[int, Any] = {}
         self._staleness, self._num_ended = 0, 0
         self._fold: Any = jax.jit(self._add_up)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Shares the batches of an epoch out."""
+        """Divides the batches of an epoch among the workers."""
         self._num_to_schedule = self._num_to_await = self._num_steps
         first, num_workers = epoch * self._num_steps, self._chief.num_workers
-        if self._is_synchronous:  # each step is of as many batches as there are workers then
+        if self._is_synchronous:  # each step then has as many batches as there are workers
             numbers = itertools.count(first * num_workers)
             self._choose_batch = lambda _worker: next(numbers)
         else:
@@ -182,10 +182,10 @@ class CoordinatedFit:
         self._staleness, self._num_ended = 0, 0
 
     def train(self, state: Any, _iterator: Any) -> tuple[dict[str, Any], tuple[Any, ...]]:
-        """Waits for steps of the workers: as many as Keras's loop has for one execution.
+        """Waits for steps of the workers: as many as Keras's loop runs in one execution.
 
         Returns:
-            Logs and state.
+            The logs and the state.
 
         Raises:
             ClosureError: a step failed in its worker.
@@ -196,7 +196,7 @@ class CoordinatedFit:
         self._read = None
         try:
             metrics, logs = self._train(metrics)
-        except ClosureError:  # who catches it may go on with the model
+        except ClosureError:  # a caller that catches it may continue to use the model
             with suppress(UnavailableError):
                 put_back(self._model, self._state(metrics))
             raise
@@ -225,9 +225,9 @@ class CoordinatedFit:
         )
 
     def end(self) -> None:
-        """Waits, after the last epoch, until nothing is under way, and has the model be what the servers have.
+        """After the last epoch, waits until no closure is running, and sets the model to the servers' values.
 
-        What callbacks have set is the servers' first.
+        Values that callbacks have set are sent to the servers first.
         """
         self.drain()
         if self._has_late:
@@ -237,7 +237,7 @@ class CoordinatedFit:
             self._show()
 
     def break_off(self) -> None:
-        """The same after an error, whatever it has left in the model."""
+        """Waits and sets the model as `end` does, after an error. Values in the model are not sent to the servers."""
         self.drain(is_last=True)
         if self._has_late:
             self._show()
@@ -248,21 +248,24 @@ class CoordinatedFit:
             variable.assign(values[id(variable)])
 
     def drain(self, *, is_last: bool = False) -> None:
-        """Waits until nothing is under way; what nobody has begun is begun later.
+        """Waits until no closure is running.
+
+        Closures that no worker has begun are cancelled, to be scheduled again later.
 
         Args:
-            is_last: whether this is the run's end, whatever ended it: then no other worker is waited for to go on with
-                what a lost one had begun.
+            is_last: whether the run ends here, for any reason. Then no other worker is waited for to run again what a
+                lost worker had begun.
         """
-        # A synchronous step that is over takes nothing any more; else a batch is its closure's, which may be pushed.
+        # A synchronous step that is over accepts no pushes. Otherwise, a begun closure may have pushed and keeps its
+        # batch.
         keeps_begun = not (is_last or self._is_synchronous)
         self._num_to_schedule += self._chief.dispatcher.cancel_waiting(keeps_begun=keeps_begun)
-        if self._is_open:  # an error: those who wait for the step's end would wait for ever
+        if self._is_open:  # after an error, workers would wait for the end of the step forever
             self._is_open = False
             self.round += 1
             self._chief.leave_round(self.round)
         elif self._is_synchronous and not self._chief.dispatcher.is_settled:
-            self._chief.begin_round(self.round)  # a server that was lost waits for no more pushes of the one before
+            self._chief.begin_round(self.round)  # a server that was lost stops waiting for pushes of the last step
             self._chief.end_round(self.round)
         while self._num_under_way:
             self._num_under_way -= 1
@@ -272,7 +275,10 @@ class CoordinatedFit:
                 self._read, self._has_late = None, True
 
     def _next_steps(self, num_steps: int) -> list[_Result]:
-        """Waits for as many closures as so many steps are; of which ones, and in which order, is open."""
+        """Waits for as many closures as have this number of steps.
+
+        Which closures these are, and their order, is not fixed.
+        """
         results: list[_Result] = []
         for _ in range(-(-num_steps // self._closure_steps)):
             wanted = NUM_AHEAD * self._chief.num_workers
@@ -288,20 +294,20 @@ class CoordinatedFit:
         num_done = 0
         while num_done < num_steps:
             found = self._synchronous_step()
-            num_done += bool(found)  # else the servers were further: it is known now how far
+            num_done += bool(found)  # else the servers were ahead: their step is now known
             results += found
         return results
 
     def _synchronous_step(self) -> list[_Result]:
-        self._chief.dispatcher.cancel_waiting()  # of the step before: a worker was too slow to take it
+        self._chief.dispatcher.cancel_waiting()  # of the last step: too slow a worker did not take it
         num_closures = self._chief.begin_round(self.round)
         self._is_open = True
-        with self._chief.dispatcher.together():  # the first may be all that the step needs: it cancels the others
+        with self._chief.dispatcher.together():  # the first may be all that the step needs: it cancels the rest
             for _ in range(num_closures):
                 self._schedule(1)
         results: list[_Result] = []
         following = self.round + 1
-        # The servers may have gone on by a push whose own answer is still to come.
+        # The servers may have gone on with a push whose own answer has not arrived yet.
         while (self.round < following or not results) and (self._num_under_way or self._results):
             result = self._await()
             if result is None:
@@ -333,16 +339,16 @@ class CoordinatedFit:
         self._num_to_schedule -= num_steps
 
     def _note_end(self, value: RemoteValue) -> None:
-        """Notes that a closure has ended; called from the dispatcher's thread.
+        """Records that a closure has ended. Called from the dispatcher's thread.
 
-        What nobody has begun of a synchronous step that is over nobody begins: it would count nowhere.
+        When a synchronous step is over, cancels its closures that no worker has begun, because they would not count.
         """
         self._ended.put(value)
         if self._is_synchronous and value.is_returned and value.fetch()["step"] > self.round:
             self._chief.dispatcher.cancel_waiting()
 
     def _await(self) -> _Result | None:
-        """Waits for one of the closures that are under way; returns None where all of them were cancelled."""
+        """Waits for one of the running closures, and returns its result; None if all of them were cancelled."""
         while True:
             if self._results:
                 value = self._results.popleft()
@@ -357,7 +363,7 @@ class CoordinatedFit:
             return _Result(**value.fetch())
         except LockstepError:
             self.drain()
-            self._chief.dispatcher.join()  # raises the first one, which this may not be
+            self._chief.dispatcher.join()  # raises the first error, which may be another one
             raise
 
     def _add_up(self, values: list[Any], changes: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -373,7 +379,7 @@ class CoordinatedFit:
         return new, logs
 
     def _values(self) -> dict[int, Any]:
-        """Returns the servers' values: at an epoch's end, or its breaking off, of steps that have all ended."""
+        """Returns the servers' values. When an epoch ends, or is stopped, all its steps have ended before."""
         if self._read is None:
             if self._model.stop_training:
                 self.drain()
@@ -388,7 +394,10 @@ class CoordinatedFit:
         return dict(zip(map(id, optimizer.variables), self._optimizer_values, strict=True))
 
     def _take_changes(self, trainable: Any, non_trainable: Any, optimizer_values: Any) -> None:
-        """Gives the servers what callbacks have changed: Keras passes plain lists after they may have."""
+        """Sends the servers what callbacks have changed.
+
+        Keras passes plain lists after callbacks may have changed values.
+        """
         model = self._model
         if not isinstance(optimizer_values, _Served):
             self._optimizer_values = list(optimizer_values)
@@ -408,7 +417,7 @@ class CoordinatedFit:
         self._give_changes(values)
 
     def _give_changes(self, values: Mapping[int, Any]) -> None:
-        """Gives the servers what is set here since it was read; of all else they may have more by now."""
+        """Sends the servers the values that were set here since they were read. All others may be outdated."""
         changed = {key: value for key, value in values.items() if self._chief.differs({key: value})}
         if changed:
             self.drain()
@@ -424,11 +433,11 @@ class CoordinatedFit:
 
 
 def _closure_steps(steps_per_execution: int, *, most: int) -> int:
-    """Returns how many steps a closure is of: an execution is of whole closures.
+    """Returns the number of steps per closure: the largest one that divides an execution into whole closures.
 
     Args:
-        steps_per_execution: the model's.
-        most: how many it may be of.
+        steps_per_execution: the number of steps in an execution of the model.
+        most: the maximum number of steps per closure.
     """
     return max(steps for steps in range(1, min(steps_per_execution, most) + 1) if steps_per_execution % steps == 0)
 

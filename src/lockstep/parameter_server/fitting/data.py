@@ -1,6 +1,6 @@
-"""A worker's batches: of data that can be asked for a batch by its number, or that gives one after the other."""
+"""A worker's batches, from data that is read by batch number, or in the order in which it comes."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 
@@ -26,11 +26,12 @@ _ENDED: Final = object()
 
 @final
 class DatasetCreator:
-    """Data for ``fit`` that each worker makes for itself, by the name of ``tf.keras.utils.experimental``.
+    """Data for ``fit`` that each worker creates for itself, named as in ``tf.keras.utils.experimental``.
 
     Args:
-        dataset_fn: takes the worker's `lockstep.strategies.InputContext` and returns what ``fit`` takes as ``x``:
-            batches of one worker's step. The coordinator calls it for one batch, to build the model by.
+        dataset_fn: a function that takes the worker's `lockstep.strategies.InputContext`, and returns data as ``fit``
+            takes it as ``x``. A batch of it is the batch of one worker's step. The coordinator also calls the function,
+            for one batch, to build the model.
     """
 
     def __init__(self, dataset_fn: Callable[[InputContext], Any]) -> None:
@@ -42,18 +43,19 @@ class DatasetCreator:
 
 
 class AbstractBatches(ABC):
-    """Where a worker's steps find their batches.
+    """The source of the batches of a worker's steps.
 
-    Not safe for several threads at once.
+    Not thread-safe.
     """
 
     @abstractmethod
     def batch(self, number: int, *, seed: int) -> Any:
-        """Returns a batch as Keras's steps take it.
+        """Returns a batch in the form that Keras's steps take.
 
         Args:
-            number: its index in the training, over all epochs and workers: it matters where data can be asked for it.
-            seed: what the order depends on, the same for all workers.
+            number: the index of the batch in the training, over all epochs and workers. It only matters for data that
+                can be read by batch number.
+            seed: the seed of the order, the same for all workers.
 
         Raises:
             InvalidInputError: the data has ended.
@@ -61,10 +63,10 @@ class AbstractBatches(ABC):
 
     @final
     def example(self) -> Any:
-        """Returns some batch, to build a model by; all batches are still to come after it.
+        """Returns some batch, to build a model with it. This does not consume a batch.
 
         Raises:
-            InvalidInputError: it is not of numbers.
+            InvalidInputError: the batch has values that are not numbers.
         """
         found = self._example()
         for leaf in keras.tree.flatten(found):
@@ -80,7 +82,7 @@ class AbstractBatches(ABC):
 
     @abstractmethod
     def _example(self) -> Any:
-        """Returns it, unchecked."""
+        """Returns the batch for `example`, unchecked."""
 
 
 @final
@@ -88,7 +90,7 @@ class _EpochOrder:
     """The order of an epoch, drawn once for all its batches.
 
     Args:
-        num_places: of how many things.
+        num_places: the number of rows or batches to order.
     """
 
     def __init__(self, num_places: int) -> None:
@@ -104,12 +106,12 @@ class _EpochOrder:
 
 @final
 class ArrayBatches(AbstractBatches):
-    """Rows of arrays, in an order that each epoch draws anew, the same one in every worker.
+    """Rows of arrays, in an order that is drawn anew for each epoch, and is the same in every worker.
 
     Args:
-        arrays: structures of arrays with rows first: inputs, targets, weights.
-        batch_size: rows of a batch.
-        shuffle: whether rows change places.
+        arrays: structures of arrays with rows as the first dimension: inputs, targets, weights.
+        batch_size: the number of rows in a batch.
+        shuffle: whether to shuffle the rows.
     """
 
     def __init__(self, arrays: tuple[Any, ...], *, batch_size: int, shuffle: bool) -> None:
@@ -140,11 +142,11 @@ class ArrayBatches(AbstractBatches):
 
 @final
 class NumberedBatches(AbstractBatches):
-    """A ``keras.utils.PyDataset``, asked for each batch by its number.
+    """A ``keras.utils.PyDataset``, read by batch number.
 
     Args:
         dataset: the data.
-        shuffle: whether an epoch's batches change places, as in Keras's ``fit``.
+        shuffle: whether to shuffle the batches of an epoch, as Keras's ``fit`` does.
     """
 
     def __init__(self, dataset: Any, *, shuffle: bool) -> None:
@@ -154,7 +156,7 @@ class NumberedBatches(AbstractBatches):
 
     @override
     def batch(self, number: int, *, seed: int) -> Any:
-        if self._num_batches is None:  # without end
+        if self._num_batches is None:  # endless
             return self._dataset[number]
         epoch, batch = divmod(number, self._num_batches)
         if self._order is not None:
@@ -168,7 +170,7 @@ class NumberedBatches(AbstractBatches):
 
 @final
 class SoughtBatches(AbstractBatches):
-    """`lockstep.data.Batches` and `Dataset`: read in order, and sought where a worker's next batch is another one.
+    """`lockstep.data.Batches` or `Dataset`: read in order, with a seek where a worker skips batches.
 
     Args:
         dataset: the data.
@@ -196,12 +198,12 @@ class SoughtBatches(AbstractBatches):
 
 @final
 class FollowingBatches(AbstractBatches):
-    """Whatever gives one batch after the other; each worker reads its own, from the beginning to the end, and anew.
+    """Any data that yields one batch after the other. Each worker reads its own copy from beginning to end, repeatedly.
 
     Args:
-        make_iterator: begins.
-        who: the worker, for messages.
-        is_read_once: whether it cannot be begun anew.
+        make_iterator: a function that begins a pass.
+        who: the name of the worker, for messages.
+        is_read_once: whether the data cannot be read a second time.
     """
 
     def __init__(self, make_iterator: Callable[[], Iterator[Any]], *, who: str, is_read_once: bool = False) -> None:
@@ -240,11 +242,11 @@ class FollowingBatches(AbstractBatches):
 
 @final
 class WeighedBatches(AbstractBatches):
-    """Batches whose rows have the weights of their classes.
+    """Batches whose rows are weighted by class.
 
     Args:
         batches: the batches.
-        weigh: weighs one.
+        weigh: a function that weights a batch.
     """
 
     def __init__(self, batches: AbstractBatches, weigh: ClassWeights) -> None:
@@ -264,11 +266,11 @@ def worker_batches(arguments: Mapping[str, Any], *, context: InputContext) -> Ab
     """Returns the batches of one worker.
 
     Args:
-        arguments: those of ``fit``, by name.
-        context: which of the workers it is.
+        arguments: the arguments of ``fit`` by name.
+        context: the position of the worker among the processes that read input.
 
     Raises:
-        InvalidInputError: it is no data that ``fit`` takes.
+        InvalidInputError: ``fit`` does not take this data.
     """
     x, y, weights = arguments.get("x"), arguments.get("y"), arguments.get("sample_weight")
     batch_size, class_weight = arguments.get("batch_size"), arguments.get("class_weight")
@@ -305,7 +307,7 @@ def _batches_of(data: Any, *, who: str, shuffle: bool) -> AbstractBatches:
 
 
 def _check_created(arguments: Mapping[str, Any]) -> None:
-    """Refuses rows beside a `DatasetCreator`: each worker has rows of its own from it."""
+    """Rejects targets and weights beside a `DatasetCreator`, because each worker creates its own."""
     for name in ("y", "sample_weight"):
         if arguments.get(name) is not None:
             raise InvalidInputError(
@@ -316,14 +318,14 @@ def _check_created(arguments: Mapping[str, Any]) -> None:
 
 
 def refuse_created(method: str, arguments: Mapping[str, Any]) -> None:
-    """Refuses a `DatasetCreator` where no workers would make its data, but the process that evaluates or predicts.
+    """Rejects a `DatasetCreator` in data that this process would read itself, to evaluate or predict.
 
     Args:
         method: "fit", "evaluate" or "predict".
-        arguments: the call's, by name.
+        arguments: the arguments of the call by name.
 
     Raises:
-        InvalidInputError: there is one.
+        InvalidInputError: there is a `DatasetCreator`.
     """
     for name in ("validation_data",) if method == "fit" else ("x",):
         if isinstance(arguments.get(name), DatasetCreator):
@@ -336,7 +338,7 @@ def refuse_created(method: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _shuffles(data: Any, arguments: Mapping[str, Any]) -> bool:
-    """Returns whether ``shuffle`` is asked for; refuses what the workers cannot do about it."""
+    """Returns whether ``shuffle`` is requested; rejects requests that the workers cannot fulfil."""
     shuffle = bool(arguments.get("shuffle", True))
     has_numbers = isinstance(data, keras.utils.PyDataset) or not comes_in_batches(data)
     if shuffle and "shuffle" in arguments and not has_numbers and not getattr(data, "is_shuffled", False):

@@ -1,6 +1,6 @@
-"""What workers know of a training: the first ``fit`` of the script, which they do not leave before it is all over."""
+"""The first ``fit`` of a script. Workers know no other one, because they stay in it until the training is over."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportPrivateUsage=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _VALUES: Final = {"batch_size": None, "class_weight": None, "validation_split": 
 
 @final
 class FirstFit:
-    """A first ``fit``, which later ones have to be like.
+    """The first ``fit``. Later ones must match it.
 
     Args:
         model: the model, built.
-        arguments: as the script gave them.
+        arguments: the arguments of ``fit``, as the script passed them.
     """
 
     def __init__(self, model: Any, arguments: Mapping[str, Any]) -> None:
@@ -32,15 +32,15 @@ class FirstFit:
         self._parts = _parts(model)
 
     def check(self, model: Any, arguments: Mapping[str, Any]) -> None:
-        """Checks that a later ``fit`` is one that the workers can run.
+        """Checks that the workers can run a later ``fit``.
 
         Args:
             model: the model.
-            arguments: as the script gave them.
+            arguments: the arguments of ``fit``, as the script passed them.
 
         Raises:
-            WrongStateError: it is of another model.
-            InvalidInputError: it is of other data, or the model was compiled anew, or other layers are frozen.
+            WrongStateError: it trains another model.
+            InvalidInputError: it has other data, or the model was compiled again, or other layers are frozen.
         """
         if model is not self._model:
             raise WrongStateError(

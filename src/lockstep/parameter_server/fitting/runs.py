@@ -1,6 +1,6 @@
-"""``fit`` in each role: a worker takes steps, an evaluator evaluates, the coordinator runs Keras's own loop."""
+"""``fit`` in each role: a worker runs steps, an evaluator evaluates, and the coordinator runs Keras's own loop."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 
@@ -42,10 +42,10 @@ LOGGER: Final = logging.getLogger(__name__)
 
 @final
 class ServedRuns(AbstractRuns):
-    """Runs ``fit`` as this process's role does.
+    """Runs ``fit`` according to the role of this process.
 
     Args:
-        member: this process in the cluster.
+        member: this process as a member of the cluster.
     """
 
     def __init__(self, member: Member) -> None:
@@ -85,13 +85,13 @@ class ServedRuns(AbstractRuns):
         return StepFunction(step.run, num_steps=model.steps_per_execution, concatenates=kind == "predict")
 
     def read_rows(self, wanted: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
-        """Returns rows of embeddings as they are now: before the training, their first values; or a checkpoint's.
+        """Returns the current rows of embeddings. Before the training, these are their first values, or a checkpoint's.
 
         Args:
-            wanted: int64[rows] of ids, rising, by the embeddings' paths.
+            wanted: the ids of the rows by embedding path: int64[rows], ascending.
 
         Returns:
-            float32[rows, columns] for each.
+            float32[rows, columns] for each embedding.
         """
         if self._member.chief is not None:
             return self._member.chief.read_rows(wanted)
@@ -138,7 +138,7 @@ class ServedRuns(AbstractRuns):
         except UnavailableError:
             raise
         except Exception:
-            with suppress(LockstepError):  # of which the first one is to be told
+            with suppress(LockstepError):  # the first error is the one to raise
                 coordinated.break_off()
             raise
         finally:
@@ -147,7 +147,7 @@ class ServedRuns(AbstractRuns):
             self._fit = None
 
     def _check_known(self, model: Any, arguments: Mapping[str, Any]) -> None:
-        """Checks that a later ``fit`` is one that the workers can run: they know of the first one alone."""
+        """Checks that the workers can run a later ``fit``: they only know the first one."""
         if self._first is None or not self._member.trains_by_fit:
             raise WrongStateError(
                 "the parameter servers keep what closures of a ClusterCoordinator train",
@@ -206,7 +206,7 @@ def _num_steps(arguments: Mapping[str, Any]) -> int:
 
 
 def _split(arguments: dict[str, Any]) -> None:
-    """Takes validation data off, as Keras does: in every process the same."""
+    """Splits off validation data as Keras does. The result is the same in every process."""
     fraction = arguments.pop("validation_split", 0.0)
     if fraction and arguments.get("validation_data") is None:
         arrays = tuple(arguments.get(name) for name in ("x", "y", "sample_weight"))

@@ -1,6 +1,6 @@
-"""A training step as a worker computes it: from the servers' buffers to gradients in such buffers, one program."""
+"""A training step in a worker: one program that computes gradient buffers from the servers' value buffers."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 
@@ -34,11 +34,11 @@ Buffers = Sequence[dict[str, Any]]
 @final
 @dataclass(frozen=True, kw_only=True)
 class Computed:
-    """What a step gives, maybe still being computed.
+    """The results of a step. They may still be being computed.
 
     Attributes:
-        gradients: what is to be pushed.
-        metrics: by how much the metrics' variables have changed, by dtype, one after the other.
+        gradients: the gradients to push.
+        metrics: the changes of the metrics' variables, one after the other, by dtype.
     """
 
     gradients: Gradients
@@ -47,16 +47,16 @@ class Computed:
 
 @final
 class FitStep:
-    """Computes a model's ``train_step``.
+    """Computes the ``train_step`` of a model.
 
     Args:
-        model: a built and compiled model.
-        served: where its variables are kept.
+        model: the model, built and compiled.
+        served: the model's variables, grouped by where they are kept.
         layout: the devices that compute.
-        compression: how gradients are made smaller; None where all of them travel.
+        compression: how gradients are compressed; None to send all of them.
 
     Attributes:
-        feedback: what pushes leave of their gradients.
+        feedback: what pushes have left out of their gradients.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class FitStep:
         """Returns the rows of tables that a step uses.
 
         Args:
-            batch: inputs, targets and weights.
+            batch: the inputs, targets and weights.
 
         Raises:
-            InvalidInputError: an id is not in its table, or cannot be known before the step.
+            InvalidInputError: an id is not in its table, or is not known before the step.
         """
         if not self._served.tables:
             return Wanted(ids={}, indices=[])
@@ -92,13 +92,13 @@ class FitStep:
         return wanted
 
     def run(self, buffers: Buffers, batch: Any, *, wanted: Wanted, rows: Mapping[str, Any]) -> Computed:
-        """Begins a step; waits for nothing where the model is compiled.
+        """Begins a step. Does not wait for its results if the model is compiled.
 
         Args:
-            buffers: the servers' values; they may change when the step has been computed.
-            batch: inputs, targets and weights.
-            wanted: what `wanted` has returned for the batch.
-            rows: the rows of its ids, by table.
+            buffers: the servers' values. They may change once the step has been computed.
+            batch: the inputs, targets and weights.
+            wanted: the result of `wanted` for the batch.
+            rows: the rows of the wanted ids, by table.
         """
         if len(self._layout.devices) > 1:
             buffers, batch = self._layout.lend(buffers), self._layout.place(batch)
@@ -151,7 +151,7 @@ class FitStep:
             values[id(own)] = jnp.zeros(own.shape, own.dtype) if rows is None else rows[table.spec.name]
         trainable = [values[id(variable)] for variable in model.trainable_variables]
         non_trainable = [values[id(variable)] for variable in model.non_trainable_variables]
-        # The optimizer's own state is the servers'.
+        # The servers keep the optimizer's own state.
         unknown = [jnp.zeros(variable.shape, variable.dtype) for variable in model.optimizer.variables]
         with deferred_updates() as noted:
             _, state = model.train_step(

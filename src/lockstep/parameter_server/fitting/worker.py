@@ -1,4 +1,4 @@
-"""A worker's part of ``fit``: a closure is of one step or several, and each step of one exchange with the servers."""
+"""A worker's part of ``fit``: a closure has one or several steps, and each step is one exchange with the servers."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ from lockstep.strategies.epochs import leading_dim
 @final
 @dataclass(kw_only=True)
 class _Steps:
-    """What has come of a closure's steps so far.
+    """The results of a closure's steps so far.
 
     Attributes:
-        number: the closure's.
-        num_steps: how many it is of.
-        num_pushed: of how many the servers have answered.
-        metrics: by how much the metrics' variables have changed in these, by dtype.
-        num_rows: of their batches.
-        staleness: the sum of theirs.
-        is_applied: whether a push of theirs was in time for any server, now or when another worker ran the closure.
-        step: the servers' synchronous step; one that was lost may be behind until the coordinator begins the next.
+        number: the number of the closure.
+        num_steps: the number of its steps.
+        num_pushed: the number of steps that the servers have answered.
+        metrics: the changes of the metrics' variables in these steps, by dtype.
+        num_rows: the number of rows in the batches of these steps.
+        staleness: the sum of the staleness of these steps.
+        is_applied: whether any server accepted a push of these steps in time, in this run of the closure or an earlier
+            one.
+        step: the servers' synchronous step. A server that was lost may be behind until the coordinator begins the next
+            one.
     """
 
     number: int
@@ -48,7 +50,7 @@ class _Steps:
     step: int = 0
 
     def add(self, computed: Computed, pulled: Pulled, *, num_rows: int) -> None:
-        """Adds what came of the next step."""
+        """Adds the results of the next step."""
         self.num_pushed += 1
         for dtype, array in computed.metrics.items():
             change = np.asarray(array)
@@ -59,7 +61,7 @@ class _Steps:
         self.step = max(state.step for state in pulled.states)
 
     def ended(self) -> list[Ended]:
-        """Returns what the closure returns, once all its steps have ended."""
+        """Returns the result of the closure once all its steps have ended."""
         if self.num_pushed < self.num_steps:
             return []
         value = {
@@ -79,11 +81,11 @@ class _Step:
     """A step that has begun, and has not been pushed.
 
     Attributes:
-        steps: those of its closure.
-        push: what it will be pushed as.
+        steps: the results of its closure.
+        push: the header of its push.
         batch: its batch.
         wanted: the rows that it uses.
-        pulled: the values that it begins with.
+        pulled: the values with which it begins.
         computed: its gradients; None before it is computed.
     """
 
@@ -101,11 +103,11 @@ _Prepared: TypeAlias = tuple[Any, Wanted]
 
 @final
 class _Upcoming:
-    """A closure's batches: the next one may be prepared while there is nothing else to do.
+    """The batches of a closure. The next one can be prepared while there is nothing else to do.
 
     Args:
-        numbers: theirs, in the order in which they are taken.
-        prepare: reads the batch of a number.
+        numbers: the numbers of the batches, in order.
+        prepare: a function that reads the batch with a number.
     """
 
     def __init__(self, numbers: Iterable[int], prepare: Callable[[int], _Prepared]) -> None:
@@ -117,17 +119,17 @@ class _Upcoming:
         return len(self._numbers) + (self._next is not None)
 
     def prepare(self) -> None:
-        """Prepares the next one, if there is one; what that raises, `take` raises."""
+        """Prepares the next batch, if there is one. An error that this raises is raised by `take`."""
         if self._next is not None or not self._numbers:
             return
         self._next = Future()
         try:
             self._next.set_result(self._prepare(self._numbers.popleft()))
-        except Exception as error:  # of the script's own data: any
+        except Exception as error:  # the script's own data may raise anything
             self._next.set_exception(error)
 
     def take(self) -> _Prepared:
-        """Returns the next one."""
+        """Returns the next batch."""
         self.prepare()
         taken, self._next = self._next, None
         assert taken is not None, "there is one"
@@ -136,15 +138,15 @@ class _Upcoming:
 
 @final
 class FitFunction(AbstractFunction):
-    """Runs a model's training steps.
+    """Runs the training steps of a model.
 
     Args:
-        cluster: where the servers are.
-        setup: what they keep.
-        step: computes.
-        batches: this worker's.
-        overlaps: whether a step begins with the parameters that are there while the push before it is under way.
-        holds: whether a step's push waits for the next closure, whose rows come with its answer.
+        cluster: the cluster with the servers.
+        setup: what the servers keep.
+        step: computes steps.
+        batches: the batches of this worker.
+        overlaps: whether a step begins with the available parameters while the previous push is still being sent.
+        holds: whether a step's push waits for the next closure, so that the answer brings the rows of that closure.
     """
 
     def __init__(
@@ -158,7 +160,7 @@ class FitFunction(AbstractFunction):
         self._holds = holds
         self._steps: deque[_Step] = deque()
         self._lost: list[int] = []
-        self._ended: list[Ended] = []  # told of by the next call that ends well, or when all is forgotten
+        self._ended: list[Ended] = []  # reported by the next call that succeeds, or by `forget`
 
     @override
     def begin(self, call: Call) -> Sequence[Ended]:
@@ -182,9 +184,9 @@ class FitFunction(AbstractFunction):
         return self._take_ended()
 
     def _has_values_of(self, step: int) -> bool:
-        """Whether the values that are here are those that a synchronous step begins with.
+        """Whether the pulled values are those with which a synchronous step begins.
 
-        Others may have ended one or more since this worker's last push was answered.
+        Other workers may have ended one or more steps since this worker's last push was answered.
         """
         pulled = self._exchange.pulled
         return pulled is not None and all(state.step == step for state in pulled.states)
@@ -198,7 +200,7 @@ class FitFunction(AbstractFunction):
         if len(self._steps) == (2 if self._overlaps else 1):
             pulled = self._push(self._steps.popleft(), wanted=wanted, meanwhile=meanwhile)
         elif (pulled := self._exchange.pulled) is None or self._steps or (self._overlaps and wanted.ids):
-            pulled = self._exchange.pull(wanted.ids)  # the first ones
+            pulled = self._exchange.pull(wanted.ids)  # the first values
         elif wanted.ids:
             pulled = replace(pulled, rows=self._exchange.pull_rows(wanted.ids))
         self._steps.append(_Step(steps=steps, push=push, batch=batch, wanted=wanted, pulled=pulled))
@@ -248,13 +250,13 @@ class FitFunction(AbstractFunction):
         self._exchange.recover(meanwhile)
 
     def close(self) -> None:
-        """Hangs up. Idempotent."""
+        """Closes the links to the servers. Idempotent."""
         self._exchange.close()
 
     def _push(
         self, step: _Step, *, wanted: Wanted | None = None, meanwhile: Callable[[], None] = lambda: None
     ) -> Pulled:
-        """Pushes a step's gradients; returns what another begins with. The one in between is computed meanwhile."""
+        """Pushes a step's gradients, and computes the step that is waiting; returns the values for another step."""
         self._lost.append(step.push.closure)
         computed = self._compute(step)
 

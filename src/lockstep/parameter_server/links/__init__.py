@@ -1,4 +1,4 @@
-"""How the processes of a cluster talk: requests and answers with arrays, over ZeroMQ or in memory that they share."""
+"""Communication between the processes of a cluster: requests and answers with arrays, over ZeroMQ or shared memory."""
 
 from lockstep.parameter_server.links.client import Link
 from lockstep.parameter_server.links.frames import Message

@@ -1,4 +1,7 @@
-"""The side that connects: one request at a time, each answered, or an error within a bound."""
+"""The side of a connection that connects.
+
+It sends one request at a time; each is answered or raises an error in time.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,22 @@ SEGMENT_BYTES: Final = 24 << 20
 SEND_POLL_MS: Final = 20
 RECONNECT_S: Final = 0.1
 TELL_EVERY_S: Final = 30.0
-"""How often somebody who waits for another process says so."""
+"""How often a process that waits for another one logs this, in seconds."""
 _REFUSED: Final = (int(zmq.EVENT_HANDSHAKE_FAILED_AUTH), int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL))
-"""Not a failure "without detail": the other side went in the middle, and its successor may be there in a moment."""
+"""The events of a rejected handshake.
+
+A failure "without detail" is not among them: the other side was lost during the handshake, and its successor may be
+there in a moment.
+"""
 
 
 @final
 class RemoteError(LockstepError):
-    """The other side could not do what it was asked for; its own error's words.
+    """The other side could not do what was requested. Has the text of its error.
 
     Args:
-        text: the words.
-        error: the name of its class.
+        text: the text of the error.
+        error: the name of the error's class.
     """
 
     def __init__(self, text: str, *, error: str = "") -> None:
@@ -42,18 +49,18 @@ class RemoteError(LockstepError):
 
 
 class _HungUpError(Exception):
-    """The other side has gone before it answered; it may have a successor, which was not told who is here."""
+    """The other side was lost before it answered. Its successor may be there, but does not know this process yet."""
 
 
 @final
 class Waiting:
-    """Says what somebody waits for, every so often, so that no wait is silent."""
+    """Logs what a process waits for, at intervals, so that no wait is silent."""
 
     def __init__(self) -> None:
         self._told_s = time.monotonic()
 
     def log(self, text: str) -> None:
-        """Writes it to the log, where that was not done for some time."""
+        """Logs the text, unless one was logged recently."""
         now_s = time.monotonic()
         if now_s - self._told_s > TELL_EVERY_S:
             self._told_s = now_s
@@ -64,20 +71,20 @@ class Waiting:
 class Link:
     """A connection to a `Listener`.
 
-    Safe for several threads: a request waits for the one before it. The arrays of an answer may be read until the
-    request after the next is sent; what is needed longer is copied.
+    Thread-safe: a request waits for the previous one. The arrays of an answer are valid until the request after the
+    next one is sent. Copy what you need longer.
 
     Args:
-        address: "host:port" where the other side listens.
-        to: who that is, by its role and index as it knows itself: "ps 0".
-        token: the cluster's.
-        name: what to call this side: "worker 1".
-        silence_s: after how long without a word the other side counts as gone.
-        connect_s: how long to wait for it to be there at all.
-        segment_bytes: how much memory to share with it where it is on this host; 0 for none.
+        address: the address of the other side, as "host:port".
+        to: the role and index of the other side, as it knows itself: "ps 0".
+        token: the token of the cluster.
+        name: the name of this side: "worker 1".
+        silence_s: the time without any message after which the other side counts as lost, in seconds.
+        connect_s: how long to wait for the other side to start, in seconds.
+        segment_bytes: the size of the memory to share with the other side if it is on this host, in bytes; 0 for none.
 
     Raises:
-        UnavailableError: it is not there in time, or does not know the token.
+        UnavailableError: the other side does not start in time, or does not know the token.
     """
 
     def __init__(
@@ -95,7 +102,7 @@ class Link:
         self._to = to
         self._name = name
         self._number = 0
-        self._unanswered: set[int] = set()  # more than one where somebody gave up waiting: `end` raised, or never came
+        self._unanswered: set[int] = set()  # several if a caller stopped waiting: `end` raised, or was not called
         self._why_lost = ""
         self._lock = threading.Lock()
         self._segment: Segment | None = None
@@ -129,7 +136,7 @@ class Link:
         self._socket.set_hwm(0)
         self._socket.heartbeat_ivl = int(silence_s * HEARTBEATS_MS)
         self._socket.heartbeat_timeout = int(silence_s * 1000)
-        # Another connection would be another peer's to the other side: this link is over with its first one.
+        # The other side would take a new connection for another peer, so this link ends with its first connection.
         self._monitor: zmq.Socket[Any] = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | sum(_REFUSED))
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
@@ -141,33 +148,34 @@ class Link:
 
         Args:
             message: the message.
-            timeout_s: how long the answer may take; None for as long as the other side lives.
+            timeout_s: how long the answer may take, in seconds; None for as long as the other side lives.
 
         Raises:
-            UnavailableError: the other side is gone, or did not answer in time. The link is of no use then. It is gone
-                when its process has ended or is stopped, or nothing comes from its machine any more; as long as it
-                hangs within its own program, ZeroMQ's threads go on answering for it.
-            RemoteError: it could not do what it was asked for.
-            InvalidInputError: the message cannot travel; nothing was sent.
+            UnavailableError: the other side is lost, or did not answer in time. The link cannot be used any more. The
+                other side is lost if its process has ended or is stopped, or if nothing arrives from its machine. While
+                it hangs in its own program, it is not lost, because ZeroMQ's threads continue to answer for it.
+            RemoteError: the other side could not do what was requested.
+            InvalidInputError: the message cannot be sent; nothing was sent.
         """
         with self._lock:
             self.begin(message, timeout_s=timeout_s)
             return self.end(timeout_s=timeout_s)
 
     def begin(self, message: Message, *, timeout_s: float | None = None) -> None:
-        """Sends a message whose answer `end` returns: whoever asks several others at once begins all, then ends all.
+        """Sends a message whose answer `end` returns. To request from several sides at once, begin all, then end all.
 
-        Not safe for several threads.
+        Not thread-safe.
 
         Raises:
             UnavailableError: as for `request`.
             InvalidInputError: as for `request`.
         """
-        if self._why_lost:  # by now somebody else may listen there, who does not know this side
+        if self._why_lost:  # another process may listen there by now
             raise self._lost(self._why_lost)
         self._number += 1
         try:
-            # The other side may still read, or have to read, the arrays of a request that nobody waits for any more.
+            # The other side may still read, or have yet to read, the arrays of a request whose answer is not awaited
+            # any more.
             segment = None if self._unanswered else self._segment
             frames = write(message, number=self._number, segment=segment, side=Side.CLIENT)
             self._unanswered.add(self._number)
@@ -176,7 +184,7 @@ class Link:
             raise self._lost(str(error)) from error
 
     def end(self, *, timeout_s: float | None = None) -> Message:
-        """Waits for the answer to what was begun last, and returns it.
+        """Waits for the answer to the last message that was begun, and returns it.
 
         Raises:
             UnavailableError: as for `request`.
@@ -192,11 +200,11 @@ class Link:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the other side is gone, so that the link is of no use any more."""
+        """Whether the other side is lost, so that the link cannot be used any more."""
         return bool(self._why_lost)
 
     def close(self) -> None:
-        """Hangs up. Idempotent."""
+        """Closes the connection. Idempotent."""
         self._monitor.close(linger=0)
         self._socket.close(linger=0)
         self._context.term()
@@ -205,7 +213,7 @@ class Link:
             self._segment = None
 
     def _send_hello(self, segment_bytes: int, *, timeout_s: float) -> None:
-        """Has the other side prove itself and say its challenge, answers that, and offers memory to share."""
+        """Requests the other side's proof and challenge, answers the challenge, and offers memory to share."""
         greeted = self._exchange(Message(kind=HELLO), timeout_s=timeout_s)
         challenge = str(greeted.fields.get("challenge"))
         if greeted.kind != HELLO or not is_proof(greeted.fields.get("proof"), self._prove("server", challenge)):
@@ -233,13 +241,13 @@ class Link:
         return prove(self._token, side=side, listener=self._to, name=self._user, challenge=challenge)
 
     def _exchange(self, message: Message, *, timeout_s: float) -> Message:
-        """Sends a message of those before the first request, and waits for its answer."""
+        """Sends a message of the handshake, before the first request, and waits for its answer."""
         frames = write(message, number=0, segment=None, side=Side.CLIENT)
         self._send(frames, is_connected=False, timeout_s=timeout_s)
         return self._await(0, timeout_s=timeout_s)
 
     def _send(self, frames: list[bytes | memoryview], *, is_connected: bool, timeout_s: float | None) -> None:
-        """Sends a message, or finds out why it does not go: without a connection ZeroMQ would wait for ever."""
+        """Sends a message, or finds out why it cannot be sent: without a connection, ZeroMQ would wait forever."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
@@ -257,7 +265,7 @@ class Link:
             left_s = None if deadline is None else deadline - time.monotonic()
             if left_s is not None and left_s <= 0:
                 raise self._lost(f"no answer within {timeout_s:g} s")
-            if number == 0:  # it may not be there at all
+            if number == 0:  # the other side may not exist yet
                 waited_s = time.monotonic() - self._began_s
                 what = f"{self._to} at {self._address}, which has not answered for {waited_s:.0f} s"
                 self._waiting.log(f"{self._name} waits for {what}")

@@ -1,4 +1,4 @@
-"""What a message is: a small header, and arrays that travel beside it as they lie in memory."""
+"""The format of messages: a small header, followed by arrays as they are in memory."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.parameter_server.links.segments import ALIGNMENT, Segment
 
 MAX_HEADER_BYTES: Final = 8 << 20
-"""A model of some 50,000 variables is described in this."""
+"""The maximum size of a header, in bytes. It is enough to describe a model of about 50,000 variables."""
 DTYPES: Final = (
     *("float16", "float32", "float64", "bfloat16", "bool"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
 )
-"""What arrays may be of."""
+"""The dtypes that arrays may have."""
 MAX_PART_BYTES: Final = 64 << 20
-"""Longer arrays travel in parts, of any number. Within a frame nothing else is heard of its sender, so that a long one
-over a slow network would be taken for silence; and a stranger, who has not shown yet that it knows the token, can have
-a process keep so much for its connection."""
+"""The maximum size of a frame, in bytes. Longer arrays are sent in several parts.
+
+Nothing else arrives from a sender while one of its frames arrives, so a long frame over a slow network would be taken
+for silence. This is also the memory that a connection can occupy before it has proved that it knows the token.
+"""
 MAX_TEXT_CHARACTERS: Final = 8000
 
 
@@ -36,10 +38,11 @@ class Message:
     """One message, in either direction.
 
     Attributes:
-        kind: what it is.
-        fields: what else the header says: what JSON can.
-        arrays: by name, in C order. Those that came are read-only, and may share memory that later messages reuse.
-        is_lent: whether whoever sends it may write over the arrays as soon as it is sent.
+        kind: the kind of message.
+        fields: the other fields of the header, which must be valid JSON.
+        arrays: the arrays by name, in C order. Received arrays are read-only, and may be in memory that later messages
+            reuse.
+        is_lent: whether the sender may overwrite the arrays as soon as the message is sent.
     """
 
     kind: str
@@ -72,20 +75,21 @@ class _Numbered(BaseModel):
 
 @final
 class Side(IntEnum):
-    """Who writes into shared memory, which is in three parts: the client's, and two that the server takes in turn.
+    """The side that writes into shared memory.
 
-    So an answer may be read until the one after the next. What it begins with stays: nobody else can name it.
+    The memory has three parts: one for the client, and two that the server uses alternately, so that an answer is valid
+    until the answer after the next one. The proof at the beginning of the memory is never overwritten.
     """
 
     CLIENT = 0
     SERVER = 1
 
     def bounds(self, segment: Segment, *, number: int) -> tuple[int, int]:
-        """Returns the first byte of the part that a message has, and the one after its last.
+        """Returns the first byte of the part that a message uses, and the byte after its last one.
 
         Args:
-            segment: the memory.
-            number: the message's.
+            segment: the shared memory.
+            number: the number of the message.
         """
         third = (segment.size_bytes - ALIGNMENT) // 3 // ALIGNMENT * ALIGNMENT
         part = self if self is Side.CLIENT else 1 + number % 2
@@ -93,19 +97,19 @@ class Side(IntEnum):
 
 
 def write(message: Message, *, number: int, segment: Segment | None, side: Side) -> list[bytes | memoryview]:
-    """Returns a message's frames; its arrays go into shared memory where there is some with room for them.
+    """Returns the frames of a message. Its arrays are put into shared memory, if there is any with enough room.
 
-    What `read` would refuse is not sent at all: whoever waits for its answer would have none.
+    A message that `read` would reject is not sent, because its sender would wait in vain for an answer.
 
     Args:
         message: the message.
-        number: the request's that it is, or answers.
-        segment: the shared memory.
-        side: the sender's.
+        number: the number of the request that the message is, or answers.
+        segment: the shared memory; None if there is none.
+        side: the side of the sender.
 
     Raises:
-        InvalidInputError: an array is of a dtype that does not travel, the header is too long, or it has what is no
-            text or no number.
+        InvalidInputError: an array has a dtype that cannot be sent, the header is too long, or the header has a text or
+            number that JSON cannot encode.
     """
     for name, array in message.arrays.items():
         if array.dtype.name not in DTYPES:
@@ -124,20 +128,20 @@ def write(message: Message, *, number: int, segment: Segment | None, side: Side)
         if header["places"] is not None:
             parts = []
     parts = [part[at : at + MAX_PART_BYTES] for part in parts for at in range(0, max(1, len(part)), MAX_PART_BYTES)]
-    if message.is_lent:  # what goes through a socket goes later
+    if message.is_lent:  # the socket sends them later
         parts = [memoryview(bytes(part)) for part in parts]
     return [_write_header(header), *parts]
 
 
 def _bytes_of(array: np.ndarray[Any, Any]) -> memoryview:
-    native = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))  # no header says the order
+    native = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))  # the header has no order
     return np.ascontiguousarray(native).reshape(-1).view(np.uint8).data
 
 
 def _write_header(header: Mapping[str, Any]) -> bytes:
     try:
         written = json.dumps(header, ensure_ascii=False).encode()
-    except ValueError as error:  # half of a character, or a number of thousands of digits
+    except ValueError as error:  # a lone surrogate, or a number with thousands of digits
         raise InvalidInputError(
             f"a {header['kind']!r} message has something that cannot travel",
             received=str(error),
@@ -154,12 +158,12 @@ def _write_header(header: Mapping[str, Any]) -> bytes:
 
 
 def travelling(text: str) -> str:
-    """Returns an error's words as a message can have them: not too many, and whole characters."""
+    """Returns the text of an error in a form that can be sent: not too long, and without lone surrogates."""
     return text[:MAX_TEXT_CHARACTERS].encode(errors="backslashreplace").decode()
 
 
 def number_in(header: memoryview) -> int | None:
-    """Returns the number of a message that `read` refuses; None where that cannot be told either."""
+    """Returns the number of a message that `read` rejects; None if it cannot be read either."""
     if len(header) > MAX_HEADER_BYTES:
         return None
     try:
@@ -171,18 +175,18 @@ def number_in(header: memoryview) -> int | None:
 def read(
     header: memoryview, parts: Sequence[memoryview], *, segment: Segment | None, side: Side
 ) -> tuple[int, Message]:
-    """Returns the number of a request and the message.
+    """Returns the number of a request, and its message.
 
-    Its arrays stay where they are, in frames or shared memory, but for those that come in several parts.
+    Its arrays are not copied out of the frames or the shared memory, except those that arrive in several parts.
 
     Args:
         header: the first frame.
-        parts: the others.
-        segment: the shared memory.
-        side: the sender's.
+        parts: the other frames.
+        segment: the shared memory; None if there is none.
+        side: the side of the sender.
 
     Raises:
-        CorruptDataError: this is no message, or it says something else of its arrays than they are.
+        CorruptDataError: the frames are not a message, or the arrays do not match the header.
     """
     if len(header) > MAX_HEADER_BYTES:
         raise CorruptDataError("a message with too long a header", received=f"{len(header)} bytes")
@@ -203,7 +207,7 @@ def read(
 
 
 def _array(left: list[memoryview], dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Takes an array's parts off what is left, of which the last one is the next."""
+    """Takes the parts of one array from `left`, whose last element is the next part."""
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype)) if dtype in DTYPES else None
     size_bytes = 0 if kind is None else math.prod(shape) * kind.itemsize
     parts = [left.pop()] if left else []
@@ -218,5 +222,5 @@ def _array(left: list[memoryview], dtype: str, shape: Sequence[int]) -> np.ndarr
     flat.flags.writeable = False
     try:
         return flat.reshape(shape)
-    except (ValueError, OverflowError) as error:  # of too many dims, or none of NumPy's
+    except (ValueError, OverflowError) as error:  # more dimensions than NumPy allows, or an invalid shape
         raise CorruptDataError("an array that is not what it says", received=f"{dtype}, {error}") from None

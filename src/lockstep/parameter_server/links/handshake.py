@@ -1,16 +1,17 @@
-"""Who may talk: each side shows the other that it knows the cluster's token, without saying it.
+"""The handshake: each side proves to the other that it knows the cluster's token, without revealing it.
 
-There are two steps. At the door (ZeroMQ's PLAIN mechanism) a client gives a name that nobody has used before, and a
-proof of it: who has none cannot send the listener anything. Within, its first message is answered by a challenge of the
-connection's own, with the listener's proof; the client's second proof is of that challenge, and only then is it heard.
+It has two steps. In the first one (ZeroMQ's PLAIN mechanism), the client presents a name that was never used before,
+and a proof for it. Without this proof, a client cannot send the listener anything. In the second one, the listener
+answers the client's first message with a challenge for this connection, and with its own proof. The client's second
+proof covers the challenge. Only after that does the listener accept the client's requests.
 
-The proofs are HMAC-SHA256 with the token as the key, over the listener's role and index as both sides know them by the
-topology, the client's name, and in the second step the challenge. So a proof that was seen on the way lets nobody in:
-not at another listener, nor at one that was started again, whatever the clocks say. It may open the door once more,
-where a listener has been started again: whoever shows it stands before the challenge then, and gets no further.
+Proofs are HMAC-SHA256, with the token as the key, over the listener's role and index (known to both sides from the
+topology), the client's name and, in the second step, the challenge. So an observed proof admits nobody: neither to
+another listener, nor to a restarted one, whatever the clocks say. At a restarted listener, it may pass the first step
+once more, but not the challenge.
 
-What follows is neither encrypted nor signed. Who can change what others send, or stands between the two, is not kept
-out: the network between the processes of a job has to be one on which nobody does.
+The messages that follow are neither encrypted nor signed. The handshake does not protect against anybody who can modify
+the traffic, or stand between the two sides. The network between the processes of a job must be free of such attackers.
 """
 
 from __future__ import annotations
@@ -30,42 +31,42 @@ _NAME: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 def prove(token: bytes, *, side: str, listener: str, name: str, challenge: str = "") -> str:
-    """Returns what shows that a side knows the token.
+    """Returns the proof that a side knows the token.
 
     Args:
-        token: the cluster's.
-        side: "client" or "server".
-        listener: who listens: "ps 0".
+        token: the token of the cluster.
+        side: the side that proves: "client" or "server".
+        listener: the role and index of the listener: "ps 0".
         name: the client's name.
-        challenge: the connection's; empty at the door.
+        challenge: the challenge of the connection; empty in the first step.
     """
     said = "\0".join(("lockstep", side, listener, name, challenge))
     return hmac.new(token, said.encode(), hashlib.sha256).hexdigest()
 
 
 def is_proof(found: object, expected: str) -> bool:
-    """Whether what somebody has shown is the proof; takes as long for every answer."""
+    """Whether a presented proof is the expected one. Takes the same time for every value."""
     return isinstance(found, str) and hmac.compare_digest(found.encode(errors="replace"), expected.encode())
 
 
 def new_name() -> str:
-    """Returns a client's name: what nobody else has."""
+    """Returns a unique name for a client."""
     return secrets.token_hex(16)
 
 
 @final
 class Doorkeeper:
-    """Answers ZeroMQ's questions whether a peer may come in (ZAP, RFC 27).
+    """Decides for ZeroMQ which peers may connect (ZAP, RFC 27).
 
-    One for each ZeroMQ context. Its owner polls `socket`, and calls `answer` when something is there.
+    There is one for each ZeroMQ context. The owner polls `socket`, and calls `answer` when it is readable.
 
     Args:
-        context: the context of the sockets that it is asked for.
-        token: the cluster's.
-        listener: who listens: "ps 0".
+        context: the context of the listener's sockets.
+        token: the token of the cluster.
+        listener: the role and index of the listener: "ps 0".
 
     Attributes:
-        socket: where the questions come in.
+        socket: the socket on which ZeroMQ's requests arrive.
     """
 
     def __init__(self, context: zmq.Context[Any], *, token: bytes, listener: str) -> None:
@@ -77,7 +78,7 @@ class Doorkeeper:
         self.socket.bind(ZAP_ADDRESS)
 
     def answer(self) -> None:
-        """Answers one question."""
+        """Answers one request of ZeroMQ."""
         frames = self.socket.recv_multipart()
         request = frames[1] if len(frames) > 1 else b""
         name = self._admitted(frames)
@@ -85,7 +86,7 @@ class Doorkeeper:
         self.socket.send_multipart([_ZAP_VERSION, request, code, text, (name or "").encode(), b""])
 
     def close(self) -> None:
-        """Answers no more."""
+        """Closes the socket."""
         self.socket.close(linger=0)
 
     def _admitted(self, frames: list[bytes]) -> str | None:
@@ -104,18 +105,18 @@ class Doorkeeper:
 
 @final
 class Challenges:
-    """What each connection's client has to answer: another one for every connection of every listener that was started.
+    """Challenges for the clients of a listener. Every connection to every start of a listener has another one.
 
-    Nothing is kept of those who do not answer.
+    Nothing is stored for clients that do not answer.
     """
 
     def __init__(self) -> None:
         self._secret = secrets.token_bytes(32)
 
     def of(self, route: bytes) -> str:
-        """Returns a connection's challenge, the same whenever it is asked for.
+        """Returns the challenge of a connection. Always the same one for the same connection.
 
         Args:
-            route: ZeroMQ's own name of the connection, which no other one of the socket's has.
+            route: ZeroMQ's own id of the connection, which is unique within the socket.
         """
         return hmac.new(self._secret, route, hashlib.sha256).hexdigest()

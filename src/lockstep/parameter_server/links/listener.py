@@ -1,7 +1,7 @@
-"""The side that others connect to: it hears each of them, answers when it can, and notices who is gone.
+"""The side of a connection that others connect to. It receives their requests, answers them, and notices lost peers.
 
-One thread owns all sockets. A request may be answered at once, or later, after others: whoever waits for the slowest of
-all workers is answered when that one has come.
+One thread owns all sockets. A request may be answered at once, or later, after other requests: a worker that waits for
+the slowest of all workers is answered when that one has arrived.
 """
 
 from __future__ import annotations
@@ -26,29 +26,31 @@ LOGGER: Final = logging.getLogger(__name__)
 POLL_S: Final = 0.25
 PING_S: Final = 0.5
 HEARTBEATS_MS: Final = 250
-"""A heartbeat each quarter of the time after which a peer counts as gone: ZeroMQ's own threads send and answer them."""
+"""A factor from seconds of silence to the heartbeat interval in milliseconds: a quarter of the time after which a peer
+counts as lost. ZeroMQ's own threads send and answer heartbeats.
+"""
 HELLO: Final = "hello"
-"""Answered by a challenge."""
+"""The client's first message. It is answered with a challenge."""
 PROOF: Final = "proof"
-"""The answer to that: who it is of is heard from then on."""
+"""The client's answer to the challenge. The client is a peer from then on."""
 ERROR: Final = "error"
 PING: Final = "ping"
 DROP: Final = "drop"
-"""Said to somebody who is not listened to, so that nothing is waited for."""
+"""Tells a client that the listener does not accept it, so that it does not wait."""
 USER_ID: Final = "User-Id"
 
 
 @final
 @dataclass(kw_only=True)
 class Peer:
-    """Somebody who is connected.
+    """A connected process.
 
     Attributes:
-        route: ZeroMQ's name of its connection.
-        name: what it calls itself: "worker 1".
-        user: the name that it has proved.
-        segment: the memory that it shares with this process, None where it is on another host.
-        waiting: the numbers of its requests that are still to be answered.
+        route: ZeroMQ's id of the connection.
+        name: the name that the peer calls itself: "worker 1".
+        user: the unique name that the peer has proved.
+        segment: the memory that the peer shares with this process; None if it is on another host.
+        waiting: the numbers of its requests that have not been answered yet.
         newest: the number of its last request.
     """
 
@@ -63,12 +65,12 @@ class Peer:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A message that is to be answered, once, by `Listener.reply`.
+    """A message that is to be answered once, by `Listener.reply`.
 
     Attributes:
-        peer: whose it is.
-        number: its place among the peer's.
-        message: what it says; its arrays may be read until it is answered.
+        peer: the sender.
+        number: the number of the request among those of the peer.
+        message: the message. Its arrays are valid until it is answered.
     """
 
     peer: Peer
@@ -77,25 +79,25 @@ class Request:
 
 
 Handle = Callable[[Request], "Message | None"]
-"""Takes a request, and returns its answer, or None where that comes later. What it raises becomes the answer."""
+"""Handles a request. Returns its answer, or None to answer later. An exception that it raises becomes the answer."""
 
 
 @final
 class Listener:
-    """A ROUTER socket, and those who have come in.
+    """A ROUTER socket, and the peers that are connected to it.
 
     Args:
-        address: "host:port" to listen at; port 0 for any.
-        name: who this process is to those who connect, by its role and index: "ps 0".
-        token: the cluster's; who does not know it does not come in.
-        silence_s: after how long without a word a peer counts as gone.
-        clock: seconds, of a steady clock.
+        address: the address to listen at, as "host:port"; port 0 for any free port.
+        name: the role and index of this process, as its peers know it: "ps 0".
+        token: the token of the cluster. Processes that do not know it cannot connect.
+        silence_s: the time without any message after which a peer counts as lost, in seconds.
+        clock: a function that returns the seconds of a monotonic clock.
 
     Attributes:
-        address: where it listens.
+        address: the address of the socket.
 
     Raises:
-        EngineError: the address is taken, or not this machine's.
+        EngineError: the address is in use, or does not belong to this machine.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class Listener:
         self._socket.plain_server = True
         self._socket.router_mandatory = True
         self._socket.maxmsgsize = MAX_PART_BYTES
-        self._socket.set_hwm(0)  # who does not read is found by its silence, and then forgotten
+        self._socket.set_hwm(0)  # a peer that does not read is found by its silence and dropped
         self._socket.heartbeat_ivl = int(silence_s * HEARTBEATS_MS)
         self._socket.heartbeat_timeout = int(silence_s * 1000)
         try:
@@ -129,18 +131,18 @@ class Listener:
 
     @property
     def peers(self) -> list[Peer]:
-        """Those who are connected."""
+        """The connected peers."""
         return list(self._peers.values())
 
     def step(self, handle: Handle, *, timeout_s: float = POLL_S) -> list[Peer]:
-        """Hears what there is to hear, for so long at the most.
+        """Receives a message, and handles it. Waits at most `timeout_s` for one.
 
         Args:
-            handle: what to do with each request.
-            timeout_s: how long to wait for the first.
+            handle: the function that handles each request.
+            timeout_s: how long to wait for a message, in seconds.
 
         Returns:
-            Those who went meanwhile.
+            The peers that were lost meanwhile.
         """
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
@@ -159,21 +161,21 @@ class Listener:
         return gone
 
     def wake(self) -> None:
-        """Has a `step` that waits return; the one call that other threads may make."""
-        with contextlib.suppress(OSError):  # it is full of calls, or closed
+        """Makes a waiting `step` return. The only method that other threads may call."""
+        with contextlib.suppress(OSError):  # its buffer is full, or it is closed
             self._waker.send(b".")
 
     def reply(self, request: Request, answer: Message) -> bool:
-        """Answers a request, with an error where the answer cannot travel.
+        """Answers a request. If the answer cannot be sent, an error is sent instead.
 
         Returns:
-            Whether there is still somebody to hear it.
+            Whether the peer is still connected.
         """
         peer = request.peer
         if self._peers.get(peer.route) is not peer or request.number not in peer.waiting:
             return False
         peer.waiting.remove(request.number)
-        may_share = request.number == peer.newest  # else it may be reading a later answer in the same part
+        may_share = request.number == peer.newest  # else the peer may be reading a later answer in the same part
         try:
             return self._send(peer, answer, number=request.number, may_share=may_share)
         except (InvalidInputError, MemoryError) as error:
@@ -181,7 +183,7 @@ class Listener:
             return self._send(peer, _answer_of(error), number=request.number)
 
     def refuse(self, request: Request, error: Exception) -> bool:
-        """Answers a request by an error; returns whether there is still somebody to hear it."""
+        """Answers a request with an error; returns whether the peer is still connected."""
         text: str | None = None
         if not isinstance(error, LockstepError):
             LOGGER.error("a request of %s failed", request.peer.name, exc_info=error)
@@ -189,7 +191,7 @@ class Listener:
         return self.reply(request, _answer_of(error, text=text))
 
     def drop(self, peer: Peer) -> None:
-        """Forgets somebody: what is still to be answered is not. Idempotent."""
+        """Forgets a peer. Its open requests are not answered. Idempotent."""
         if self._peers.get(peer.route) is peer:
             del self._peers[peer.route]
             self._gone.append(peer)
@@ -198,7 +200,7 @@ class Listener:
             peer.segment = None
 
     def close(self) -> None:
-        """Hangs up on everybody. Idempotent."""
+        """Closes all connections. Idempotent."""
         for peer in self.peers:
             self.drop(peer)
         self._socket.close(linger=0)
@@ -208,7 +210,7 @@ class Listener:
         self._waker.close()
 
     def _ping(self) -> None:
-        """Finds who has gone: a message to somebody whose connection is closed is refused."""
+        """Finds lost peers: a message to a peer whose connection is closed cannot be sent."""
         now_s = self._clock()
         if now_s >= self._next_ping_s:
             self._next_ping_s = now_s + PING_S
@@ -218,7 +220,7 @@ class Listener:
     def _receive(self, handle: Handle) -> None:
         route, header, *parts = self._socket.recv_multipart(copy=False)
         peer = self._peers.get(route.bytes)
-        if peer is not None and peer.user != route.get(USER_ID):  # a client may choose its route, and so another's
+        if peer is not None and peer.user != route.get(USER_ID):  # a client may choose another's route
             peer = None
         try:
             shared = peer.segment if peer is not None else None
@@ -235,26 +237,26 @@ class Listener:
         request = Request(peer=peer, number=number, message=message)
         try:
             answer = handle(request)
-        except Exception as error:  # who asked must hear of it, and all others be served as before
+        except Exception as error:  # the sender must get an answer, and the others must still be served
             self.refuse(request, error)
             return
         if answer is not None:
             self.reply(request, answer)
 
     def _refuse(self, peer: Peer, error: CorruptDataError, *, number: int | None) -> None:
-        """Has whoever sent what cannot be read not wait for an answer: it has an error, or no link any more."""
+        """Keeps the sender of an unreadable message from waiting for an answer: sends an error, or drops the peer."""
         if number is None or peer.route not in self._peers:
             self._dismiss(peer, f"it cannot read what {peer.name} has sent: {error}")
         else:
             self._send(peer, _answer_of(error), number=number)
 
     def _dismiss(self, peer: Peer, why: str) -> None:
-        """Drops somebody, whose side is told: ZeroMQ closes no single connection of a socket."""
+        """Drops a peer, and tells it so, because ZeroMQ cannot close a single connection of a socket."""
         self._send(peer, Message(kind=DROP, fields={"text": travelling(why)}), number=-1, may_share=False)
         self.drop(peer)
 
     def _meet(self, route: zmq.Frame, message: Message, *, number: int) -> None:
-        """Challenges whoever is new, and lets in who answers: a proof that was overheard is of another challenge."""
+        """Challenges a new client, or admits one that has answered. An overheard proof does not fit a new challenge."""
         user, challenge = str(route.get(USER_ID)), self._challenges.of(route.bytes)
         stranger = Peer(route=route.bytes, name="somebody")
         if message.kind == HELLO:

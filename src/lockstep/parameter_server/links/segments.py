@@ -1,8 +1,8 @@
-"""Memory that two processes of one host share: what one writes the other reads, and nothing has to travel.
+"""Shared memory of two processes on one host: what one of them writes, the other one reads, without sending anything.
 
-A segment is a file without a name that lies in memory (``memfd_create(2)``), made by one side, and opened by the other
-through the first one's open files (``/proc/PID/fd``): when both have gone, however and whenever they went, nothing is
-left of it. Only its owner's processes can open it, and nobody can make it shorter under another.
+A segment is an unnamed file in memory (``memfd_create(2)``). One side creates it. The other side opens it through the
+open files of the first one (``/proc/PID/fd``). So nothing is left of it when both processes have ended, however and
+whenever they ended. Only processes of the same user can open it, and nobody can shorten it while another one reads it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Final, final
 from lockstep.errors import CorruptDataError
 
 ALIGNMENT: Final = 64
-"""XLA takes arrays that begin at a multiple of this as they are."""
+"""The alignment of arrays, in bytes. XLA uses arrays with this alignment without a copy."""
 _LABEL: Final = "lockstep-ps"
 _NAME: Final = re.compile(r"[0-9]{1,10}/fd/[0-9]{1,10}", re.ASCII)
-_F_ADD_SEALS: Final = 1033  # from Linux's fcntl.h: not every Python for Linux has the names
+_F_ADD_SEALS: Final = 1033  # from Linux's fcntl.h: not every Python has the names
 _F_GET_SEALS: Final = 1034
 _SEALS: Final = 0x0001 | 0x0002 | 0x0004
-"""No other seals, not shorter, not longer: a file that got shorter would end, by a SIGBUS, whoever reads it."""
+"""No more seals, no shrinking, no growing: if the file were shortened, its readers would be killed by SIGBUS."""
 _PROOF_BYTES: Final = 32
 
 
@@ -36,8 +36,8 @@ class Segment:
     """A piece of shared memory.
 
     Args:
-        descriptor: the file, which becomes the segment's to close.
-        size_bytes: its length.
+        descriptor: the file descriptor. The segment closes it.
+        size_bytes: the length of the file, in bytes.
     """
 
     def __init__(self, descriptor: int, *, size_bytes: int) -> None:
@@ -52,20 +52,20 @@ class Segment:
 
     @classmethod
     def create(cls, size_bytes: int) -> tuple[Segment, str, str]:
-        """Makes one.
+        """Creates a segment.
 
         Returns:
-            It, its name until `withdraw`, and what it begins with: by that whoever opens it knows that it is the
-            one that is meant.
+            The segment, its name (valid until `withdraw`), and the proof that it begins with. The process that opens it
+            recognizes it by this proof.
 
         Raises:
-            OSError: there is no memory for it, or this system has none of the kind.
+            OSError: there is not enough memory, or this system has no memory of this kind.
         """
         if not hasattr(os, "memfd_create"):
             raise OSError(errno.ENOSYS, "this Python has no memfd_create: it is not for Linux, or for an old one")
         descriptor = os.memfd_create(_LABEL, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.posix_fallocate(descriptor, 0, size_bytes)  # what is not there is found now, and not by a SIGBUS later
+            os.posix_fallocate(descriptor, 0, size_bytes)  # a lack of memory is found now, not by a SIGBUS later
             fcntl.fcntl(descriptor, _F_ADD_SEALS, _SEALS)
         except BaseException:
             os.close(descriptor)
@@ -76,18 +76,18 @@ class Segment:
 
     @classmethod
     def open(cls, name: str, *, size_bytes: int, proof: str) -> Segment | None:
-        """Opens one that another process has made; None where it is not of this host, or not the one that is meant.
+        """Opens a segment of another process. Returns None if it is on another host, or is not the expected one.
 
         Raises:
-            CorruptDataError: the name is not one that `create` gives.
-            ValueError: the proof is not.
+            CorruptDataError: the name has not the form of a segment's name.
+            ValueError: the proof has not the form of a segment's proof.
         """
         if not _NAME.fullmatch(name):
             raise CorruptDataError("the name of a shared segment", received=name)
         expected = bytes.fromhex(proof)
         path = Path("/proc", name)
         try:
-            if not path.readlink().name.startswith(f"memfd:{_LABEL} "):  # a file of another kind is not touched
+            if not path.readlink().name.startswith(f"memfd:{_LABEL} "):  # no file of another kind is opened
                 return None
             descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -103,21 +103,21 @@ class Segment:
         return segment
 
     def withdraw(self) -> None:
-        """Takes the name away that it was made known by; who has it open keeps it. Idempotent."""
+        """Removes the name of the segment. Whoever has opened it keeps it. Idempotent."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def put(self, parts: Sequence[memoryview], *, start: int, end: int) -> list[int] | None:
-        """Copies parts into a range, one after the other.
+        """Copies parts into a range of bytes, one after the other.
 
         Args:
-            parts: bytes.
-            start: the range's first byte.
+            parts: the parts.
+            start: the first byte of the range.
             end: the byte after its last one.
 
         Returns:
-            Where each part lies: its first byte and its length, in turn; None where there is not room for all.
+            The first byte and the length of each part, in turn; None if there is not enough room for all parts.
         """
         if sum(-(-part.nbytes // ALIGNMENT) * ALIGNMENT for part in parts) > end - start:
             return None
@@ -129,10 +129,10 @@ class Segment:
         return places
 
     def get(self, places: Sequence[int], *, start: int, end: int) -> list[memoryview]:
-        """Returns what the other side has put into a range.
+        """Returns the parts that the other side has put into a range of bytes.
 
         Raises:
-            CorruptDataError: the places are not within it.
+            CorruptDataError: a part is outside the range.
         """
         pairs = list(zip(places[::2], places[1::2], strict=False))
         if 2 * len(pairs) != len(places) or not all(
@@ -142,9 +142,9 @@ class Segment:
         return [self.view[first : first + size] for first, size in pairs]
 
     def close(self) -> None:
-        """Lets go of it; arrays that still show it keep it."""
+        """Closes the segment. The memory stays until the last array that uses it is gone."""
         self.withdraw()
-        with contextlib.suppress(BufferError):  # somebody looks at a part of it: it goes with that
+        with contextlib.suppress(BufferError):  # an array still uses a part of it: closed with that array
             self.view.release()
             self._memory.close()
 
@@ -152,5 +152,5 @@ class Segment:
 def _is_sealed(descriptor: int) -> bool:
     try:
         return fcntl.fcntl(descriptor, _F_GET_SEALS) & _SEALS == _SEALS
-    except OSError:  # not a file that can be
+    except OSError:  # a file that cannot have seals
         return False

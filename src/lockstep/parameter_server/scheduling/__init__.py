@@ -1,1 +1,1 @@
-"""Loops of the user's own: what `ClusterCoordinator` does of them in the coordinator, and what in a worker."""
+"""Loops of the user's own, by `ClusterCoordinator`: the coordinator's part and the worker's part."""

@@ -1,4 +1,4 @@
-"""Checkpoints of loops of the user's own: of a model, its optimizer and all else that closures change."""
+"""Checkpoints of custom training loops: a model, its optimizer, and all other variables that closures change."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @final
 class LoopCheckpoints:
-    """Saves what the servers have, and gives it back; `ClusterCoordinator.create_checkpoints` makes it.
+    """Saves and restores the state of the servers. Created by `ClusterCoordinator.create_checkpoints`.
 
-    In a worker no method but `close` returns, as of the coordinator. Not safe for several threads.
+    In a worker, no method except `close` returns, as for the coordinator. Not thread-safe.
 
     Args:
-        scheduler: of the closures.
+        scheduler: the scheduler of the closures.
         directory: a local path, a ``file://`` or a ``gs://`` URL.
-        model: whose state is saved.
-        keep: how many checkpoints are kept.
+        model: the model whose state is saved.
+        keep: the number of checkpoints to keep.
     """
 
     def __init__(self, scheduler: Scheduler, directory: str | os.PathLike[str], *, model: Any, keep: int) -> None:
@@ -39,40 +39,43 @@ class LoopCheckpoints:
         self._take_back: Callable[[], None] | None = None
 
     def restore(self) -> Position | None:
-        """Gives the servers and this process the latest checkpoint; waits for closures that were scheduled before.
+        """Restores the servers and this process from the latest checkpoint.
 
-        Any strategy may have written it, with any number of servers. Variables that are not the model's, such as a
-        metric of the loop's, are in those of a `ClusterCoordinator` alone, and stay as they are otherwise.
+        Waits first for closures that were scheduled.
+
+        Any strategy may have written the checkpoint, with any number of servers. Variables that do not belong to the
+        model, such as a metric of the loop, are only in the checkpoints of a `ClusterCoordinator`. Otherwise, they are
+        not changed.
 
         Returns:
-            Where the training stood; None where there is no checkpoint.
+            The position of the training in the checkpoint; None if there is no checkpoint.
 
         Raises:
             ClosureError: a function that was scheduled before has failed.
             CorruptDataError: the latest checkpoint cannot be read.
-            InvalidInputError: it is of another model; or closures train by something else than the model's optimizer.
-            UnavailableError: a server is gone.
-            SystemExit: (in a worker) the training is over.
+            InvalidInputError: it belongs to another model, or closures train with an optimizer that is not the model's.
+            UnavailableError: a server is lost.
+            SystemExit: in a worker, the training is over.
         """
         backups = self._backups
         state = self._scheduler.restore(lambda: backups.restore(self._model))
         return None if state is None else state.position
 
     def save(self, position: Position) -> None:
-        """Begins a checkpoint, of all that functions do which were scheduled before, and of nothing else.
+        """Begins a checkpoint with the effects of all functions that were scheduled before, and of no others.
 
-        Waits for the checkpoint before this one, and, where variables were assigned here, for closures that run. Where
-        it cannot be written, that is said in the log, and by `wait`; the loop goes on. Where a function that was
-        scheduled before fails, there is no checkpoint.
+        Waits until the previous checkpoint is written. If variables were assigned here, also waits for running
+        closures. If the checkpoint cannot be written, this is logged and raised by `wait`, and the loop goes on. If a
+        function that was scheduled before fails, there is no checkpoint.
 
         Args:
-            position: where the training stands: what `restore` will return, but for the step, which is the number of
-                the optimizer's updates where there is one.
+            position: the position of the training, as `restore` will return it. If there is an optimizer, the step is
+                replaced by its number of updates.
 
         Raises:
             ClosureError: a function that was scheduled before has failed.
-            InvalidInputError: closures train by something else than the model's optimizer.
-            SystemExit: (in a worker) the training is over.
+            InvalidInputError: closures train with an optimizer that is not the model's.
+            SystemExit: in a worker, the training is over.
         """
         backups = self._backups
         self._scheduler.raise_failure()
@@ -80,20 +83,20 @@ class LoopCheckpoints:
         backups.save(self._model, position=position)
 
     def wait(self) -> None:
-        """Waits until what was saved is written.
+        """Waits until the last checkpoint is written.
 
         Raises:
-            StorageWriteError: it could not be written, or something that was saved since the last call.
+            StorageWriteError: a checkpoint that was saved since the last call could not be written.
             LockstepError: a server could not be read, or a function that was scheduled before has failed.
-            SystemExit: (in a worker) the training is over.
+            SystemExit: in a worker, the training is over.
         """
         self._backups.wait()
 
     def close(self) -> None:
-        """Waits until what was saved is written, but not for long for closures that do not end. Idempotent.
+        """Waits until the last checkpoint is written, but only briefly for closures that do not end. Idempotent.
 
-        What a server has that is lost after this is lost. ``with`` calls it, and waits for closures too where no error
-        was raised. A script that ends without it waits for a checkpoint that is being written.
+        If a server is lost after this, its state is lost. ``with`` calls this method and, if no error was raised, waits
+        for closures first. A script that ends without calling it waits for a checkpoint that is being written.
         """
         if self._opened is not None:
             if self._take_back is not None:
@@ -107,12 +110,12 @@ class LoopCheckpoints:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None and self._opened is not None:
-            with contextlib.suppress(LockstepError):  # the log has it
+            with contextlib.suppress(LockstepError):  # it is in the log
                 self._opened.wait()
         self.close()
 
     def _finish(self) -> None:
-        """Waits for a checkpoint that is being written where the script ends."""
+        """At the end of the script, waits for a checkpoint that is being written."""
         if self._opened is not None and self._opened.is_running:
             self._opened.wait()
 

@@ -1,4 +1,4 @@
-"""Loops of the user's own over workers and parameter servers, by the names of ``tf.distribute.coordinator``."""
+"""Custom training loops over workers and parameter servers, with the interface of ``tf.distribute.coordinator``."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ from lockstep.parameter_server.strategy import ParameterServerStrategy
 
 @final
 class ClusterCoordinator:
-    """Has workers run functions of the script, and waits for them, as ``tf.distribute.coordinator`` does.
+    """Schedules functions of the script to run in workers, as ``tf.distribute.coordinator.ClusterCoordinator`` does.
 
-    The same script runs in every process. In a worker the first call of `schedule`, `join`, `done`, `fetch` or
-    `staleness`, or the first that restores or saves a checkpoint, does not return: from there on the worker runs what
-    the coordinator schedules, and ends with `SystemExit` when the coordinator's script has ended. So all that closures
-    need is made before: the model, its optimizer (built: ``optimizer.build(model.trainable_variables)``) and metrics
-    within the strategy's scope, the functions, and what each worker has of its own.
+    Every process runs the same script. In a worker, the first call of `schedule`, `join`, `done`, `fetch` or
+    `staleness` does not return, nor does the first restore or save of a checkpoint. From then on, the worker runs what
+    the coordinator schedules, and ends with `SystemExit` when the coordinator's script has ended. So everything that
+    closures need must be created before that call: the model, its optimizer (built:
+    ``optimizer.build(model.trainable_variables)``) and metrics within the strategy's scope, the functions, and
+    per-worker data sets and values.
 
-    A function that a worker runs (a **closure**) sees in the script's variables what the servers have. What it does to
-    them goes to the servers in one push when it returns: gradients that an optimizer applies, which the servers apply,
-    and by how much other variables have changed (metrics, moving statistics), which is added. So within a closure an
-    optimizer is applied once, and a variable has its former value after that. Random states are each worker's own.
+    A call of a function in a worker is a **closure**. In a closure, the script's variables have the servers' values.
+    When the function returns, its changes are sent to the servers in one push: the gradients that an optimizer applies,
+    which the servers apply, and the changes of other variables (metrics, moving statistics), which are added. So within
+    a closure, an optimizer is applied at most once, and the variables keep their former values after that. Each worker
+    has its own random states.
 
-    In the coordinator variables have the servers' values as of the last `join` (or `done` that was true). What is
-    assigned there, and an optimizer's learning rate, goes to the servers before the next closure does.
+    In the coordinator, variables have the servers' values as of the last `join`, or the last `done` that returned True.
+    Values that you assign there, and an optimizer's learning rate, are sent to the servers before the next closure.
 
-    Closures may follow ``fit``: a worker's calls of it then return what the coordinator's have returned, and its script
-    runs on to the first closure, too.
+    Closures may follow ``fit``. Then a worker's calls of ``fit`` return the coordinator's results, and the worker's
+    script runs on to the first closure too.
 
-    A coordinator made again for the same strategy is the same one. Not safe for several threads.
+    Another coordinator for the same strategy shares everything with the first one. Not thread-safe.
 
     Args:
-        strategy: whose cluster it is.
+        strategy: the strategy whose cluster runs the functions.
 
     Raises:
-        InvalidInputError: the strategy is another one, or its steps are synchronous (``num_backup_workers``).
+        InvalidInputError: the strategy is of another class, or its steps are synchronous (``num_backup_workers``).
     """
 
     def __init__(self, strategy: ParameterServerStrategy) -> None:
@@ -67,29 +69,29 @@ class ClusterCoordinator:
     def schedule(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> RemoteValue:
-        """Has some worker call a function, some time; does not wait.
+        """Schedules a call of a function in a worker. Does not block.
 
-        It is called at least once: where its worker is lost another one calls it again. What it pushes is applied once
-        all the same. Where one that was scheduled before has failed, its error is raised here, once nothing runs any
-        more, and what had not begun was cancelled.
+        The function is called at least once: if its worker is lost, another one calls it again. Its push is still
+        applied only once. If a function that was scheduled before has failed, its error is raised here, after the
+        running functions have ended and those that had not begun were cancelled.
 
         Args:
-            fn: a function that `lockstep.function` decorates, or one of a module: workers find it by its name. A
-                decorated one takes one batch from each iterator that it is given, before it runs: the ``next`` in it
-                returns that batch.
-            args: its arguments, as they are now: numbers, texts, None, arrays and structures of them, and what each
-                worker has its own of: per-worker data sets, iterators over them, per-worker values.
-            kwargs: the same by name.
+            fn: a function that `lockstep.function` decorates, or a function of a module, because workers find it by
+                name. For a decorated function, one batch is taken from each iterator among its arguments before it
+                runs; ``next`` in the function returns that batch.
+            args: the positional arguments, with their current values: numbers, texts, None, arrays and structures of
+                these; and per-worker data sets, iterators over them, and per-worker values.
+            kwargs: the arguments by name, of the same kinds.
 
         Returns:
-            What it will return: a structure of numbers, texts, None and arrays (of NumPy, when they are fetched).
+            The future result: a structure of numbers, texts, None and arrays (NumPy's, when fetched).
 
         Raises:
             ClosureError: a function that was scheduled before has failed.
-            InvalidInputError: workers cannot find the function by its name, or an argument cannot travel; or (at the
-                first call) no optimizer trains an `Embedding` whose table lies on the servers, and it has none itself.
-            UnavailableError: no worker, or a server, was there for too long.
-            SystemExit: (in a worker) the training is over.
+            InvalidInputError: workers cannot find the function by name, or an argument cannot be sent; or, in the first
+                call, an `Embedding` whose table is on the servers has no optimizer of its own, and none trains it.
+            UnavailableError: there was no worker, or a server was unavailable, for too long.
+            SystemExit: in a worker, the training is over.
         """
         if args is not None and not isinstance(args, list | tuple):
             raise InvalidInputError(
@@ -102,64 +104,64 @@ class ClusterCoordinator:
         return self._scheduler.schedule(fn, args or (), kwargs or {})
 
     def join(self) -> None:
-        """Waits until every function that was scheduled has ended, and brings the servers' values.
+        """Waits until all scheduled functions have ended, and updates the variables with the servers' values.
 
         Raises:
-            ClosureError: one of them failed; nothing runs any more then, and what had not begun was cancelled. Raised
-                once, with the worker's stack as a note.
-            UnavailableError: no worker, or a server, was there for too long.
-            SystemExit: (in a worker) the training is over.
+            ClosureError: a function failed. No function is running any more, and those that had not begun were
+                cancelled. Raised once, with the worker's stack as a note.
+            UnavailableError: there was no worker, or a server was unavailable, for too long.
+            SystemExit: in a worker, the training is over.
         """
         self._scheduler.join()
 
     def done(self) -> bool:
-        """Returns whether every function that was scheduled has ended; does not wait for them.
+        """Returns whether all scheduled functions have ended. Does not wait for them.
 
         Raises:
-            ClosureError: as of `join`.
-            UnavailableError: as of `join`.
-            SystemExit: (in a worker) the training is over.
+            ClosureError: as for `join`.
+            UnavailableError: as for `join`.
+            SystemExit: in a worker, the training is over.
         """
         return self._scheduler.done()
 
     def fetch(self, val: Any) -> Any:
-        """Waits for what functions return.
+        """Waits for the results of functions.
 
         Args:
-            val: a `RemoteValue`, or a structure with some.
+            val: a `RemoteValue`, or a structure that has some.
 
         Returns:
-            The same structure with the values in their indices; what is none stays as it is.
+            The same structure with the results in place of the `RemoteValue` objects. Everything else is unchanged.
 
         Raises:
-            ClosureError: one of the functions failed.
-            ClosureAbortedError: one of them was cancelled.
-            SystemExit: (in a worker) the training is over.
+            ClosureError: a function failed.
+            ClosureAbortedError: a function was cancelled.
+            SystemExit: in a worker, the training is over.
         """
         return self._scheduler.fetch(val)
 
     def staleness(self) -> float | None:
-        """Returns how stale closures were that have ended since this was called last: what `fit` logs as "staleness".
+        """Returns the mean staleness of closures since the last call: what `fit` logs as "staleness".
 
         Returns:
-            How many pushes the servers had applied between a closure's pull and its push, at the mean; None where none
-            has pushed.
+            The mean number of pushes that the servers had applied between a closure's pull and its push; None if no
+            closure has pushed.
 
         Raises:
-            SystemExit: (in a worker) the training is over.
+            SystemExit: in a worker, the training is over.
         """
         return self._scheduler.staleness()
 
     def create_checkpoints(self, directory: str | os.PathLike[str], model: Any, *, keep: int = 2) -> LoopCheckpoints:
-        """Opens a directory of checkpoints: of a model with its optimizer, and of other variables that closures change.
+        """Opens a directory of checkpoints of a model, its optimizer, and other variables that closures change.
 
-        Once something has been saved or restored, a server that is lost is replaced by one that begins from the last
+        After the first save or restore, a server that is lost is replaced by one that is restored from the last
         checkpoint.
 
         Args:
-            directory: a local path, a ``file://`` or a ``gs://`` URL; one directory for one training.
-            model: whose optimizer (``model.compile(optimizer)``) is the one that closures apply.
-            keep: how many checkpoints are kept.
+            directory: a local path, a ``file://`` or a ``gs://`` URL. Use one directory for each training.
+            model: the model. Its optimizer (``model.compile(optimizer)``) must be the one that closures apply.
+            keep: the number of checkpoints to keep.
 
         Raises:
             InvalidInputError: ``keep`` is not positive.
@@ -169,33 +171,33 @@ class ClusterCoordinator:
         return LoopCheckpoints(self._scheduler, directory, model=model, keep=keep)
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
-        """Has each worker make a data set for itself, when it is first used there.
+        """Lets each worker create a data set for itself, when a closure first uses it there.
 
         Args:
-            dataset_fn: a function that returns what can be iterated for batches; it is given the worker's
-                `lockstep.strategies.InputContext` if it takes an argument. Or the data set itself, of which then each
-                worker reads all.
+            dataset_fn: a function that returns an iterable of batches. If it takes an argument, it is passed the
+                worker's `lockstep.strategies.InputContext`. Or the data set itself; then each worker reads all of it.
 
         Returns:
-            What stands for them: an argument of functions that are scheduled, and so is ``iter`` of it.
+            An object that stands for these data sets as an argument of scheduled functions. So does ``iter`` of it.
 
         Raises:
-            WrongStateError: it comes after the first closure, where the workers have left the script.
+            WrongStateError: this is called after the first closure, when the workers have left the script.
         """
         return self._scheduler.add_dataset(dataset_fn)
 
     def create_per_worker_values(self, fn: Callable[..., Any]) -> PerWorkerValues:
-        """Has each worker make a value for itself, when it is first used there; it may be any object.
+        """Lets each worker create a value for itself, when a closure first uses it there. The value may be any object.
 
         Args:
-            fn: returns it; it is given the worker's `lockstep.strategies.InputContext` if it takes an argument.
+            fn: a function that returns the value. If it takes an argument, it is passed the worker's
+                `lockstep.strategies.InputContext`.
 
         Returns:
-            What stands for them: an argument of functions that are scheduled.
+            An object that stands for these values as an argument of scheduled functions.
 
         Raises:
-            InvalidInputError: it is no function.
-            WrongStateError: it comes after the first closure, where the workers have left the script.
+            InvalidInputError: `fn` is not a function.
+            WrongStateError: this is called after the first closure, when the workers have left the script.
         """
         if not callable(fn):
             raise InvalidInputError("a per-worker value's function", received=type(fn).__name__, allowed="a function")

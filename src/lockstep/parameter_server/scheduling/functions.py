@@ -1,11 +1,11 @@
-"""Closures of the user's own functions as a worker runs them: values in, the function, one push.
+"""Runs closures of the user's own functions in a worker: it sets the values, calls the function, and pushes once.
 
-Before a function runs, the script's variables are given the servers' values. What optimizers are to do is noted, and
-by how much the function has changed other variables is what they are afterwards less what they were before. All of it
-goes to the servers in one push, whose answer brings values for the next closure.
+Before a function runs, the script's variables are set to the servers' values. The updates of optimizers are recorded.
+The changes of other variables are their values after the function minus those before it. Everything is sent to the
+servers in one push, whose answer brings the values for the next closure.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 
@@ -46,13 +46,13 @@ from lockstep.upstream.keras_variables import set_stored_value, stored_value
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Form:
-    """What a closure has found for the servers, without its values: what one compiled program lays out.
+    """The structure of a closure's results for the servers, without values. One compiled program handles one structure.
 
     Attributes:
-        optimizers: those that were applied.
-        variables: for each of them, the identities of the variables that it was given gradients of.
-        has_gradient: for each of these, whether there is one.
-        changed: other variables that the closure changed, by their indices among the served ones.
+        optimizers: the optimizers that were applied.
+        variables: for each of them, the ids of the variables that it was given gradients for.
+        has_gradient: for each of these variables, whether there is a gradient.
+        changed: the other variables that the closure changed, by their indices among the served ones.
     """
 
     optimizers: tuple[Any, ...]
@@ -63,19 +63,19 @@ class _Form:
 
 @final
 class ClosureRunner:
-    """Runs the script's functions upon the servers' values.
+    """Runs functions of the script with the servers' values.
 
-    Belongs to one thread. Closures run one after the other; nothing is under way between them.
+    Belongs to one thread. Closures run one after the other, and each has ended before the next one begins.
 
     Args:
-        cluster: where the servers are.
-        served: what they keep, with this process's variables.
-        layout: where these lie.
-        scope: enters the strategy's scope.
-        compression: how gradients are made smaller; None where all of them travel.
+        cluster: the cluster with the servers.
+        served: what the servers keep, with the variables of this process.
+        layout: the layout of these variables.
+        scope: a function that returns the strategy's scope.
+        compression: how gradients are compressed; None to send all of them.
 
     Attributes:
-        exchange: with the servers.
+        exchange: the exchange with the servers.
     """
 
     def __init__(
@@ -91,11 +91,12 @@ class ClosureRunner:
         self._layout = layout
         self._scope = scope
         self._feedback = ErrorFeedback(served.setup, compression, lend=layout.lend)
-        # A closure may pull rows again and again, and its changes are counted from the values that it began with.
+        # With copies: a closure may pull rows repeatedly, and its changes are computed from the values that it began
+        # with.
         self.exchange = Exchange(cluster, served.setup, feedback=self._feedback, copies=True)
         layout.read_rows = self._read_rows
         placement = served.setup.placement
-        # Copies: a variable's buffer may be given away, and a closure's variables outlive the buffers that came in.
+        # Copies: a variable's buffer may be donated, and a closure's variables outlive the received buffers.
         self._unflatten: Any = jax.jit(
             lambda buffers: [jnp.copy(value) for value in unflatten(placement, buffers)],
             out_shardings=layout.replicated,
@@ -109,20 +110,21 @@ class ClosureRunner:
         }
 
     def run(self, function: Callable[..., Any], call: Call) -> dict[str, Any]:
-        """Runs a closure whole.
+        """Runs a closure to its end.
 
         Args:
-            function: what it calls.
-            call: its arguments: how new the values have to be, and the function's own.
+            function: the function.
+            call: the call. Its arguments are the required minimum version of the values, and the function's own
+                arguments.
 
         Returns:
-            What the function returned, how many pushes each server had applied then, and how many it had applied
-            between the pull and the push; None where there was none.
+            The function's result ("value"), the number of pushes that each server had applied then ("versions"), and
+            the number that were applied between the pull and the push ("staleness"); None if there was no push.
 
         Raises:
-            GiveBackError: a server is out of reach.
-            InvalidInputError: the function did to a variable what it cannot do here.
-            Exception: the user's own.
+            GiveBackError: a server is unavailable.
+            InvalidInputError: the function changed a variable in a way that is not possible here.
+            Exception: the user's own error.
         """
         needed, args, kwargs = call.args
         pulled = self._renew(needed)
@@ -143,11 +145,14 @@ class ClosureRunner:
         return {"value": value, "versions": versions, "staleness": staleness}
 
     def close(self) -> None:
-        """Hangs up. Idempotent."""
+        """Closes the links to the servers. Idempotent."""
         self.exchange.close()
 
     def _renew(self, needed: Mapping[str, Any]) -> Pulled:
-        """Returns values that hold all that had ended when the closure was scheduled; the last ones if they do."""
+        """Returns values with the effects of all closures that had ended at scheduling.
+
+        Pulls only if the last are older.
+        """
         self.exchange.follow(num_writes=int(needed["writes"]), num_restores=int(needed["restores"]))
         pulled = self.exchange.pulled
         if pulled is None or any(
@@ -165,7 +170,7 @@ class ClosureRunner:
     def _form(self, noted: Sequence[Update], before: Sequence[Any], *, known: set[int]) -> _Form:
         new = [one.path for one in self._layout.variables if id(one) not in known]
         has_known_optimizers = all(any(one.optimizer is own for own in self._served.optimizers) for one in noted)
-        if new and has_known_optimizers:  # one that is not known says more by itself
+        if new and has_known_optimizers:  # the error about an unknown optimizer is clearer
             raise InvalidInputError(
                 "a closure made a variable, which the parameter servers do not know",
                 received=new[0],
@@ -192,21 +197,21 @@ class ClosureRunner:
         )
 
     def _gradients(self, form: _Form, noted: Sequence[Update], pulled: Pulled) -> Gradients:
-        """Lays out what a closure has found, as it is pushed; waits until it has been computed."""
-        # They are held for as long as their identities stand for them.
+        """Returns the results of a closure in the form of a push. Waits until they have been computed."""
+        # The variables are kept, so that their ids stay valid.
         self._noted.setdefault(form, [update.variables for update in noted])
         changed = [stored_value(self._served.variables[index]) for index in form.changed]
         gradients = [list(map(_array_of, update.gradients)) for update in noted]
         before = self._feedback.rests
         arrays, rows, after = self._lay_out(form, gradients, [dict(own) for own in pulled.dense], changed, before)
         arrays = jax.block_until_ready(arrays)
-        self._feedback.rests = after  # now that all of it is known to have been computed
+        self._feedback.rests = after  # only now is it known that everything was computed
         ids = self._ids(noted)
         rows = {table: rows[table] for table in ids}
         return Gradients(arrays=arrays, parts=self._parts[form], rows=rows, ids=ids, rests=(before, after))
 
     def _ids(self, noted: Sequence[Update]) -> dict[str, np.ndarray[Any, Any]]:
-        """Returns the ids of the rows that gradients are of, by the tables' names."""
+        """Returns the ids of the rows that have gradients, by table name."""
         gradients = {
             id(variable): gradient
             for update in noted
@@ -233,11 +238,11 @@ class ClosureRunner:
 
 @final
 class ScheduledFunction(AbstractFunction):
-    """A function of the script's, as a worker calls it.
+    """A function of the script, as a function that closures call.
 
     Args:
         function: the function.
-        runner: of this worker.
+        runner: the runner of this worker.
     """
 
     def __init__(self, function: Callable[..., Any], *, runner: ClosureRunner) -> None:
@@ -272,10 +277,10 @@ class ScheduledFunction(AbstractFunction):
 
 @final
 class ScheduledFunctions(Mapping[str, AbstractFunction]):
-    """The functions of this process's script, by their names.
+    """The functions of this process's script, by name.
 
     Args:
-        runner: runs them.
+        runner: the runner of this worker.
     """
 
     def __init__(self, runner: ClosureRunner) -> None:
@@ -300,13 +305,13 @@ class ScheduledFunctions(Mapping[str, AbstractFunction]):
 def _take_batches(arguments: Any) -> Any:
     """Takes a batch from each iterator among a compiled function's arguments."""
     iterators = {id(leaf): leaf for leaf in keras.tree.flatten(arguments) if isinstance(leaf, WorkerIterator)}
-    # Not within a call of `map_structure`, which takes the error of ended data for the end of its own iteration.
+    # Not in the function for `map_structure`, which would take the error at the end of the data for its own end.
     taken = {own: TakenBatch(next(iterator)) for own, iterator in iterators.items()}
     return keras.tree.map_structure(lambda leaf: taken.get(id(leaf), leaf), arguments)
 
 
 def _local_value(leaf: Any) -> Any:
-    """A replica's value where this worker has one replica, and a tuple of all of them otherwise."""
+    """Returns the value of the only replica of this worker, or a tuple with the values of all its replicas."""
     if not isinstance(leaf, PerReplica):
         return leaf
     return leaf.values[0] if leaf.num_replicas == 1 else leaf.values

@@ -1,4 +1,4 @@
-"""Functions by names that every process of a script knows: no code travels."""
+"""Names of functions that every process of a script knows, because no code is sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def name_of(function: Any) -> str:
     """Returns the name by which workers know a function: "module:qualified name".
 
     Raises:
-        InvalidInputError: they cannot find it.
+        InvalidInputError: workers cannot find the function.
     """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     full_name = f"{module}:{name}"
@@ -40,7 +40,7 @@ def name_of(function: Any) -> str:
 
 
 def find_function(name: str) -> Callable[..., Any] | None:
-    """Returns the function of a name in this process; None where its script has not defined it."""
+    """Returns the function with a name in this process; None if the script has not defined it."""
     return functions_by_name().get(name) or _look_up(name)
 
 

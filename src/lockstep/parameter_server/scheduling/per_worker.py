@@ -1,10 +1,10 @@
-"""What each worker makes for itself: data, iterators over them, other values; and what stands for them elsewhere.
+"""Objects that each worker creates for itself, such as data, and what stands for them in the coordinator.
 
-The coordinator has no more than numbers, in the order in which its script asks for them; the workers' scripts ask in
-the same order, and a worker makes a thing when the first closure needs it.
+The coordinator only has their numbers, in the order in which its script creates them. The workers' scripts create them
+in the same order. A worker creates the actual object when the first closure needs it.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 
@@ -30,16 +30,16 @@ VALUES: Final = "values"
 
 @final
 class DataEndedError(LockstepError, StopIteration):
-    """A worker's data have no more batches: what ``tf.errors.OutOfRangeError`` is in a closure of ``tf.distribute``."""
+    """A worker's data has no more batches. In ``tf.distribute``, a closure raises ``tf.errors.OutOfRangeError``."""
 
 
 @final
 class PerWorkerDataset:
-    """Stands for a data set that each worker has its own of; `ClusterCoordinator.create_per_worker_dataset` makes it.
+    """Stands for the workers' own data sets. Created by `ClusterCoordinator.create_per_worker_dataset`.
 
     Args:
-        owner: whose workers.
-        number: its index among those of the owner.
+        owner: the scheduler for whose workers it is.
+        number: its index among the data sets of the owner.
     """
 
     def __init__(self, owner: object, number: int) -> None:
@@ -49,24 +49,24 @@ class PerWorkerDataset:
         self._living: weakref.WeakValueDictionary[int, PerWorkerIterator] = weakref.WeakValueDictionary()
 
     def __iter__(self) -> PerWorkerIterator:
-        """Returns what stands for an iterator over each worker's own: another one each time."""
+        """Returns an object that stands for the workers' iterators over their own data: a new one for each call."""
         iterator = PerWorkerIterator(self, next(self._num_iterators))
         self._living[iterator.number] = iterator
         return iterator
 
     @property
     def first_iterator(self) -> int:
-        """The number of the first iterator that somebody still has: workers need none before it."""
+        """The number of the first iterator that is still referenced. Workers do not need any before it."""
         return min(self._living, default=0)
 
 
 @final
 class PerWorkerIterator:
-    """Stands for an iterator over each worker's own data: an argument of closures.
+    """Stands for the workers' iterators over their own data, as an argument of closures.
 
     Args:
-        dataset: the data.
-        number: its index among the iterators over them.
+        dataset: the data set.
+        number: its index among the iterators over the data set.
     """
 
     def __init__(self, dataset: PerWorkerDataset, number: int) -> None:
@@ -77,7 +77,7 @@ class PerWorkerIterator:
         return self
 
     def __next__(self) -> Any:
-        """Is for workers alone.
+        """Raises an error: only workers can take batches.
 
         Raises:
             InvalidInputError: always.
@@ -91,11 +91,11 @@ class PerWorkerIterator:
 
 @final
 class PerWorkerValues:
-    """Stands for a value that each worker has its own of; `ClusterCoordinator.create_per_worker_values` makes it.
+    """Stands for the workers' own values. Created by `ClusterCoordinator.create_per_worker_values`.
 
     Args:
-        owner: whose workers.
-        number: its index among those of the owner.
+        owner: the scheduler for whose workers it is.
+        number: its index among the values of the owner.
     """
 
     def __init__(self, owner: object, number: int) -> None:
@@ -108,8 +108,8 @@ class WorkerIterator:
     """An iterator over a worker's own data.
 
     Args:
-        begin: begins a pass over them.
-        who: the worker, for messages.
+        begin: a function that begins a pass over the data.
+        who: the name of the worker, for messages.
     """
 
     def __init__(self, begin: Callable[[], Iterator[Any]], *, who: str) -> None:
@@ -124,8 +124,8 @@ class WorkerIterator:
         """Returns the next batch.
 
         Raises:
-            DataEndedError: there is none.
-            InvalidInputError: a function is being traced: the batch would be the same at each call.
+            DataEndedError: there are no more batches.
+            InvalidInputError: a function is being traced. It would use the same batch in each call.
         """
         if is_tracing():
             raise InvalidInputError(
@@ -138,7 +138,7 @@ class WorkerIterator:
                 self._num_batches += 1
                 return found
         except StopIteration:
-            self._batches = None  # with all that it reads from
+            self._batches = None  # releases everything that it reads from
         raise DataEndedError(
             f"the data of {self._who} have ended after {self._num_batches} batches",
             action="have them repeat without end, and schedule as many steps as are wanted",
@@ -148,7 +148,7 @@ class WorkerIterator:
 @final
 @jax.tree_util.register_pytree_node_class
 class TakenBatch:
-    """What a compiled function sees of an iterator: one batch, which was taken before the function ran.
+    """Stands for an iterator in a compiled function: has one batch, which was taken before the function runs.
 
     Args:
         batch: the batch.
@@ -165,7 +165,7 @@ class TakenBatch:
         """Returns the batch.
 
         Raises:
-            InvalidInputError: it was taken already.
+            InvalidInputError: the batch was already taken.
         """
         if self._is_taken:
             raise InvalidInputError(
@@ -178,27 +178,27 @@ class TakenBatch:
         return self._batch
 
     def tree_flatten(self) -> tuple[tuple[Any], None]:
-        """Gives JAX the batch."""
+        """Returns the batch as a child for JAX."""
         return (self._batch,), None
 
     @classmethod
     def tree_unflatten(cls, aux_data: None, children: Sequence[Any]) -> Self:
-        """Makes one again, of which nothing is taken."""
+        """Creates an object from its batch, which is not taken yet."""
         del aux_data
         return cls(children[0])
 
 
 @final
 class OwnThings:
-    """What a worker has made for itself.
+    """The objects that a worker has created for itself.
 
     Belongs to one thread.
 
     Args:
-        datasets: what the script gave for each per-worker data set, in their order.
-        values: the same for the other values.
-        context: which of the workers it is.
-        who: the worker, for messages.
+        datasets: what the script passed for each per-worker data set, in order.
+        values: what the script passed for each per-worker value, in order.
+        context: the position of the worker among the processes that read input.
+        who: the name of the worker, for messages.
     """
 
     def __init__(
@@ -208,16 +208,17 @@ class OwnThings:
         self._context = context
         self._who = who
         self._made: dict[tuple[str, int], Any] = {}
-        self._begun: set[int] = set()  # data sets that are their own iterators, and are under way
+        self._begun: set[int] = set()  # data sets that are their own iterators and were begun
         self._iterators: dict[tuple[int, int], WorkerIterator] = {}
 
     def resolve(self, reference: list[Any]) -> Any:
-        """Returns what a reference of the coordinator stands for; makes it where it is asked for first.
+        """Returns the object for a reference from the coordinator. Creates it for the first request.
 
         Raises:
-            InvalidInputError: this worker's script has not asked for such a thing, or its function gave no data.
-            CorruptDataError: it is no reference.
-            Exception: the user's own, of a function that makes it.
+            InvalidInputError: this worker's script has not requested such an object, or its function did not return
+                data.
+            CorruptDataError: this is not a reference.
+            Exception: the user's own error in the function that creates the object.
         """
         match reference:
             case [str(kind), int(number)] if kind in self._given:
@@ -233,7 +234,7 @@ class OwnThings:
                 raise CorruptDataError("a reference that cannot be read", received=reference)
 
     def _forget_iterators(self, number: int, *, before: int) -> None:
-        """Lets go of iterators that the coordinator's script has dropped, with what their data keep."""
+        """Releases iterators that the coordinator's script has dropped, with the data that they hold."""
         for key in [key for key in self._iterators if key[0] == number and key[1] < before]:
             del self._iterators[key]
 
@@ -252,7 +253,10 @@ class OwnThings:
         return self._made[key]
 
     def _data_from_the_beginning(self, number: int) -> Any:
-        """Returns a data set; what a function gives that is its own iterator is made anew for each further pass."""
+        """Returns a data set.
+
+        If its function returns an iterator, the function is called again for each further pass.
+        """
         dataset = self._make(DATASET, number)
         given = self._given[DATASET][number]
         if not isinstance(dataset, Iterator) or not callable(given):
@@ -267,7 +271,7 @@ class OwnThings:
 
 
 def _takes_context(function: Callable[..., Any]) -> bool:
-    """Whether a function has to be given something."""
+    """Whether a function has a required argument."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(function).parameters.values()
     return any(one.kind in positional and one.default is inspect.Parameter.empty for one in parameters)

@@ -1,10 +1,10 @@
-"""What `ClusterCoordinator` does: schedules closures in the coordinator, and runs them in a worker.
+"""The implementation of `ClusterCoordinator`: schedules closures in the coordinator, and runs them in a worker.
 
-Variables of the coordinator's script hold what the servers had when closures were last waited for. What the script
-assigns to them goes to the servers before the next closure does.
+The variables in the coordinator's script have the servers' values as of the last time that closures were waited for.
+What the script assigns to them is sent to the servers before the next closure.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 
@@ -53,8 +53,8 @@ class Scheduler:
     Belongs to one thread.
 
     Args:
-        member: this process in the cluster.
-        scope: enters the strategy's scope.
+        member: this process as a member of the cluster.
+        scope: a function that returns the strategy's scope.
     """
 
     def __init__(self, member: Member, *, scope: Callable[[], AbstractContextManager[Any]]) -> None:
@@ -70,10 +70,10 @@ class Scheduler:
         self._num_restores = 0
         self._lock = threading.Lock()
         self._versions: list[int] = []
-        self._staleness = self._num_pushes = 0  # of closures that have ended since somebody asked
+        self._staleness = self._num_pushes = 0  # of closures that ended since the last request
 
     def schedule(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> RemoteValue:
-        """Has some worker call a function; see `ClusterCoordinator.schedule`."""
+        """Schedules a call of a function in a worker; see `ClusterCoordinator.schedule`."""
         name = name_of(function)
         self.raise_failure()
         self.flush()
@@ -90,11 +90,11 @@ class Scheduler:
         return value
 
     def join(self) -> None:
-        """Waits for all closures, and brings the variables' values; see `ClusterCoordinator.join`."""
+        """Waits for all closures, and updates the variables; see `ClusterCoordinator.join`."""
         self._wait(self._begun())
 
     def done(self) -> bool:
-        """Whether all closures have ended; brings the variables' values then."""
+        """Whether all closures have ended. If so, updates the variables."""
         chief = self._begun()
         is_done = chief.dispatcher.done()
         if is_done:
@@ -102,12 +102,12 @@ class Scheduler:
         return is_done
 
     def fetch(self, value: Any) -> Any:
-        """Returns what closures have returned; see `ClusterCoordinator.fetch`."""
+        """Returns the results of closures; see `ClusterCoordinator.fetch`."""
         self._begun()
         return keras.tree.map_structure(lambda one: one.fetch() if isinstance(one, RemoteValue) else one, value)
 
     def staleness(self) -> float | None:
-        """Returns how stale closures were since this was called last; see `ClusterCoordinator.staleness`."""
+        """Returns the mean staleness of closures since the last call; see `ClusterCoordinator.staleness`."""
         self._begun()
         with self._lock:
             total, num_pushes = self._staleness, self._num_pushes
@@ -116,22 +116,22 @@ class Scheduler:
 
     @property
     def chief(self) -> Chief:
-        """The coordinator's hold of its cluster; in a worker this does not return."""
+        """The coordinator's control of its cluster. Does not return in a worker."""
         return self._begun()
 
     def raise_failure(self) -> None:
-        """Raises what went wrong with a closure, once those that run beside it have ended.
+        """Raises the error of a failed closure, once those that run beside it have ended.
 
         Raises:
-            ClosureError: one of them failed.
+            ClosureError: a closure failed.
         """
         self._begun().dispatcher.raise_failure()
 
     def flush(self) -> None:
-        """Gives the servers what was assigned here; waits for closures that run where there is something.
+        """Sends the servers the values that were assigned here. If there are any, waits for running closures.
 
         Raises:
-            ClosureError: one of them failed.
+            ClosureError: a closure failed.
         """
         chief = self._begun()
         self._write_rates(chief)
@@ -139,10 +139,10 @@ class Scheduler:
             self._wait(chief)
 
     def restore(self, restore: Callable[[], TrainingState | None]) -> TrainingState | None:
-        """Waits for all closures, has the servers given a state, and brings its values.
+        """Waits for all closures, restores the servers, and updates the variables.
 
         Args:
-            restore: gives it to them, and to this process; returns it, or None where there is none.
+            restore: a function that restores the servers and this process. It returns the state; None if there is none.
         """
         chief = self._begun()
         self._wait(chief)
@@ -150,7 +150,7 @@ class Scheduler:
         if state is not None:
             self._assigned = [
                 stored_value(variable) for variable in chief.served.variables
-            ]  # which is the servers' already
+            ]  # the servers have these values already
             self._num_writes += 1
             self._num_restores += 1
             with self._lock:
@@ -160,18 +160,18 @@ class Scheduler:
         return state
 
     def forget_version(self, server: int) -> None:
-        """Notes that a server has lost what was pushed lately; any thread may."""
+        """Records that a server has lost recent pushes. May be called from any thread."""
         with self._lock:
             self._versions[server] = 0
 
     def add_dataset(self, dataset: Any) -> PerWorkerDataset:
-        """Notes data that each worker makes for itself."""
+        """Registers data that each worker creates for itself."""
         self._check_time("create_per_worker_dataset")
         self._datasets.append(dataset)
         return PerWorkerDataset(self, len(self._datasets) - 1)
 
     def add_values(self, function: Callable[..., Any]) -> PerWorkerValues:
-        """Notes a value that each worker makes for itself."""
+        """Registers a value that each worker creates for itself."""
         self._check_time("create_per_worker_values")
         self._values.append(function)
         return PerWorkerValues(self, len(self._values) - 1)
@@ -184,7 +184,7 @@ class Scheduler:
             )
 
     def _begun(self) -> Chief:
-        """Sets the servers up where nobody has; does not return in a worker, which runs closures from here on."""
+        """Sets up the servers in the first call. Does not return in a worker, which runs closures from then on."""
         if self._works:
             raise WrongStateError(
                 "the coordinator was called in a worker, by a function that it has scheduled",
@@ -197,7 +197,7 @@ class Scheduler:
                     action="start the cluster without one, or train by fit",
                 )
             self._member.leave_fit()
-            gc.collect()  # what is only kept by a circle would be there in one process and not in another
+            gc.collect()  # else garbage in cycles would exist in some processes only
             served = self._describe()
             if self._member.role == "worker":
                 part_random_states(served.local, worker=self._member.index)
@@ -258,7 +258,7 @@ class Scheduler:
             raise InvalidInputError("a closure was given what workers of another cluster have")
 
     def _unpack(self, returned: Any) -> Any:
-        """Notes what the servers held when a closure had ended; called from the dispatcher's thread."""
+        """Records the servers' versions when a closure had ended. Called from the dispatcher's thread."""
         with self._lock:
             self._versions = [max(pair) for pair in zip(self._versions, returned["versions"], strict=True)]
             if returned["staleness"] is not None:
@@ -275,7 +275,10 @@ class Scheduler:
         self._take_values(chief)
 
     def _take_values(self, chief: Chief) -> None:
-        """Brings the servers' values; what was assigned here since then is the servers' first. Nothing runs now."""
+        """Updates the variables with the servers' values, after sending what was assigned here.
+
+        No closure may be running.
+        """
         changed = self._changed(chief)
         if not changed and not self._is_behind:
             return
@@ -290,10 +293,10 @@ class Scheduler:
         self._is_behind = False
 
     def _changed(self, chief: Chief) -> dict[int, Any]:
-        """Returns what was assigned since the values were brought: an array is never changed in its place.
+        """Returns the values that were assigned since the last update: arrays are never changed in place.
 
-        Keras gives a model's variables other arrays of the same values when it evaluates. A metric's that are given
-        the values of before, zeros for one, are reset, where closures have run since those were brought.
+        When Keras evaluates, it gives a model's variables new arrays with the same values. These do not count. A metric
+        counts as reset if it was set to its former values, such as zeros, after closures have run.
         """
         changed: dict[int, Any] = {}
         for index, variable in enumerate(chief.served.variables):
@@ -315,7 +318,7 @@ class Scheduler:
 
 
 def _learning_rate(optimizer: Any) -> float | None:
-    """Returns an optimizer's rate; None where it follows a schedule."""
+    """Returns the learning rate of an optimizer; None if it follows a schedule."""
     rate = learning_rate_of(optimizer)
     return float(np.asarray(rate.value)) if isinstance(rate, keras.Variable) else None
 

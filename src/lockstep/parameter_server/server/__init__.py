@@ -1,1 +1,1 @@
-"""What a parameter server keeps, and how it applies what workers push."""
+"""The state of a parameter server, and how it applies the pushes of workers."""

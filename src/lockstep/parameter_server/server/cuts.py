@@ -1,9 +1,10 @@
-"""What a server held at a closure, read while it goes on: a cut, which stops nobody.
+"""A cut of a server: its state at one closure, read while the server goes on. A cut stops nobody.
 
-A cut at closure N holds all pushes of closures below N and no other, as it does on every other server. The coordinator
-asks for it before it gives N out. From the first push of N or a later one on, the server keeps what such pushes change
-as it was; pushes of before that still come change both. Once all closures below N have ended, nothing of them can come
-any more, and the cut is whole: it is read, a piece at a time, between the pushes.
+A cut at closure N has all pushes of closures below N and no others, as it does on every other server. The coordinator
+requests it before it assigns N to a worker. When the first push of N or of a later closure arrives, the server begins
+to keep the old values of what such pushes change. Pushes of earlier closures that still arrive change both the old and
+the new values. Once all closures below N have ended, no more of their pushes can come, and the cut is complete. It is
+then read in chunks, between the pushes.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ MAX_CHUNK_BYTES: Final = 256 << 20
 @final
 @dataclass(frozen=True, kw_only=True)
 class Holdings:
-    """All that a server holds.
+    """Everything that a server holds.
 
     Attributes:
         dense: its shards.
-        tables: its rows, by their tables' names.
-        ledger: what it has applied, or has taken and will apply with the running synchronous step.
-        step: how many synchronous steps it has done.
-        waiting: what it has taken for the running one.
+        tables: its rows, by table name.
+        ledger: the pushes that it has applied, or has accepted and will apply with the current synchronous step.
+        step: the number of synchronous steps that it has done.
+        waiting: the pushes that it has accepted for the current synchronous step.
     """
 
     dense: DenseShards
@@ -48,12 +49,12 @@ class ServerCut:
     """A cut of one server.
 
     Args:
-        closure: where: it has not been given out yet.
-        held: what the server holds now, of which the cut begins.
-        max_bytes: how much is read at a time.
+        closure: the closure of the cut. It has not been assigned to a worker yet.
+        held: what the server holds now: the beginning of the cut.
+        max_bytes: the maximum size of a chunk, in bytes.
 
     Raises:
-        InvalidInputError: the closure has pushed already, or chunks would be of no size or too large.
+        InvalidInputError: the closure, or a later one, has already pushed, or `max_bytes` is not positive or too large.
     """
 
     def __init__(self, closure: int, held: Holdings, *, max_bytes: int) -> None:
@@ -81,14 +82,14 @@ class ServerCut:
         self._is_whole = False
 
     def before(self, pushes: Sequence[PushId], parts: Sequence[Part], arrays: Mapping[str, Any], *, step: int) -> None:
-        """Takes what the server is about to apply: keeps what it changes, or lets the cut have it too, or both.
+        """Handles an update that the server is about to apply: keeps the old values, updates the cut too, or both.
 
         Args:
-            pushes: the push; or all those of a synchronous step, of which arrays are the mean. The step belongs to the
-                cut where one of them does.
-            parts: what the dense gradients are of.
-            arrays: gradients and rows.
-            step: how many synchronous steps will have been done.
+            pushes: the push; or all pushes of a synchronous step, whose mean the arrays are. The step belongs to the
+                cut if one of its pushes does.
+            parts: the groups that the dense gradients are for.
+            arrays: the gradients and rows.
+            step: the number of synchronous steps after this update.
         """
         is_in = any(push.closure < self._closure for push in pushes)
         if not is_in:
@@ -111,10 +112,10 @@ class ServerCut:
                 self._tables[name].apply(own, rows[name])
 
     def next_chunk(self, held: Holdings) -> Chunk:
-        """Returns the next piece; one that says "waiting" until the cut is whole.
+        """Returns the next chunk. Its stage is "waiting" until the cut is complete.
 
         Raises:
-            WrongStateError: all have been read.
+            WrongStateError: all chunks have been read.
         """
         if not self._is_whole:
             is_awaited = any(push.closure < self._closure for push in held.waiting)
@@ -127,7 +128,7 @@ class ServerCut:
         return chunk
 
     def begin(self) -> None:
-        """Keeps all as it is: what is about to change is not the cut's. Does nothing twice."""
+        """Keeps everything as it is now, because the next change does not belong to the cut. Idempotent."""
         if self._has_begun:
             return
         for table in self._tables.values():
@@ -151,12 +152,12 @@ class ServerCut:
 
 @final
 class Restoration:
-    """A server's state that comes back a piece at a time.
+    """Restores a server's state from chunks.
 
     Args:
         standing: what the server had applied.
-        dense: the server's shards, which are set at the end.
-        tables: its rows, which are forgotten first.
+        dense: the server's shards. They are set at the end.
+        tables: the server's rows. They are cleared first.
     """
 
     def __init__(self, standing: Standing, dense: DenseShards, tables: Mapping[str, TableShard]) -> None:
@@ -168,11 +169,11 @@ class Restoration:
             table.clear()
 
     def add(self, chunk: Chunk) -> bool:
-        """Takes the next piece; returns whether that was the last.
+        """Takes the next chunk; returns whether it was the last one.
 
         Raises:
-            InvalidInputError: it is of another server's state.
-            CorruptDataError: it is not what it says.
+            InvalidInputError: the chunk is from another server's state.
+            CorruptDataError: the chunk does not match its header.
         """
         header = chunk.header
         if header.stage is Stage.DENSE:

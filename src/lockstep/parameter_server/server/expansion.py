@@ -1,4 +1,4 @@
-"""A push that was made smaller, taken apart again: a gradient for each value, as if all had travelled."""
+"""Decompresses a push: returns a gradient for each value, as if all of them had been sent."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ Array = np.ndarray[Any, Any]
 def expand(
     push: Push, arrays: Mapping[str, Array], *, dense: DenseShards, groups: tuple[Group, ...]
 ) -> tuple[Push, Mapping[str, Array]]:
-    """Returns what a push would be that had not been made smaller.
+    """Returns a push in its uncompressed form.
 
     Args:
-        push: its header.
-        arrays: its arrays.
-        dense: what it is for.
-        groups: who trains that.
+        push: the header of the push.
+        arrays: the arrays of the push.
+        dense: the shards that the push is for.
+        groups: the groups of these shards.
 
     Raises:
-        InvalidInputError: it is not what its header says.
+        InvalidInputError: the arrays do not match the header.
     """
     allowed = {f"{indices_for(part.group)}:" for part in push.parts if part.packing is Packing.TOP}
     odd = [name for name in arrays if name.startswith(INDICES) and name[: name.index(":") + 1] not in allowed]

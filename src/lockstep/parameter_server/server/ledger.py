@@ -1,7 +1,7 @@
-"""Which pushes a server has applied: each once, however often it comes. Pure.
+"""The record of the pushes that a server has applied. A push is applied once, however often it arrives. Pure.
 
-A push is known by its closure's number and by its own number within the closure: a closure that is run again, by
-another worker, changes nothing that its first run has changed already.
+A push is identified by the number of its closure and by its own number within the closure. If another worker runs a
+closure again, pushes that were applied in the first run are not applied again.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from typing import Final, final
 
 CLOSURES_OF_A_RUN: Final = 1 << 32
-"""A coordinator that takes a training up begins with a multiple of this: what workers of the one before it still push
-is of closures below that, and comes too late."""
+"""A coordinator that resumes a training begins with a multiple of this number. Workers of the previous coordinator push
+for closures below it, so their pushes are rejected as late.
+"""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, order=True)
 class PushId:
-    """A push's name.
+    """The identity of a push.
 
     Attributes:
-        closure: the number of the closure that made it.
-        number: its index among the pushes of that closure, from 0.
+        closure: the number of the closure that made the push.
+        number: the index of the push among those of its closure, from 0.
     """
 
     closure: int
@@ -31,12 +32,12 @@ class PushId:
 
 @final
 class PushLedger:
-    """The pushes that were applied, but for those of closures that nobody will run again.
+    """The applied pushes, except those of closures that will not run again.
 
     Args:
-        watermark: closures below it have ended: what still comes of them is late.
-        applied: pushes of others that were applied.
-        num_applied: how many were applied in all.
+        watermark: the lowest closure that may still run. Pushes of closures below it are late.
+        applied: the applied pushes of the other closures.
+        num_applied: the number of all applied pushes.
     """
 
     def __init__(self, *, watermark: int = 0, applied: Iterable[PushId] = (), num_applied: int = 0) -> None:
@@ -51,14 +52,14 @@ class PushLedger:
 
     @property
     def applied(self) -> tuple[PushId, ...]:
-        """The pushes that are remembered by their names, in order."""
+        """The pushes that are still remembered, in order."""
         return tuple(sorted(self._applied))
 
     def __contains__(self, push: PushId) -> bool:
         return push in self._applied
 
     def take(self, push: PushId) -> bool:
-        """Notes a push; returns whether it is to be applied: not where it was, or comes too late."""
+        """Records a push. Returns whether to apply it: False if it was applied before, or comes too late."""
         if push.closure < self._watermark or push in self._applied:
             return False
         self._applied.add(push)
@@ -66,19 +67,20 @@ class PushLedger:
         return True
 
     def drop(self, pushes: Iterable[PushId]) -> None:
-        """Takes pushes out that were noted, and are not applied after all."""
+        """Removes recorded pushes that are not applied after all."""
         for push in self._applied.intersection(pushes):
             self._applied.remove(push)
             self.num_applied -= 1
 
     def begin_run(self, *, is_first: bool) -> int:
-        """Forgets what was applied: a coordinator begins a training of its own.
+        """Forgets all applied pushes, because a coordinator begins a new training.
 
         Args:
-            is_first: whether none has before.
+            is_first: whether this is the first training.
 
         Returns:
-            Its first closure: above all those of the one before, whose workers' pushes come too late now.
+            The first closure of the training. It is above all closures of the previous one, whose pushes are late from
+            now on.
         """
         highest = max((push.closure for push in self._applied), default=0)
         first = 0 if is_first else (max(self._watermark, highest) // CLOSURES_OF_A_RUN + 1) * CLOSURES_OF_A_RUN
@@ -86,7 +88,7 @@ class PushLedger:
         return first
 
     def raise_watermark(self, closure: int) -> None:
-        """Forgets pushes of closures below one: the coordinator says that these have ended."""
+        """Forgets the pushes of closures below `closure`: the coordinator reports that these have ended."""
         if closure > self._watermark:
             self._watermark = closure
             self._applied = {push for push in self._applied if push.closure >= closure}

@@ -1,4 +1,4 @@
-"""A synchronous step as a server sees it: what was pushed for it, until enough have, and their mean over rows."""
+"""A synchronous step in a server: collects the pushes until there are enough, and computes their mean over rows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lockstep.parameter_server.server.ledger import PushId
 
 @final
 class Round:
-    """The pushes for one step after the other.
+    """Collects the pushes of synchronous steps, one step after the other.
 
-    Not safe for several threads at once: its owner serialises calls.
+    Not thread-safe: the owner serializes calls.
 
     Args:
-        summed_groups: groups of which what was pushed is added up; of all others the mean is taken.
+        summed_groups: the groups whose pushes are summed. The pushes of all other groups are averaged.
 
     Attributes:
         step: the step that is being collected, from 0.
@@ -36,29 +36,29 @@ class Round:
 
     @property
     def waiting(self) -> list[tuple[Request, Push]]:
-        """Those whose pushes make up this step, and who wait for its end."""
+        """The requests whose pushes make up this step. They wait for its end."""
         return list(self._pushes)
 
     @property
     def waiting_again(self) -> list[tuple[Request, Push]]:
-        """Those who wait as well, with a push that has come for it before."""
+        """The requests that also wait, with a push that this step already has."""
         return list(self._again)
 
     @property
     def pushes(self) -> tuple[PushId, ...]:
-        """The names of what was pushed for this step."""
+        """The ids of the pushes of this step."""
         return tuple(PushId(closure=push.closure, number=push.number) for _, push in self._pushes)
 
     @property
     def is_full(self) -> bool:
-        """Whether enough have pushed; not before it was said how many these are."""
+        """Whether enough pushes have arrived. False until the number of expected pushes is known."""
         return self._num_expected is not None and len(self._pushes) >= self._num_expected
 
     def expect(self, num_pushes: int) -> None:
-        """Says how many pushes make a step from now on, this one included.
+        """Sets how many pushes make up a step from now on, including the current step.
 
         Raises:
-            InvalidInputError: none would.
+            InvalidInputError: the number is below 1.
         """
         if num_pushes < 1:
             raise InvalidInputError("a step of so many pushes", received=num_pushes, allowed="a positive number")
@@ -68,7 +68,7 @@ class Round:
         """Checks that a push is for the same variables as the others of the step.
 
         Raises:
-            InvalidInputError: it is not.
+            InvalidInputError: the push is for other variables.
         """
         for _, first in self._pushes[:1]:
             if first.parts != push.parts:
@@ -78,19 +78,19 @@ class Round:
                 )
 
     def add(self, request: Request, push: Push, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Adds a push that was checked, and its arrays."""
+        """Adds a checked push, and its arrays."""
         self._pushes.append((request, push))
         self._arrays.append(dict(arrays))
 
     def add_again(self, request: Request, push: Push) -> None:
-        """Has a worker wait too, which runs a closure once more whose push is here already."""
+        """Adds a request of a worker that runs a closure again whose push is already here. It waits too."""
         self._again.append((request, push))
 
     def mean(self) -> tuple[Push, Mapping[str, np.ndarray[Any, Any]]]:
-        """Returns what one push of all their batches would say.
+        """Returns a single push that stands for all pushes of the step.
 
-        Each push weighs as much as its batch has rows; one without any as if it had one. Of a table's rows the mean is
-        over all pushes too, whether they met a row or not.
+        Each push is weighted by the number of rows in its batch; one without rows counts as one row. The mean of a
+        table's rows is over all pushes too, whether or not they met a row.
         """
         num_rows = [max(1, push.num_rows) for _, push in self._pushes]
         weights = [np.float32(own / sum(num_rows)) for own in num_rows]
@@ -114,15 +114,15 @@ class Round:
         return self._pushes[0][1], found
 
     def begin_next(self) -> None:
-        """Goes on to the next step."""
+        """Begins the next step."""
         self.restart(step=self.step + 1)
 
     def restart(self, *, step: int, is_known: bool = True) -> None:
-        """Goes on with a step; what was pushed for another one is forgotten.
+        """Begins a step, and forgets the pushes for any other one.
 
         Args:
             step: the step.
-            is_known: whether it is of as many pushes as the one before; else that is still to be said.
+            is_known: whether it has as many pushes as the previous one; otherwise, `expect` is still to come.
         """
         self.step = step
         if not is_known:

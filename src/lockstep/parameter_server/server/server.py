@@ -1,6 +1,6 @@
-"""A parameter server: it keeps its part of the parameters, applies what workers push, and gives the values out.
+"""A parameter server: keeps its part of the parameters, applies the pushes of workers, and returns the values.
 
-All happens in one thread, so that a push is applied whole or not at all, and a pull sees no half of one.
+Everything happens in one thread. So a push is applied whole or not at all, and a pull never sees a part of one.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ LOGGER: Final = logging.getLogger(__name__)
 
 @final
 class ParameterServer:
-    """Answers requests, until it is told that the training is done.
+    """Answers requests until it is told that the training is done.
 
     Args:
-        listener: where they come in.
+        listener: the source of the requests.
 
     Attributes:
-        num_requests: how many it has had of each kind.
+        num_requests: the number of requests received, by kind.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -66,9 +66,9 @@ class ParameterServer:
         self._was_begun = False
         self._ledger = PushLedger()
         self._round = Round()
-        self._cuts: dict[bytes, ServerCut] = {}  # one for each who reads one
+        self._cuts: dict[bytes, ServerCut] = {}  # one per reader
         self._restoration: Restoration | None = None
-        self._watching: list[Request] = []  # those who are told of the end
+        self._watching: list[Request] = []  # answered at the end of the training
         self._is_done = False
         self._kinds = {
             protocol.SETUP: self._set_up,
@@ -96,16 +96,16 @@ class ParameterServer:
 
     @property
     def num_applied(self) -> int:
-        """How many pushes it has applied, each once."""
+        """The number of applied pushes."""
         return self._ledger.num_applied
 
     def run(self) -> None:
-        """Answers until it is told that the training is done. Blocks."""
+        """Answers requests until it is told that the training is done. Blocks."""
         while not self._is_done:
             self.step()
 
     def step(self, *, timeout_s: float = 0.25) -> None:
-        """Answers what there is, for so long at the most."""
+        """Answers the requests that are there, and waits at most `timeout_s` seconds for one."""
         for peer in self._listener.step(self._handle, timeout_s=timeout_s):
             self._cuts.pop(peer.route, None)
             self._watching = [request for request in self._watching if request.peer is not peer]
@@ -139,8 +139,8 @@ class ParameterServer:
         self._round = Round(summed_groups=[number for number, group in enumerate(setup.groups) if group.is_summed])
 
     def _begin(self, request: Request) -> Message:
-        """Forgets what an earlier coordinator has trained: one that was killed, and has a successor."""
-        self._restoration = None  # one that its coordinator did not live to end
+        """Forgets what an earlier coordinator trained: one that was killed and replaced by a new one."""
+        self._restoration = None  # its coordinator died before the end of it
         setup, _ = self._ready()
         if self._was_begun and self._has_values:
             LOGGER.warning("%s begins a training anew: what there was is forgotten", request.peer.name)
@@ -153,12 +153,12 @@ class ParameterServer:
         return Message(kind="ok", fields=to_fields(Begun(first_closure=first_closure)))
 
     def _release(self, waiting: Sequence[tuple[Request, Push]]) -> None:
-        """Answers those who wait for a synchronous step that nobody ends: what they pushed does not count."""
+        """Answers requests that wait for a synchronous step that will never end. Their pushes do not count."""
         for request, push in waiting:
             self._reply(request, push, self._state(is_applied=False))
 
     def _reply(self, request: Request, push: Push, state: Pushed) -> None:
-        """Answers one of several who wait: an error, of want of memory for one, is this one's alone."""
+        """Answers one of several waiting requests. An error, such as out of memory, affects this request alone."""
         try:
             answer = self._answer(request, push, state)
         except Exception as error:
@@ -168,7 +168,7 @@ class ParameterServer:
 
     def _write(self, request: Request) -> Message:
         _, dense = self._ready()
-        self._for_cuts(ServerCut.begin)  # they were begun before
+        self._for_cuts(ServerCut.begin)  # they were requested before the write
         dense.write(of_kind(DENSE, request.message.arrays))
         self._has_values = True
         return Message(kind="ok")
@@ -188,7 +188,7 @@ class ParameterServer:
         setup, dense = self._ready()
         push = from_fields(Push, request.message.fields)
         push, arrays = expand(push, request.message.arrays, dense=dense, groups=setup.groups)
-        self._check(dense, push, arrays)  # all of it, before any of it counts
+        self._check(dense, push, arrays)  # everything, before any part of it counts
         self._ledger.raise_watermark(push.watermark)
         name = PushId(closure=push.closure, number=push.number)
         if setup.mode is Mode.SYNCHRONOUS:
@@ -204,7 +204,7 @@ class ParameterServer:
                 return None
             state = self._state(is_applied=False, was_applied=name in self._ledger)
             return self._answer(request, push, state)
-        # A server whose state came back from a checkpoint has applied less than when the push's values were pulled.
+        # After a restore from a checkpoint, the server may have applied fewer pushes than when the values were pulled.
         staleness = max(0, self._ledger.num_applied - push.pulled_version)
         is_new = self._ledger.take(name)
         if is_new:
@@ -235,7 +235,7 @@ class ParameterServer:
             self._table(name).apply(ids, rows[name])
 
     def _end_round(self) -> None:
-        """Applies a synchronous step once enough have pushed for it, and lets all of them go on."""
+        """Applies a synchronous step once enough workers have pushed for it, and answers all of them."""
         _, dense = self._ready()
         if not self._round.is_full:
             return
@@ -245,7 +245,7 @@ class ParameterServer:
             push, arrays = self._round.mean()
             self._round.begin_next()
             self._apply(dense, push, arrays, pushes=pushes)
-        except Exception as error:  # all who wait for the step must hear of it: nothing else ends their wait
+        except Exception as error:  # everyone who waits for the step must get the error: nothing else ends the wait
             self._round.restart(step=step + 1)
             for request, _ in [*waiting, *again]:
                 self._listener.refuse(request, error)
@@ -260,15 +260,15 @@ class ParameterServer:
         num_left_out = max(0, expected.step - self._round.step)
         if num_left_out:
             self._begin_step(expected.step)
-        if expected.step == self._round.step:  # else it is of one that has ended meanwhile
+        if expected.step == self._round.step:  # otherwise the message is about a step that has ended meanwhile
             self._round.expect(expected.num_pushes)
             self._end_round()
         return Message(kind="ok", fields=to_fields(Awaited(num_left_out=num_left_out)))
 
     def _begin_step(self, step: int) -> None:
-        """Leaves a synchronous step that has ended elsewhere.
+        """Leaves a synchronous step that has ended on the other servers.
 
-        Others had all its pushes, and this server came too late for some of them: it is one that was lost meanwhile.
+        They received all its pushes, while this server was lost for a time and missed some of them.
         """
         waiting = [*self._round.waiting, *self._round.waiting_again]
         self._ledger.drop(self._round.pushes)
@@ -279,13 +279,13 @@ class ParameterServer:
         for reader, cut in list(self._cuts.items()):
             try:
                 keep(cut)
-            except (LockstepError, MemoryError, RuntimeError) as error:  # the last is XLA's for want of memory
+            except (LockstepError, MemoryError, RuntimeError) as error:  # RuntimeError: XLA is out of memory
                 LOGGER.warning("a cut is given up, since there is no memory for it: %s", error)
                 del self._cuts[reader]
 
     def _begin_cut(self, request: Request) -> Message:
         cut = from_fields(Cut, request.message.fields)
-        self._cuts.pop(request.peer.route, None)  # one that it has not ended
+        self._cuts.pop(request.peer.route, None)  # a previous cut that the reader has not ended
         self._cuts[request.peer.route] = ServerCut(cut.closure, self._holdings(), max_bytes=cut.max_bytes)
         return Message(kind="ok")
 
@@ -305,7 +305,7 @@ class ParameterServer:
     def _restore(self, request: Request) -> Message:
         chunk = Chunk.from_message(request.message)
         if chunk.header.standing is not None:
-            self._restoration = None  # one that did not come to its end
+            self._restoration = None  # a previous one that was not completed
             _, dense = self._ready()
             self._cuts.clear()
             self._restoration = Restoration(chunk.header.standing, dense, self._tables)
@@ -366,7 +366,7 @@ class ParameterServer:
         self._watching.append(request)
 
     def _clear(self, request: Request) -> Message:
-        """Forgets the model, whose training is over, and waits to be told of the script's next one."""
+        """Forgets the model, whose training is over, and waits for the setup of the script's next one."""
         self._answer_watching()
         self._release([*self._round.waiting, *self._round.waiting_again])
         self._setup = self._dense = self._restoration = None

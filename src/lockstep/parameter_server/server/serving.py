@@ -1,4 +1,4 @@
-"""The life of a parameter server's process."""
+"""The main function of a parameter server's process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LOGGER: Final = logging.getLogger(__name__)
 
 
 def serve(cluster: Cluster) -> None:
-    """Is a parameter server, until the coordinator says that the training is over.
+    """Runs a parameter server until the coordinator reports that the training is over.
 
     Raises:
-        EngineError: the address is taken, or not this machine's.
-        UnavailableError: for too long nobody was there.
+        EngineError: the address is in use, or does not belong to this machine.
+        UnavailableError: no process was connected for too long.
     """
     listener = cluster.listen()
     server = ParameterServer(listener)

@@ -1,6 +1,6 @@
-"""A server's part of the dense parameters: values and optimizers' state, side by side, updated as gradients arrive."""
+"""A server's dense parameters: values and optimizer state, updated as gradients arrive."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 
@@ -23,16 +23,16 @@ from lockstep.parameter_server.protocol import Group
 from lockstep.upstream.keras_variables import iterations_of, learning_rate_of, set_path, set_stored_value
 
 Buffers: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
-"""Values of many shards, one after the other, by the name of their dtype."""
+"""The values of many shards, one after the other, by dtype name."""
 
 
 @final
 @dataclass(kw_only=True)
 class DenseCopy:
-    """Values and optimizers' variables of a moment, apart from those of the server.
+    """A copy of the values and the optimizers' variables at one time, separate from those of the server.
 
     Attributes:
-        groups: each group's buffers, and its optimizer's own variables, in the order in which the server has them.
+        groups: for each group, its buffers and its optimizer's own variables, in the server's order.
     """
 
     groups: list[tuple[dict[str, Any], list[Any]]]
@@ -42,12 +42,12 @@ class DenseCopy:
 class DenseShards:
     """The shards of one server.
 
-    Not safe for several threads at once: its owner serialises calls.
+    Not thread-safe: the owner serializes calls.
 
     Args:
-        placement: where everything is.
-        server: which server this is.
-        groups: who trains what; each variable is in one of them.
+        placement: the placement of all variables.
+        server: the index of this server.
+        groups: the groups of variables. Each variable is in exactly one group.
     """
 
     def __init__(self, placement: Placement, *, server: int, groups: Sequence[Group]) -> None:
@@ -88,13 +88,13 @@ class DenseShards:
 
     @property
     def num_updates(self) -> list[int]:
-        """How many pushes each group's optimizer has applied."""
+        """The number of pushes that the optimizer of each group has applied."""
         return [0 if group.optimizer is None else iterations_of(group.optimizer) for group in self._groups]
 
     def read(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Returns all values, in the placement's buffers, which may be read until the next update."""
+        """Returns all values in the placement's buffers, which are valid until the next update."""
         owners = [group for group in self._groups if group.variables]
-        if len(owners) == 1:  # whose buffers are the placement's
+        if len(owners) == 1:  # its buffers are those of the placement
             return {dtype: np.asarray(buffer) for dtype, buffer in owners[0].buffers.items()}
         found = {dtype: np.empty(size, _numpy_dtype(dtype)) for dtype, size in self._sizes.items()}
         for group in owners:
@@ -111,7 +111,7 @@ class DenseShards:
             values: the placement's buffers.
 
         Raises:
-            InvalidInputError: they are of other sizes or dtypes.
+            InvalidInputError: the buffers have other sizes or dtypes.
         """
         check_buffers(values, self._sizes)
         for group in self._groups:
@@ -136,12 +136,12 @@ class DenseShards:
         )
 
     def state(self, copy: DenseCopy | None = None) -> dict[str, np.ndarray[Any, Any]]:
-        """Returns all arrays that decide the next update, by their names (`value_name`, `slot_name`).
+        """Returns all arrays that decide the next update, by name (`value_name`, `slot_name`).
 
-        They may be read until the next update; those of a copy, until the next one of that.
+        They are valid until the next update of the server, or of the copy.
 
         Args:
-            copy: whose; None for those of the server itself.
+            copy: the copy to read from; None to read from the server itself.
         """
         held = [group.held for group in self._groups] if copy is None else copy.groups
         found: dict[str, np.ndarray[Any, Any]] = {}
@@ -152,10 +152,10 @@ class DenseShards:
         return found
 
     def restore(self, state: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Sets all that `state` gives.
+        """Sets everything that `state` returns.
 
         Raises:
-            InvalidInputError: it is the state of a server with other shards, or another optimizer.
+            InvalidInputError: the state is from a server with other shards or another optimizer.
         """
         wanted = {name: (value.shape, str(value.dtype)) for name, value in self.state().items()}
         given = {name: (value.shape, str(value.dtype)) for name, value in state.items()}
@@ -182,22 +182,23 @@ class DenseShards:
         """
         served = self._group(group)
         if served.optimizer is None and self._has_optimizer[group]:
-            return  # this server has none of its variables
+            return  # this server has none of the group's variables
         rate = None if served.optimizer is None else learning_rate_of(served.optimizer)
         if not isinstance(rate, keras.Variable):
             raise InvalidInputError("a learning rate that can be set", received=f"that of group {group}")
         rate.assign(learning_rate)
 
     def apply(self, gradients: Buffers, *, group: int, has_gradient: Sequence[bool] | None = None) -> None:
-        """Updates a group's shards.
+        """Updates the shards of a group.
+
+        The gradients must have passed `check`.
 
         Args:
-            gradients: one for each shard of the group that has one, one after the other in their order.
-            group: which group.
-            has_gradient: for each of the group's shards, whether there is a gradient for it; None where there is for
+            gradients: the gradients of those of the group's shards that have one, one after the other in the shards'
+                order.
+            group: the index of the group.
+            has_gradient: for each of the group's shards, whether there is a gradient for it; None if there is one for
                 each.
-
-        The gradients are what `check` has been given.
         """
         served = self._group(group)
         served.apply(gradients, mask=served.mask(has_gradient), device=self._device)
@@ -211,15 +212,15 @@ class DenseShards:
         copy.groups[group] = served.updated(*copy.groups[group], gradients, mask=mask, device=self._device)
 
     def check(self, gradients: Buffers, *, group: int, has_gradient: Sequence[bool] | None = None) -> None:
-        """Checks what `apply` is to be given.
+        """Checks the arguments of `apply`.
 
         Raises:
-            InvalidInputError: there is no such group, or the gradients are of other sizes or dtypes than its shards.
+            InvalidInputError: there is no such group, or the gradients have other sizes or dtypes than its shards.
         """
         check_buffers(gradients, self.sizes(group=group, has_gradient=has_gradient))
 
     def sizes(self, *, group: int, has_gradient: Sequence[bool] | None = None) -> dict[str, int]:
-        """Returns how many gradients of each dtype `apply` is to be given.
+        """Returns the number of gradients of each dtype that `apply` needs.
 
         Raises:
             InvalidInputError: there is no such group, or it has another number of shards.
@@ -237,16 +238,16 @@ class DenseShards:
 
 @final
 class _ServedGroup:
-    """Shards that one optimizer updates, in one buffer for each dtype.
+    """The shards that one optimizer updates, in one buffer per dtype.
 
     Args:
-        variables: what the optimizer takes for them; their values are in the buffers.
-        optimizer: it; None where what is pushed is added.
-        indices: of the shards, among the server's.
+        variables: the Keras variables that stand for the shards in the optimizer. Their values are in the buffers.
+        optimizer: the optimizer; None if pushed values are added.
+        indices: the indices of the shards among those of the server.
 
     Attributes:
         buffers: the values by dtype, one shard after the other.
-        parts: for each shard its index, its dtype, and where it lies in that one's buffer.
+        parts: for each shard, its index, its dtype, and its position in the buffer of that dtype.
     """
 
     def __init__(self, *, variables: list[Any], optimizer: Any, indices: list[int]) -> None:
@@ -260,7 +261,7 @@ class _ServedGroup:
             start = sum(piece.size for piece in own)
             own.append(jnp.ravel(variable.value))
             self.parts.append((index, variable.dtype, slice(start, start + own[-1].size)))
-            set_stored_value(variable, None)  # within an update it is what the buffer has
+            set_stored_value(variable, None)  # an update sets it from the buffer
         self.buffers: dict[str, Any] = {dtype: jnp.concatenate(own) for dtype, own in pieces.items()}
         self._compiled: dict[tuple[bool, ...], Callable[..., Any]] = {}
         self._sizes: dict[tuple[bool, ...], dict[str, int]] = {}
@@ -285,12 +286,12 @@ class _ServedGroup:
     def updated(
         self, buffers: dict[str, Any], own: list[Any], gradients: Buffers, *, mask: tuple[bool, ...], device: Any
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Returns what values and an optimizer's own are after an update; what they were before is given up."""
+        """Returns the values and the optimizer's variables after an update. Their old arrays are donated to it."""
         if mask not in self._compiled:
             self._compiled[mask] = jax.jit(partial(self._update, mask=mask), donate_argnums=(0, 1))
         with jax.default_device(device):
             new_buffers, new_own = self._compiled[mask](buffers, own, dict(gradients))
-        jax.block_until_ready(new_buffers)  # what was pushed may lie in memory that the next push reuses
+        jax.block_until_ready(new_buffers)  # the gradients may be in memory that the next push reuses
         return dict(new_buffers), list(new_own)
 
     def sizes(self, mask: tuple[bool, ...]) -> dict[str, int]:
@@ -327,7 +328,7 @@ class _ServedGroup:
             return self._laid_out([value if gradient is None else value + gradient for value, gradient in pairs]), own
         state = [*zip(self.variables, values, strict=True), *zip(self.optimizer.variables, own, strict=True)]
         given = [(g, variable) for g, variable in zip(gradients, self.variables, strict=True) if g is not None]
-        with keras.StatelessScope(state_mapping=state) as scope:  # Keras would warn of gradients that are not there
+        with keras.StatelessScope(state_mapping=state) as scope:  # Keras would warn of missing gradients
             self.optimizer.apply([gradient for gradient, _ in given], [variable for _, variable in given])
         return (
             self._laid_out([scope.get_current_value(variable) for variable in self.variables]),
@@ -342,20 +343,20 @@ class _ServedGroup:
 
 
 def value_name(index: int) -> str:
-    """Returns the name of a shard's values in a server's state, by its index among the server's shards."""
+    """Returns the name of a shard's values in a server's state. `index` is its index among the server's shards."""
     return f"value.{index}"
 
 
 def slot_name(group: int, index: int) -> str:
-    """Returns the name of one of a group's optimizer's variables in a server's state, by its index among these."""
+    """Returns the name of an optimizer variable in a server's state. `index` is its index in the group's optimizer."""
     return f"slot.{group}.{index}"
 
 
 def check_buffers(buffers: Buffers, sizes: Mapping[str, int]) -> None:
-    """Checks that what a worker pushes is of the sizes and dtypes that the server has.
+    """Checks that the arrays of a worker have the sizes and dtypes that the server has.
 
     Raises:
-        InvalidInputError: it is not.
+        InvalidInputError: they have other sizes or dtypes.
     """
     found = {
         name: buffer.size if buffer.dtype == _numpy_dtype(name) else f"{buffer.size} of {buffer.dtype}"

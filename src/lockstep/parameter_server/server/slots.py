@@ -1,11 +1,11 @@
-"""Which of an optimizer's variables is what: a slot of one of the variables that it trains, or all of theirs.
+"""Tells what each of an optimizer's variables is: a slot of one trained variable, or of all of them.
 
-Keras gives an optimizer's variables as one list, in an order and under names that each optimizer chooses by itself. So
-an optimizer of the same settings is built over small variables, each with a name that no other one has, which the names
-of their slots then tell.
+Keras returns an optimizer's variables as one list, in an order and under names that each optimizer chooses. So an
+optimizer with the same settings is built over small stand-in variables with unique names. These appear in the names of
+their slots.
 """
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the checks below are off in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 
@@ -33,10 +33,10 @@ class Slot:
     """One of an optimizer's variables.
 
     Attributes:
-        variable: which of the trained variables it belongs to, by its index among them; None for one that belongs to
-            all of them, as the count of steps does.
-        kind: what Keras calls it: "momentum". Empty where it has no name but the variable's.
-        number: its index among those of this variable and kind.
+        variable: the index of the trained variable that it belongs to; None if it belongs to all of them, as the count
+            of steps does.
+        kind: Keras's name for it, such as "momentum". Empty if it has no name except that of the trained variable.
+        number: its index among those with the same variable and kind.
     """
 
     variable: int | None
@@ -45,13 +45,14 @@ class Slot:
 
 
 def slots_of(spec: OptimizerSpec, variables: Sequence[VariableSpec]) -> tuple[Slot, ...]:
-    """Returns what each of an optimizer's variables is, in the order in which the optimizer has them.
+    """Returns the slot of each of an optimizer's variables, in the optimizer's order.
 
     Args:
         spec: the optimizer.
-        variables: what it trains, in its order. Of their shapes the number of dims counts alone.
+        variables: the variables that it trains, in its order. Only the number of dimensions of their shapes matters.
     """
-    config = {**spec.config, "config": {**spec.config["config"], "name": "standin"}}  # else Keras counts one up
+    # With a name, because Keras would otherwise increment its counter of default names.
+    config = {**spec.config, "config": {**spec.config["config"], "name": "standin"}}
     optimizer = build_optimizer(
         replace(spec, config=config, decays=(True,) * len(variables), constraints=(None,) * len(variables)),
         [_stand_in(number, variable) for number, variable in enumerate(variables)],
@@ -60,7 +61,7 @@ def slots_of(spec: OptimizerSpec, variables: Sequence[VariableSpec]) -> tuple[Sl
     found: list[Slot] = []
     for own in optimizer.variables:
         tag = _TAG.search(own.name)
-        # What belongs to all is known by its index: Keras counts names of some of these up within a process.
+        # A variable of all trained ones is known by its index: Keras numbers the names of some of these per process.
         key = (int(tag[1]), str(tag[2])) if tag is not None else (None, "")
         found.append(Slot(variable=key[0], kind=key[1], number=seen[key]))
         seen[key] += 1

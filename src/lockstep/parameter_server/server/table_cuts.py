@@ -1,4 +1,4 @@
-"""A server's rows of a table as they were at a cut, while pushes that are not in it go on."""
+"""A server's rows of a table as they were at a cut, while pushes after the cut go on."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from lockstep.parameter_server.server.tables import DTYPE, RowMemory, TableShard
 from lockstep.strategies.table_rows import Rows
 
 WINDOW: Final = 1 << 22
-"""Rows that are looked through for some that are met, at a time."""
+"""The number of rows that are searched at a time for rows that were met."""
 
 
 @final
 class TableCut:
-    """Rows of a cut.
+    """The rows of a cut.
 
-    Until it is `begun`, what the table holds is what the cut holds. From then on a row is kept aside before a push
-    changes it; once it has been read, it is not any more.
+    Until `begin` is called, the rows of the cut are those of the table. From then on, a row is kept aside before a push
+    changes it, unless it has already been read.
 
     Args:
-        table: the rows that go on.
+        table: the rows of the server, which continue to change.
     """
 
     def __init__(self, table: TableShard) -> None:
@@ -37,10 +37,10 @@ class TableCut:
         return self._next_place >= self._table.num_places
 
     def begin(self) -> None:
-        """Keeps what there is. Idempotent.
+        """Begins to keep rows as they are now. Idempotent.
 
         Raises:
-            InvalidInputError: the address space has no room for the rows that are kept aside.
+            InvalidInputError: the address space is too small for the rows that are kept aside.
         """
         if self._aside is None:
             self._aside = RowMemory(self._table.spec, num_rows=self._table.num_places)
@@ -49,10 +49,10 @@ class TableCut:
             self._num_pushes = self._table.num_pushes
 
     def keep(self, ids: np.ndarray[Any, Any]) -> None:
-        """Keeps rows aside before a push changes them; to be called once the cut has begun.
+        """Keeps rows aside before a push changes them. Only called after `begin`.
 
         Args:
-            ids: int64[rows], rising, all of this server's.
+            ids: int64[rows], ascending, all of this server.
         """
         assert self._aside is not None, "the cut has begun"
         indices = self._table.indices(ids)
@@ -60,7 +60,7 @@ class TableCut:
         indices, ids = indices[is_new], ids[is_new]
         memory = self._table.memory
         self._aside.is_met[indices] = memory.is_met[indices]
-        self._table.meet(ids, indices)  # a row that is not there has its first values: a push of before may still come
+        self._table.meet(ids, indices)  # a row that was not met gets its first values: an earlier push may still arrive
         self._aside.put(indices, memory.values[indices], {kind: array[indices] for kind, array in memory.state.items()})
         self._is_aside[indices] = True
 
@@ -73,10 +73,10 @@ class TableCut:
         self._aside.is_met[indices] = True
 
     def read(self, *, max_bytes: int) -> Rows:
-        """Returns the next rows, copied; none where there are no more.
+        """Returns copies of the next rows; none if all have been read.
 
         Args:
-            max_bytes: how large they may be, about.
+            max_bytes: the approximate maximum size of the rows, in bytes.
         """
         memory = self._table.memory
         row_bytes = DTYPE.itemsize * (memory.values.shape[1] + sum(a.shape[1] for a in memory.state.values()))

@@ -1,4 +1,4 @@
-"""A server's rows of one embedding table: made when they are first asked for, updated by gradients for them alone."""
+"""A server's rows of an embedding table: created when they are first met, and updated by gradients for them alone."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from lockstep.strategies.table_rows import Rows
 DTYPE: Final = np.dtype(np.float32)
 
 _NO_RESERVE: Final = 0x4000 if sys.platform == "linux" else 0
-"""``MAP_NORESERVE``, for which Python has no name before 3.13."""
+"""``MAP_NORESERVE``: Python has a name for it only from 3.13 on."""
 
 
 @final
 class RowMemory:
-    """Room for a number of rows and their state, by their indices on a server.
+    """Memory for a number of rows and their state, by their indices on a server.
 
-    Memory is the system's to give: a row that was never written takes none, but for the rest of its page.
+    The system provides memory on demand: a row that was never written takes none, except for the rest of its page.
 
     Args:
         spec: the table.
-        num_rows: for how many rows.
+        num_rows: the number of rows.
 
     Attributes:
-        values: float32[rows, columns].
-        state: float32[rows, width] of each kind.
-        is_met: bool[rows]: which rows there are.
-        optimizer: how they are updated.
+        values: float32[rows, columns], the rows.
+        state: float32[rows, width] for each kind of state.
+        is_met: bool[rows], whether each row has been met.
+        optimizer: the optimizer of the rows.
 
     Raises:
-        InvalidInputError: the address space has no room for so many.
+        InvalidInputError: the address space is too small for this number of rows.
     """
 
     def __init__(self, spec: TableSpec, *, num_rows: int) -> None:
@@ -56,13 +56,13 @@ class RowMemory:
             ) from error
 
     def update(self, indices: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any], *, step: int) -> None:
-        """Has the table's optimizer update rows that are there."""
+        """Updates rows that have been met, by the table's optimizer."""
         values, state = self.read(indices), {kind: _taken(array, indices) for kind, array in self.state.items()}
         self.optimizer.update(values, state, gradients, step=step)
         self.put(indices, values, state)
 
     def read(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns a copy of rows that are there."""
+        """Returns a copy of rows that have been met."""
         return _taken(self.values, indices)
 
     def put(
@@ -78,20 +78,20 @@ class RowMemory:
 class TableShard:
     """One server's rows of a table.
 
-    Not safe for several threads at once: its owner serialises calls.
+    Not thread-safe: the owner serializes calls.
 
     Args:
         spec: the table.
-        server: which server this is.
-        num_servers: of how many.
+        server: the index of this server.
+        num_servers: the number of servers.
 
     Attributes:
         spec: the table.
-        memory: the rows, by their indices: row n of the table has index n // num_servers.
-        num_pushes: how many pushes the table has had.
+        memory: the rows by their indices. Row n of the table has the index n // num_servers.
+        num_pushes: the number of pushes that the table has received.
 
     Raises:
-        InvalidInputError: the address space has no room for such a table.
+        InvalidInputError: the address space is too small for such a table.
     """
 
     def __init__(self, spec: TableSpec, *, server: int, num_servers: int) -> None:
@@ -104,7 +104,7 @@ class TableShard:
 
     @property
     def num_met(self) -> int:
-        """How many of its rows have been asked for."""
+        """The number of rows that have been met."""
         return int(np.count_nonzero(self.memory.is_met))
 
     def set_learning_rate(self, learning_rate: float) -> None:
@@ -112,16 +112,16 @@ class TableShard:
         self.memory.optimizer = replace(self.memory.optimizer, learning_rate=learning_rate)
 
     def read(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns rows.
+        """Returns rows. Those that were not met before are created.
 
         Args:
-            ids: int64[rows], rising, all of this server's.
+            ids: int64[rows], ascending, all of this server.
 
         Returns:
             float32[rows, columns].
 
         Raises:
-            InvalidInputError: an id is not in the table, not this server's, or there twice.
+            InvalidInputError: an id is not in the table, belongs to another server, or appears twice.
         """
         indices = self.indices(ids)
         self.meet(ids, indices)
@@ -131,11 +131,11 @@ class TableShard:
         """Updates rows.
 
         Args:
-            ids: int64[rows], rising, all of this server's.
-            gradients: float32[rows, columns]: the sum over the batch's uses of a row.
+            ids: int64[rows], ascending, all of this server.
+            gradients: float32[rows, columns], the sum over the uses of a row in the batch.
 
         Raises:
-            InvalidInputError: the ids are not what they should be, or the gradients of another shape or dtype.
+            InvalidInputError: the ids are not as described, or the gradients have another shape or dtype.
         """
         indices = self.check(ids, gradients)
         self.meet(ids, indices)
@@ -143,10 +143,10 @@ class TableShard:
         self.memory.update(indices, gradients, step=self.num_pushes)
 
     def check(self, ids: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Checks what `apply` would be given; returns the rows' indices here.
+        """Checks the arguments of `apply`; returns the indices of the rows on this server.
 
         Raises:
-            InvalidInputError: as there.
+            InvalidInputError: as for `apply`.
         """
         expected = (len(ids), self.spec.num_columns)
         if gradients.shape != expected or gradients.dtype != DTYPE:
@@ -158,18 +158,18 @@ class TableShard:
         return self.indices(ids)
 
     def clear(self) -> None:
-        """Forgets all rows, and gives their memory back: they are as if they had never been met."""
+        """Forgets all rows and releases their memory, as if none had been met."""
         optimizer = self.memory.optimizer  # its learning rate may have been set
-        del self.memory  # before as much is asked for again
+        del self.memory  # before the same amount is requested again
         self.memory = RowMemory(self.spec, num_rows=self.num_places)
         self.memory.optimizer = optimizer
         self.num_pushes = 0
 
     def restore(self, rows: Rows) -> None:
-        """Takes rows back, beside those that there are. Those of other servers are passed over.
+        """Restores rows, in addition to those that are there. Rows of other servers are skipped.
 
         Raises:
-            InvalidInputError: they are of another table.
+            InvalidInputError: the rows are of another table.
         """
         given = {kind: array.shape[1:] for kind, array in {"values": rows.values, **rows.state}.items()}
         own = {kind: array.shape[1:] for kind, array in {"values": self.memory.values, **self.memory.state}.items()}
@@ -186,10 +186,10 @@ class TableShard:
         return indices.astype(np.int64) * self._num_servers + self._server
 
     def indices(self, ids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Returns the indices of rows.
+        """Returns the indices of rows on this server.
 
         Raises:
-            InvalidInputError: an id is not in the table, not this server's, or there twice.
+            InvalidInputError: an id is not in the table, belongs to another server, or appears twice.
         """
         if ids.ndim != 1 or ids.dtype != np.int64:
             raise InvalidInputError(
@@ -201,14 +201,14 @@ class TableShard:
                 received=f"{ids.min()} to {ids.max()}, {len(ids)} of them",
                 allowed=f"0 to {self.spec.num_rows - 1}, rising, each once",
             )
-        if self._num_servers == 1:  # dividing costs as much as all else here
+        if self._num_servers == 1:  # a division would cost as much as everything else here
             return ids
         if (ids % self._num_servers != self._server).any():
             raise InvalidInputError(f"ids of table {self.spec.name} that are another server's")
         return ids // self._num_servers
 
     def meet(self, ids: np.ndarray[Any, Any], indices: np.ndarray[Any, Any]) -> None:
-        """Gives rows that nobody has asked for their first values."""
+        """Sets rows that were not met before to their first values."""
         memory = self.memory
         is_new = ~memory.is_met[indices]
         if is_new.any():
@@ -225,18 +225,18 @@ def _items(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _taken(array: np.ndarray[Any, Any], indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     taken = np.empty((len(indices), array.shape[1]), array.dtype)
-    np.take(_items(array), indices, out=_items(taken), mode="clip")  # indices are checked: "raise" would copy once more
+    np.take(_items(array), indices, out=_items(taken), mode="clip")  # checked already; "raise" would copy once more
     return taken
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Returns zeros that the system gives page by page when they are first written, and in small pages.
+    """Returns zeros whose memory the system provides in small pages, when they are first written.
 
-    They may be more than the machine has memory. In large pages, as NumPy asks for, a row that is met would take two
-    MiB.
+    They may be larger than the machine's memory. In large pages, as NumPy requests them, a row that is met would take
+    two MiB.
     """
     num_items = math.prod(shape)
-    # Of one's own, and without a promise: of shared or promised memory Linux refuses more than it has at once.
+    # Private and without reservation: of shared or reserved memory, Linux refuses more than it has at once.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
     memory = mmap.mmap(-1, max(1, num_items * dtype.itemsize), flags=flags)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):
