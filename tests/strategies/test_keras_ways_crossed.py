@@ -13,6 +13,8 @@ from tests.strategies.keras_ways import BATCH_SIZE, NUM_ROWS, check, conv_net, d
 
 NUM_EPOCHS = 3
 NUM_STEPS = -(-NUM_ROWS // BATCH_SIZE)
+NUM_STEPS_OF_GENERATOR = 6
+"""A multiple of each ``steps_per_execution``. Otherwise plain Keras takes more steps, to fill up the last execution."""
 
 
 class Rows(keras.utils.PyDataset):
@@ -41,7 +43,6 @@ def grain_loader(inputs: np.ndarray, targets: np.ndarray) -> grain.DataLoader:
 
 def generator(inputs: np.ndarray, targets: np.ndarray) -> Any:
     batches = Rows(inputs, targets)
-    # Without end: Keras takes whole executions of several steps, and so more batches than an epoch has steps.
     return (batches[number % NUM_STEPS] for number in itertools.count())
 
 
@@ -103,7 +104,7 @@ def test_the_numbers_of_one_device(data: str, way: str, net: str, num_devices: i
         history = model.fit(
             DATA[data](*columns),
             epochs=NUM_EPOCHS,
-            steps_per_epoch=NUM_STEPS if data == "generator" else None,
+            steps_per_epoch=NUM_STEPS_OF_GENERATOR if data == "generator" else None,
             validation_data=columns,
             validation_batch_size=NUM_ROWS,
             shuffle=False,

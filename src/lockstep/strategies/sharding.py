@@ -129,15 +129,6 @@ class ShardedLayout(AbstractLayout):
         """
         return self._sharding(self._cut(shape, self._axes_of(parameter_layout, len(shape))))
 
-    def gradient_layout(self, variable: Any) -> NamedSharding:
-        """Returns where the gradient of a variable lies when its update begins.
-
-        From stage 2 on that is where the optimizer's state lies: no device needs more of it. Before, each device gets
-        the whole gradient.
-        """
-        axes = self._axes_of(layout_of(variable), len(variable.shape))
-        return self._sharding(axes if self.stage == 1 else self._cut(tuple(variable.shape), axes))
-
     def gather(self, values: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
         """Brings parameters that are cut over the replicas together for use; their gradients are cut again.
 
@@ -264,22 +255,6 @@ def laying_out_state(add_variable: Callable[..., Any]) -> Callable[..., Any]:
         if current is not None:
             layout = current.optimizer_layout(tuple(shape), parameter_layout=layout)
         return add_variable(self, shape, *args, layout=layout, **kwargs)
-
-    return wrapper
-
-
-def cutting_gradients(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
-    """Has an optimizer take gradients that are cut as its own state is."""
-
-    @functools.wraps(apply_gradients)
-    def wrapper(self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        current = current_sharded_layout()
-        if current is not None:
-            grads = [
-                keras.distribution.distribute_tensor(gradient, current.gradient_layout(variable))
-                for gradient, variable in zip(grads, trainable_variables, strict=True)
-            ]
-        return apply_gradients(self, grads, trainable_variables, *args, **kwargs)
 
     return wrapper
 

@@ -115,13 +115,6 @@ def _applies(owner: str, name: str, parameters: tuple[str, ...], wrapper: str, b
 def _optimizes(owner: str) -> tuple[Replacement, ...]:
     return (
         _applies(owner, "apply", ("grads", "trainable_variables"), "applying", "sums gradients, or sets updates aside"),
-        _applies(
-            owner,
-            "stateless_apply",
-            ("optimizer_variables", "grads", "trainable_variables"),
-            "applying_statelessly",
-            "sums gradients, or sets updates aside",
-        ),
         _applies(owner, "build", (), "building", "notes the optimizer, and checks a layout map's patterns"),
     )
 
@@ -180,6 +173,13 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
     ),
     *_optimizes(_OPTIMIZER),
     *_optimizes(_SCALED),
+    _applies(
+        _SCALED,
+        "stateless_apply",
+        ("optimizer_variables", "grads", "trainable_variables"),
+        "applying_statelessly",
+        "sums gradients, or sets updates aside; other optimizers do so in `apply`, which theirs calls",
+    ),
     Replacement(
         stage=Stage.STRATEGY,
         owner=_OPTIMIZER,
@@ -188,15 +188,6 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         wrapper=f"{_SHARDING}:laying_out_state",
         becomes="cuts an optimizer's variables as `ShardedStrategy` says",
         until="`Distribution` is asked for the layout of an optimizer's variables with their parameter",
-    ),
-    Replacement(
-        stage=Stage.STRATEGY,
-        owner=_OPTIMIZER,
-        name="_backend_apply_gradients",
-        parameters=("self", "grads", "trainable_variables"),
-        wrapper=f"{_SHARDING}:cutting_gradients",
-        becomes="cuts gradients as the optimizer's state is cut",
-        until=_GRADIENTS,
     ),
     Replacement(
         stage=Stage.STRATEGY,
