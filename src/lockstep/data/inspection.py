@@ -168,7 +168,7 @@ def inspect(target: str) -> Inspection:
 
     Errors do not end it: files that are cut off, damaged, missing, or different from their name or manifest are in
     `Inspection.damages`, and `lockstep.data.finding.raise_worst` raises an error for them. The data of the records is
-    not checked; `lockstep.data.verify` does that.
+    only checked in compressed files; `lockstep.data.verify` checks all of it.
 
     Args:
         target: the URL of a file; a pattern; a bucket or folder, which is searched recursively; or the name of a data
