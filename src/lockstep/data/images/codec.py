@@ -290,7 +290,7 @@ def _box_given(given: Any, height: int, width: int) -> tuple[float, float, float
 
 def _pillow() -> Any:
     try:
-        import PIL.Image  # of the optional dependencies "images"
+        import PIL.Image  # of the extra `images`
     except ImportError:
         raise _missing("Pillow") from None
     return PIL.Image
@@ -298,7 +298,7 @@ def _pillow() -> Any:
 
 def _simplejpeg() -> Any:
     try:
-        import simplejpeg  # of the optional dependencies "images"
+        import simplejpeg  # of the extra `images`
     except ImportError:
         raise _missing("simplejpeg") from None
     return simplejpeg

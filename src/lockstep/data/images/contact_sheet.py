@@ -168,7 +168,7 @@ def _describe_label(value: Any, classes: Sequence[str]) -> str:
 def _fit(pixels: np.ndarray) -> Image:
     """Returns an image scaled to fit into a cell, with transparent pixels blended onto the background."""
     image = to_pillow(pixels)
-    import PIL.Image  # an optional dependency; the line before raises an error if it is missing
+    import PIL.Image  # of the extra `images`; the line before raises an error if it is missing
 
     if image.mode == "RGBA":
         paper = PIL.Image.new("RGBA", image.size, (*_PAPER, 255))
@@ -183,7 +183,7 @@ def _fit(pixels: np.ndarray) -> Image:
 
 
 def _draw(sections: Sequence[tuple[str, Sequence[_Cell]]]) -> bytes:
-    import PIL.Image  # an optional dependency; without it, `_fit` would have raised an error
+    import PIL.Image  # of the extra `images`; without it, `_fit` would have raised an error
     import PIL.ImageDraw
     import PIL.ImageFont
 

@@ -279,7 +279,7 @@ class RandomRotation(AbstractImageStep):
 
     def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """See the base class."""
-        import PIL.Image  # an optional dependency
+        import PIL.Image  # of the extra `images`
 
         height, width, num_channels = image.shape
         degrees = 360 * (self._low + (self._high - self._low) * float(draws[0]))
