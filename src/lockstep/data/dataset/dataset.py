@@ -96,7 +96,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
 
     @classmethod
     def range(cls, *args: int, output_type: Any = np.int64) -> Dataset:
-        """Creates a data set of whole numbers, the same as of Python's ``range``.
+        """Creates a data set of the same whole numbers as Python's ``range``.
 
         Args:
             args: stop; start and stop; or start, stop and step.

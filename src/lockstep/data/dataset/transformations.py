@@ -266,7 +266,7 @@ class AbstractDataset(ABC):
         stride: int = 1,
         drop_remainder: bool = False,  # noqa: FBT001 - as in tf.data
     ) -> Self:
-        """Groups elements into windows that are data sets; if elements have several members, each member has its own.
+        """Groups consecutive elements into windows. A window is a data set, or a structure with one for each member.
 
         Args:
             size: the number of elements in a window.

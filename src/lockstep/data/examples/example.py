@@ -229,7 +229,7 @@ def _classify(name: str, value: Any) -> tuple[str | None, Sequence[Any]]:
 def _classify_array(name: str, array: np.ndarray) -> tuple[str | None, Sequence[Any]]:
     flat = array.reshape(-1)
     if not flat.size and array.dtype == np.float64:
-        return None, ()  # NumPy's default for an empty array, chosen by nobody
+        return None, ()  # float64 is NumPy's default for an empty list
     if array.dtype.kind in "biu":
         return "int64_list", _in_range(name, flat, np.int64).tolist()
     if array.dtype.kind == "f":

@@ -162,7 +162,7 @@ class RawFeature(AbstractFeature):
             fits = len(value) == self.size_bytes
         else:
             value = self._array(value)
-            if not value.size:  # nobody chose its dtype
+            if not value.size:  # its dtype may be NumPy's default for an empty list
                 value = value.astype(np.dtype(self.dtype))
             fits = value.shape == tuple(self.shape) and np.can_cast(value.dtype, np.dtype(self.dtype), "safe")
         if not fits:

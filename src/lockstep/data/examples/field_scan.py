@@ -1,7 +1,7 @@
 """Field scans: parse many protocol-buffer messages of different layouts together, with NumPy.
 
 All messages of a batch are scanned together: one step reads the next field of every message. So the number of steps is
-the number of fields of one message, not of all messages. Some records are left to the parser of protocol buffers:
+the number of fields of one message, not of all messages. Some records are left to the parser of the protobuf library:
 damaged ones, and those that are not encoded as TensorFlow and this package do it (numbers that are not packed, a name
 twice, a feature in several pieces). Of features that are not requested, only the name is read.
 """
@@ -200,7 +200,7 @@ class FieldScan:
             self._leave(records[owners[~is_good]])
         counts = np.bincount(owners, per_run, minlength=num_features).astype(np.int64)
         others = lists.parents[~is_kind]
-        counts[others[is_set[others] == 1]] = OTHER_KIND  # a record that is left keeps its counts, for `_without_left`
+        counts[others[is_set[others] == 1]] = OTHER_KIND  # if set twice, the record is left, and keeps its counts
         return VaryingValues(numbers=records, counts=counts, is_set=is_set > 0, values=values, sizes=sizes)
 
     def _without_left(self, found: VaryingValues) -> VaryingValues:

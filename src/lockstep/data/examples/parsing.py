@@ -1,7 +1,7 @@
 """Parses batches of ``tf.train.Example`` messages into arrays.
 
 Records of the same layout are parsed all at once (`lockstep.data.examples.record_layout`). Records of other layouts are
-scanned together, field by field (`lockstep.data.examples.field_scan`). The parser of protocol buffers decodes the
+scanned together, field by field (`lockstep.data.examples.field_scan`). The parser of the protobuf library decodes the
 remaining records one by one.
 """
 
@@ -214,7 +214,7 @@ def _parse_one_by_one(batch: RecordBatch, numbers: np.ndarray, columns: Mapping[
 
 
 def decode_message(message_class: Any, data: bytes, *, number: int) -> Any:
-    """Decodes a record by the parser of protocol buffers.
+    """Decodes a record with the parser of the protobuf library.
 
     Args:
         message_class: the class of the message.

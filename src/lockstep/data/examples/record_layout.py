@@ -3,7 +3,7 @@
 Records of the same layout differ only in their values: names, lengths and tags are the same bytes at the same
 positions. The layout of one record is read byte by byte (see https://protobuf.dev/programming-guides/encoding for the
 wire format). For other records of the same length, comparing these bytes is enough: then, the values of each feature
-are at the same positions. Unusual and damaged records are no error here; the parser of protocol buffers decodes them.
+are at the same positions. Unusual and damaged records are no error here; the protobuf library decodes them.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class _Reader:
         (_, name_start, name_end), (_, value_start, value_end) = sorted(fields)
         name = self._data[name_start:name_end].decode()
         if name in self.features or name in self.unset:
-            raise _UnusualError  # by protocol buffers' rules, the later one counts
+            raise _UnusualError  # in the protobuf format, the later one counts
         lists = list(self._messages(value_start, value_end))
         if not lists:
             self.unset.add(name)
