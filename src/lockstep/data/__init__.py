@@ -1,7 +1,7 @@
-"""Data: TFRecord files of ``tf.train.Example`` in buckets, packed, checked, read in an order that repeats exactly.
+"""Data sets as TFRecord files of ``tf.train.Example`` in buckets: packing, verifying, reading in a repeatable order.
 
-`Batches` and `Dataset` are what Keras's ``fit`` takes; they and what reads records for them are imported when they are
-first used, since they need Grain and Keras, and packing and looking at files do not.
+`Batches` and `Dataset` are inputs for Keras's ``fit``. They, and the readers behind them, are imported on first use,
+because they need Grain and Keras, and packing and inspecting files need neither.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What people give as arguments: names, numbers, types, each checked where it comes in and named in one line."""
+"""Validation of arguments: names, numbers, flags, dtypes. Each error names the argument in one line."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lockstep.errors import InvalidInputError
 
 
 def name_given(given: Any, *, of: str) -> str:
-    """Returns a name.
+    """Checks a name, and returns it.
 
     Args:
-        given: what should be one.
-        of: what has the name, in words.
+        given: the value to check.
+        of: the thing that has the name, in words for the error.
 
     Raises:
-        InvalidInputError: it is no text, empty, or nothing that UTF-8 can say.
+        InvalidInputError: If the value is not text, is empty, or cannot be encoded as UTF-8.
     """
     if isinstance(given, str) and given and is_utf8(given):
         return given
@@ -28,7 +28,7 @@ def name_given(given: Any, *, of: str) -> str:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text can be kept as UTF-8: half of a surrogate pair cannot."""
+    """Whether a text can be encoded as UTF-8; a text with a lone surrogate cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -37,16 +37,16 @@ def is_utf8(text: str) -> bool:
 
 
 def whole_given(given: Any, *, of: str, least: int, most: int | None = None) -> int:
-    """Returns a whole number, NumPy's too.
+    """Checks a whole number, and returns it as an ``int``; NumPy's integers are accepted.
 
     Args:
-        given: what should be one.
-        of: what it is, in words.
-        least: how large it has to be.
-        most: how large it may be.
+        given: the value to check.
+        of: the argument, in words for the error.
+        least: the smallest allowed number.
+        most: the largest allowed number; None for no upper bound.
 
     Raises:
-        InvalidInputError: it is none, or out of these bounds.
+        InvalidInputError: If the value is not a whole number, or is out of bounds.
     """
     number = whole_or_none(given)
     if number is None or number < least or (most is not None and number > most):
@@ -55,16 +55,16 @@ def whole_given(given: Any, *, of: str, least: int, most: int | None = None) -> 
 
 
 def number_given(given: Any, *, of: str, least: float, most: float) -> float:
-    """Returns a number, NumPy's too.
+    """Checks a finite number, and returns it as a ``float``; NumPy's numbers are accepted.
 
     Args:
-        given: what should be one.
-        of: what it is, in words.
-        least: how large it has to be.
-        most: how large it may be.
+        given: the value to check.
+        of: the argument, in words for the error.
+        least: the smallest allowed number.
+        most: the largest allowed number.
 
     Raises:
-        InvalidInputError: it is none, or out of these bounds.
+        InvalidInputError: If the value is not a finite number, or is out of bounds.
     """
     if _is_number(given) and least <= given <= most:
         return float(given)
@@ -72,16 +72,16 @@ def number_given(given: Any, *, of: str, least: float, most: float) -> float:
 
 
 def range_given(given: Any, *, of: str, least: float, most: float) -> tuple[float, float]:
-    """Returns two numbers, the smaller one first.
+    """Checks a range, and returns its bounds: two finite numbers, the second not below the first.
 
     Args:
-        given: what should be a sequence of them.
-        of: what lies between them, in words.
-        least: how large the first has to be.
-        most: how large the second may be.
+        given: the value to check: a sequence of two numbers.
+        of: the argument, in words for the error.
+        least: the smallest allowed first number.
+        most: the largest allowed second number.
 
     Raises:
-        InvalidInputError: they are not two numbers, not in this order, or out of these bounds.
+        InvalidInputError: If the value is not two numbers in ascending order, or they are out of bounds.
     """
     if is_sequence(given) and len(given) == 2 and all(_is_number(bound) for bound in given):
         low, high = cast("Sequence[float]", given)
@@ -93,10 +93,10 @@ def range_given(given: Any, *, of: str, least: float, most: float) -> tuple[floa
 
 
 def flag_given(given: Any, *, of: str) -> bool:
-    """Returns a truth value.
+    """Checks a truth value, and returns it as a ``bool``; NumPy's are accepted.
 
     Raises:
-        InvalidInputError: it is none.
+        InvalidInputError: If the value is not a truth value.
     """
     if isinstance(given, bool | np.bool_):
         return bool(given)
@@ -104,19 +104,19 @@ def flag_given(given: Any, *, of: str) -> bool:
 
 
 def dtype_given(given: Any, *, of: str, kinds: str, allowed: str) -> np.dtype[Any]:
-    """Returns a type of NumPy's.
+    """Checks a dtype, and returns it as NumPy's.
 
     Args:
-        given: what should name one.
-        of: what has the type, in words.
-        kinds: what `numpy.dtype.kind` may be.
-        allowed: the same in words.
+        given: the value to check: a dtype or its name.
+        of: the argument, in words for the error.
+        kinds: the allowed values of `numpy.dtype.kind`.
+        allowed: the allowed dtypes, in words for the error.
 
     Raises:
-        InvalidInputError: it names none, or one of another kind.
+        InvalidInputError: If the value names no dtype, or one of another kind.
     """
     try:
-        dtype = None if given is None else np.dtype(given)  # which takes None for float64
+        dtype = None if given is None else np.dtype(given)  # NumPy would take None for float64
     except (TypeError, ValueError, SyntaxError):
         dtype = None
     if dtype is None or dtype.kind not in kinds:
@@ -125,19 +125,19 @@ def dtype_given(given: Any, *, of: str, kinds: str, allowed: str) -> np.dtype[An
 
 
 def is_sequence(given: Any) -> bool:
-    """Whether something is a sequence of things, or an array of one or more dimensions; text and bytes are not."""
+    """Whether a value is a sequence, or an array of one or more dimensions; text and bytes are not."""
     if isinstance(given, np.ndarray):
         return given.ndim > 0
     return isinstance(given, Sequence) and not isinstance(given, str | bytes | bytearray | memoryview)
 
 
 def shown(given: Any) -> Any:
-    """Returns what an error says was received: of None its name, which would otherwise be left out."""
+    """Returns a value as an error shows it: None as the text "None", because the error would omit it otherwise."""
     return "None" if given is None else given
 
 
 def whole_or_none(given: Any) -> int | None:
-    """Returns a whole number, NumPy's too; None of anything else, truth values among them."""
+    """Returns a whole number as an ``int``, also from NumPy; None for anything else, including truth values."""
     if isinstance(given, bool | np.bool_):
         return None
     try:
@@ -156,14 +156,14 @@ def _bounds(least: float, most: float | None) -> str:
 
 
 def function_given(given: Any, name: str) -> Callable[..., Any]:
-    """Returns a function.
+    """Checks that a value can be called, and returns it.
 
     Args:
-        given: what should be one.
-        name: what to call it in errors.
+        given: the value to check.
+        name: the argument's name, for the error.
 
     Raises:
-        InvalidInputError: it is none.
+        InvalidInputError: If the value cannot be called.
     """
     if not callable(given):
         raise InvalidInputError(name, received=type(given).__name__, allowed="a function")
@@ -174,11 +174,11 @@ def flag_or_none(given: Any, name: str) -> None:
     """Checks that a flag is True, False or None.
 
     Args:
-        given: what should be one.
-        name: what to call it in errors.
+        given: the value to check.
+        name: the argument's name, for the error.
 
     Raises:
-        InvalidInputError: it is something else.
+        InvalidInputError: If the value is something else.
     """
     if given is not None:
         flag_given(given, of=name)

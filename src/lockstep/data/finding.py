@@ -1,4 +1,4 @@
-"""What is packed at a place: files by data set, what their manifests state, what is missing, what packings left."""
+"""Finds packed files by name: groups them by data set, and reports what is missing or left by other packing runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, 
 from lockstep.storage import glob_urls, join_url, open_bucket, read_url, split_url
 
 COPY_AGAIN: Final = "copy the file again from its source, or pack it again"
-"""What to do about a file that is not as it was packed."""
+"""The advice for a file that differs from what was packed."""
 
 _PACKED: Final = re.compile(r".*\.tfrec(ord)?s?(-\d{5,}-of-\d{5,})?(\.(gz|gzip|zlib|zz))?")
 
@@ -26,14 +26,14 @@ _PACKED: Final = re.compile(r".*\.tfrec(ord)?s?(-\d{5,}-of-\d{5,})?(\.(gz|gzip|z
 @final
 @dataclass(frozen=True, kw_only=True)
 class Damage:
-    """One thing that is wrong.
+    """One error in packed data.
 
     Attributes:
-        url: the file, or the data set.
-        error: what is wrong with it, in a line that names the file.
-        record: the number of the damaged record in its file, from 0; None where it is no single one.
-        offset: where it begins in the file, or in what the file unpacks to, in bytes.
-        num_files: how many files it is about.
+        url: the URL of the file, or of the data set.
+        error: the error; its one-line message names the file.
+        record: the number of the damaged record in its file, from 0; None if the damage is not in a single record.
+        offset: the byte at which the record begins in the file, or in the decompressed data of a compressed file.
+        num_files: the number of files that are affected.
     """
 
     url: str
@@ -49,9 +49,9 @@ class PackedFile:
     """One file of records.
 
     Attributes:
-        url: where it is.
-        size_bytes: its length.
-        stated: what its manifest states of it; None where none does.
+        url: the file's URL.
+        size_bytes: the file's length in bytes.
+        stated: the manifest's entry for the file; None if no manifest has one.
     """
 
     url: str
@@ -60,7 +60,7 @@ class PackedFile:
 
     @property
     def num_stated(self) -> int | None:
-        """How many records its manifest states, or else its name; None where nothing does."""
+        """The number of records that the manifest states, or else the file's name; None if neither states it."""
         if self.stated is not None:
             return self.stated.num_records
         name = ShardName.parse(self.url)
@@ -70,14 +70,14 @@ class PackedFile:
 @final
 @dataclass(frozen=True, kw_only=True)
 class PackedSet:
-    """The files of one split of a data set; or a file that is no shard.
+    """The files of one split of a data set, or a single file that is not a shard.
 
     Attributes:
-        url: the split's name behind its folder, such as "gs://b/pets-train": it may be looked for by it.
-        files: those that are there, by name.
-        missing: those that the manifest states and that are not there.
-        manifest: what the data set says about itself; None where it says nothing.
-        damages: what is wrong, as far as names and the manifest tell.
+        url: the folder and the split's name, such as "gs://b/pets-train"; `find_packed` accepts it as a target.
+        files: the files that exist, in the order of their names.
+        missing: the shards that the manifest states but that do not exist.
+        manifest: the split's manifest; None if there is none that can be read.
+        damages: what is wrong, as far as names and the manifest show it.
     """
 
     url: str
@@ -90,11 +90,11 @@ class PackedSet:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What is at a place.
+    """The result of `find_packed`.
 
     Attributes:
-        sets: by URL.
-        notes: in a line each, what is not damage and worth knowing: packings that have not ended, earlier ones.
+        sets: the splits and single files that were found, in the order of their URLs.
+        notes: remarks of one line each that are not damage: unfinished packing runs, and splits of earlier runs.
     """
 
     sets: tuple[PackedSet, ...]
@@ -102,16 +102,16 @@ class Findings:
 
 
 def find_packed(target: str) -> Findings:
-    """Finds packed files by names and manifests; none of them is read.
+    """Finds packed files by their names and manifests, without reading the files.
 
     Args:
-        target: a file's URL; a pattern; a bucket or folder, in which files are looked for at every depth; or the name
-            of a data set's split, ``BUCKET/NAME-train``.
+        target: the URL of a file; a pattern; a bucket or folder, which is searched recursively; or the name of a data
+            set's split, ``BUCKET/NAME-train``.
 
     Raises:
-        InvalidInputError: the target is not usable.
-        MissingInputError: nothing was found.
-        StorageError: the bucket could not be listed.
+        InvalidInputError: If the target is not usable.
+        MissingInputError: If nothing was found.
+        StorageError: If the bucket could not be listed.
     """
     listed = _list(target)
     members: dict[str, list[str]] = {url.removesuffix(MANIFEST_SUFFIX): [] for url in listed.manifest_urls or ()}
@@ -132,17 +132,17 @@ def find_packed(target: str) -> Findings:
 
 
 def raise_worst(damages: Sequence[Damage], *, num_files: int, num_damaged: int = 0) -> None:
-    """Raises what is wrong, if anything is: the error itself where there is one, else a count of the class of one.
+    """Raises an error if anything is wrong: the error itself if there is only one, else one that counts them.
 
     Args:
         damages: what is wrong.
-        num_files: how many files were looked at.
-        num_damaged: how many damaged records were found.
+        num_files: the number of files that were checked.
+        num_damaged: the number of damaged records.
 
     Raises:
-        CorruptDataError: data is damaged.
-        MissingInputError: none is, but a file is missing.
-        StorageError: neither, but a file could not be read.
+        CorruptDataError: If data is damaged.
+        MissingInputError: If no data is damaged, but a file is missing.
+        StorageError: If no data is damaged and no file is missing, but a file could not be read.
     """
     if not damages:
         return
@@ -164,13 +164,13 @@ def raise_worst(damages: Sequence[Damage], *, num_files: int, num_damaged: int =
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Listed:
-    """What is at a place by its name alone.
+    """What listing a target shows, before any file is read.
 
     Attributes:
         sizes: the files' lengths in bytes, by URL.
-        manifest_urls: the manifests that are there; None where that is not known.
-        unfinished: packings that have not ended.
-        is_whole: whether the files beside these were looked for.
+        manifest_urls: the manifests that exist; None if that is not known.
+        unfinished: the unfinished packing runs.
+        is_whole: whether the other files of the same data set were looked for; False if the target is a single file.
     """
 
     sizes: dict[str, int]
@@ -180,12 +180,12 @@ class _Listed:
 
 
 def _list(target: str) -> _Listed:
-    target = target.removesuffix(MANIFEST_SUFFIX)  # of what it states this is the name
+    target = target.removesuffix(MANIFEST_SUFFIX)  # the URL of a manifest stands for its split
     if is_pattern(target):
         urls = [url for url in glob_urls(target) if _may_have_records(url)]
         sizes = dict(zip(urls, map(_size_bytes, urls), strict=True))
         return _Listed(sizes=sizes, unfinished=_find_unfinished_of(sizes))
-    with suppress(InvalidInputError, MissingInputError):  # it may be a bucket, whose name is no object's
+    with suppress(InvalidInputError, MissingInputError):  # the target may be a bucket, not an object
         return _Listed(sizes={target: _size_bytes(target)}, is_whole=False)
     bucket = open_bucket(target)
     items = bucket.list()
@@ -206,7 +206,7 @@ def _list(target: str) -> _Listed:
 
 
 def _may_have_records(url: str) -> bool:
-    """Whether a file that a pattern finds is not one of those that stand beside files of records."""
+    """Whether a file may contain records: manifests, indexes and journals do not."""
     return not url.endswith((MANIFEST_SUFFIX, INDEX_SUFFIX)) and name_of_journal(url) is None
 
 
@@ -216,7 +216,7 @@ def _size_bytes(url: str) -> int:
 
 
 def _find_unfinished_of(urls: Iterable[str]) -> tuple[Unfinished, ...]:
-    """Finds packings that have finished shards of the splits that files are of."""
+    """Finds unfinished packing runs that have already finished shards of the same splits as these files."""
     names = {(url.removesuffix(url.rpartition("/")[2]), ShardName.parse(url)) for url in urls}
     splits = sorted({(beginning, name.data_set) for beginning, name in names if name is not None})
     found: dict[str, Unfinished] = {}
@@ -272,7 +272,7 @@ def _name(url: str) -> str:
 
 
 def _describe_others(url: str, others: Sequence[str], manifest: Manifest) -> Damage:
-    """Says that files of one data set are there that another packing of it made."""
+    """Describes files of a data set that come from another packing run than its manifest."""
     what = f"{len(others)} files, {_name(others[0])} and others, are"
     if len(others) == 1:
         what = "it is" if url == others[0] else f"{_name(others[0])} is"
@@ -284,7 +284,7 @@ def _describe_others(url: str, others: Sequence[str], manifest: Manifest) -> Dam
 
 
 def _of_unfinished(error: LockstepError, url: str, unfinished: Iterable[Unfinished]) -> LockstepError:
-    """Says why shards are missing where a packing has not made them yet."""
+    """Explains missing shards by a packing run that has not written them yet, if there is one."""
     if isinstance(error, MissingInputError) and any(found.makes(url) for found in unfinished):
         return MissingInputError(error.what, action="its packing has not ended; the same command goes on with it")
     return error

@@ -1,4 +1,4 @@
-"""Looking at packed files: what is there, what is wrong with it at first sight, and what the records have."""
+"""Inspects packed files: lists them, finds errors without reading all data, and decodes some of the records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHOWN_VALUES: Final = 8
 _SHOWN_BYTES: Final = 16
 _SHOWN_CHARACTERS: Final = 80
 _SPACES: Final = "\t\n\r\N{NO-BREAK SPACE}\N{IDEOGRAPHIC SPACE}\N{NARROW NO-BREAK SPACE}\N{THIN SPACE}"
-"""What stands in texts and is not printable; a text is shown with it escaped."""
+"""Characters that occur in text although ``str.isprintable`` is False for them; they are shown escaped."""
 
 _NUM_THREADS: Final = 8
 _IMAGES: Final = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n\x1a\n": "PNG"}
@@ -36,12 +36,12 @@ class FoundFile:
     """One file of records.
 
     Attributes:
-        url: where it is.
-        size_bytes: its length.
-        num_records: how many records it has, counted; as many as are stated, or 0, where that cannot be counted.
-        compression: of the whole file: "GZIP", "ZLIB" or None.
-        error: what is wrong with it; None of a file whose frames are sound and that is as its manifest states.
-        is_other: whether its data set has a manifest, and that does not state it.
+        url: the file's URL.
+        size_bytes: the file's length in bytes.
+        num_records: the counted number of records; if they cannot be counted, the stated number, or 0.
+        compression: the compression of the whole file: "GZIP", "ZLIB" or None.
+        error: what is wrong with the file; None if its frames are valid and it agrees with its manifest.
+        is_other: whether the data set has a manifest that does not list this file.
     """
 
     url: str
@@ -52,22 +52,22 @@ class FoundFile:
     is_other: bool = False
 
     def read(self) -> Iterator[bytes]:
-        """Reads its records one after the other; see `lockstep.data.read_records` for what can go wrong."""
+        """Reads the file's records in order; see `lockstep.data.read_records` for the errors that it raises."""
         return read_records(self.url) if self.compression is None else read_compressed(self.url)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class FoundSet:
-    """Files that belong together.
+    """The files of one split of a data set, or a single file that is not a shard.
 
     Attributes:
-        url: the data set and its split behind their folder, such as "gs://b/fashion-mnist-train"; a single file's own
-            URL where it is no shard.
-        files: in the order of their records.
-        missing: those that the manifest states and that are not there.
-        manifest: what the data set says about itself, None where it says nothing.
-        damages: what is wrong with the files, or with the whole.
+        url: the folder, the data set's name and its split, such as "gs://b/fashion-mnist-train"; the URL of a single
+            file that is not a shard.
+        files: the files that exist, in the order of their records.
+        missing: the shards that the manifest states but that do not exist.
+        manifest: the split's manifest; None if there is none that can be read.
+        damages: what is wrong with single files, or with the split as a whole.
     """
 
     url: str
@@ -78,26 +78,26 @@ class FoundSet:
 
     @property
     def name(self) -> str:
-        """The data set and its split, such as "fashion-mnist-train"; a single file's own name where it is no shard."""
+        """The data set's name and its split, such as "fashion-mnist-train"; or the name of a file that is no shard."""
         return self.url.rpartition("/")[2]
 
     @property
     def sound_files(self) -> tuple[FoundFile, ...]:
-        """The files whose records can be read; where a manifest states some of them, those alone."""
+        """The files whose records can be read; if a manifest states any file, only the files that it states."""
         has_stated = self.missing or any(not file.is_other for file in self.files)
         return tuple(file for file in self.files if file.error is None and not (has_stated and file.is_other))
 
     def first_records(self, limit: int) -> Iterator[dict[str, Any]]:
-        """Decodes records of the sound files, checking their checksums.
+        """Decodes the first records of the sound files, and verifies their checksums.
 
         Args:
-            limit: how many.
+            limit: the number of records to decode, at most.
 
         Yields:
-            A record's values by feature: of a manifest's types and shapes where there is one.
+            A record's values by feature, with the manifest's dtypes and shapes if there is a manifest.
 
         Raises:
-            CorruptDataError: a checksum does not match, or a record is no ``tf.train.Example``.
+            CorruptDataError: If a checksum does not match, or a record is not a ``tf.train.Example``.
         """
         for file in self.sound_files:
             if limit <= 0:
@@ -109,18 +109,18 @@ class FoundSet:
             limit -= file.num_records
 
     def spread_records(self, limit: int) -> Iterator[dict[str, Any]]:
-        """Decodes records from all over the sound files, in order: what was packed class by class shows each class.
+        """Decodes records at even distances in the sound files, so that data packed class by class shows each class.
 
-        Of files that are compressed as a whole it is the first ones.
+        If a file is compressed as a whole, these are the first records instead.
 
         Args:
-            limit: how many.
+            limit: the number of records to decode, at most.
 
         Yields:
-            What `first_records` yields.
+            A record's values by feature, as `first_records` yields them.
 
         Raises:
-            CorruptDataError: a checksum does not match, or a record is no ``tf.train.Example``.
+            CorruptDataError: If a checksum does not match, or a record is not a ``tf.train.Example``.
         """
         if not self.sound_files or any(file.compression for file in self.sound_files):
             yield from self.first_records(limit)
@@ -142,11 +142,11 @@ class FoundSet:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Inspection:
-    """What was found.
+    """The result of `inspect`.
 
     Attributes:
-        sets: by URL.
-        notes: in a line each, what is not damage and worth knowing: packings that have not ended, earlier ones.
+        sets: the splits and single files that were found, in the order of their URLs.
+        notes: remarks of one line each that are not damage: unfinished packing runs, and splits of earlier runs.
     """
 
     sets: tuple[FoundSet, ...]
@@ -154,34 +154,34 @@ class Inspection:
 
     @property
     def damages(self) -> tuple[Damage, ...]:
-        """All that is wrong."""
+        """Everything that is wrong, in all sets."""
         return tuple(damage for found in self.sets for damage in found.damages)
 
     @property
     def num_files(self) -> int:
-        """How many files there are."""
+        """The number of files that exist."""
         return sum(len(found.files) for found in self.sets)
 
 
 def inspect(target: str) -> Inspection:
-    """Finds packed files, and reads where the records of each lie.
+    """Finds packed files, and counts the records of each.
 
-    A file that is cut off or damaged is one of the damages, as one that is missing or not as its name or its manifest
-    states; `lockstep.data.finding.raise_worst` makes an error of them. Whether the records are sound, reading them
-    tells, and `lockstep.data.verify`.
+    Errors do not end it: files that are cut off, damaged, missing, or different from their name or manifest are in
+    `Inspection.damages`, and `lockstep.data.finding.raise_worst` raises an error for them. The data of the records is
+    only checked in compressed files; `lockstep.data.verify` checks all of it.
 
     Args:
-        target: a file's URL; a pattern; a bucket or folder, in which files are looked for at every depth; or the name
-            of a data set's split, ``BUCKET/NAME-train``.
+        target: the URL of a file; a pattern; a bucket or folder, which is searched recursively; or the name of a data
+            set's split, ``BUCKET/NAME-train``.
 
     Raises:
-        InvalidInputError: the target is not usable.
-        MissingInputError: nothing was found.
-        StorageError: the bucket could not be listed.
+        InvalidInputError: If the target is not usable.
+        MissingInputError: If nothing was found.
+        StorageError: If the bucket could not be listed.
     """
     packed = find_packed(target)
     jobs = [(found, file) for found in packed.sets for file in found.files]
-    with ThreadPoolExecutor(_NUM_THREADS, "lockstep-inspect") as executor:  # a bucket answers slowly, many at a time
+    with ThreadPoolExecutor(_NUM_THREADS, "lockstep-inspect") as executor:  # a bucket has high latency
         files = list(executor.map(lambda job: _look_into(job[1], manifest=job[0].manifest), jobs))
     sets: list[FoundSet] = []
     for found in packed.sets:
@@ -208,7 +208,7 @@ def _look_into(file: PackedFile, *, manifest: Manifest | None) -> FoundFile:
     try:
         compression = find_compression(file.url)
         if compression is None:
-            num_records = len(RecordSource([file.url], held_bytes=0))  # its data is not wanted
+            num_records = len(RecordSource([file.url], held_bytes=0))  # only the records' lengths are needed
         else:
             num_records = sum(1 for _ in read_compressed(file.url))
         if file.stated is not None and (num_records, file.size_bytes) != (
@@ -235,10 +235,10 @@ def _look_into(file: PackedFile, *, manifest: Manifest | None) -> FoundFile:
 
 
 def describe_value(value: Any) -> str:
-    """Says a feature's value of one record in a line: small ones whole, large ones by shape and range.
+    """Describes the value of a feature of one record in a line: a small value in full, a large one by shape and range.
 
     Args:
-        value: bytes, an array or a number, or a list of bytes.
+        value: bytes, an array, a number, or a list of bytes.
     """
     if isinstance(value, list):
         shown = ", ".join(describe_value(item) for item in value[:_SHOWN_VALUES]) or "no value"

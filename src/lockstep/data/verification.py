@@ -1,4 +1,4 @@
-"""Checking packed files: every checksum of every record, and what the manifests state, of all files at once."""
+"""Verifies packed files: every checksum of every record, and what the manifests state; several files in parallel."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, 
 from lockstep.storage import open_bucket, split_url
 
 DEFAULT_NUM_THREADS: Final = 8
-"""How many files are read at once: google_crc32c lets other threads run, and buckets answer slowly, many at a time."""
+"""The default number of files read in parallel: google_crc32c releases the GIL, and buckets have high latency."""
 
 MAX_NAMED: Final = 20
-"""How many damaged records of one file are named; all are counted."""
+"""The number of damaged records that are reported one by one for each file; all of them are counted."""
 
 _CHUNK_BYTES: Final = 1 << 22
 _HEADER: Final = struct.Struct("<QI")
 
 Progress = Callable[[int, int], None]
-"""Takes how many bytes were checked since the last call, and how many there are; called by one thread at a time."""
+"""Receives the bytes checked since the last call and the total bytes to check; called by one thread at a time."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class FileReport:
-    """What one file has.
+    """The result for one file.
 
     Attributes:
-        url: where it is.
-        num_records: how many records were found in it, damaged ones included.
-        size_bytes: how long it is.
-        num_damaged: how many of its records are damaged.
-        num_stated: how many records its manifest or its name states; None where nothing does.
-        damages: what is wrong with it: the first `MAX_NAMED` damaged records, and what is wrong with the whole.
+        url: the file's URL.
+        num_records: the number of records found in the file, including damaged ones.
+        size_bytes: the number of bytes read: the file's length, unless an error ended the reading.
+        num_damaged: the number of damaged records.
+        num_stated: the number of records that the manifest or the file's name states; None if neither does.
+        damages: the first `MAX_NAMED` damaged records, and what is wrong with the file as a whole.
     """
 
     url: str
@@ -57,16 +57,16 @@ class FileReport:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was checked, and what was found.
+    """The result of `verify`.
 
     Attributes:
-        files: in the order of their URLs.
-        damages: all that is wrong: of each file, and of what should be there and is not.
-        num_with_manifest: how many of the files a manifest states the checksum of.
-        num_missing_files: how many files manifests state that are not there.
-        num_missing_records: how many records they would have.
-        notes: in a line each, what is not damage and worth knowing: packings that have not ended, earlier ones.
-        elapsed_s: how long it took.
+        files: the results for the files, in the order of their URLs.
+        damages: everything that is wrong, in files and with files that are missing.
+        num_with_manifest: the number of files whose checksum a manifest states.
+        num_missing_files: the number of files that manifests state but that do not exist.
+        num_missing_records: the number of records of the missing files, as their manifests state it.
+        notes: remarks of one line each that are not damage: unfinished packing runs, and splits of earlier runs.
+        elapsed_s: the duration of the verification, in seconds.
     """
 
     files: tuple[FileReport, ...]
@@ -79,54 +79,55 @@ class Report:
 
     @property
     def num_records(self) -> int:
-        """How many records were checked."""
+        """The number of records that were checked."""
         return sum(file.num_records for file in self.files)
 
     @property
     def num_stated(self) -> int:
-        """How many records there should be, as far as manifests and names state it; else those that were found."""
+        """The number of records there should be by manifests and names; files without either count as found."""
         return self.num_missing_records + sum(max(file.num_records, file.num_stated or 0) for file in self.files)
 
     @property
     def num_damaged(self) -> int:
-        """How many of them are damaged."""
+        """The number of damaged records."""
         return sum(file.num_damaged for file in self.files)
 
     @property
     def size_bytes(self) -> int:
-        """How long all files are together."""
+        """The total length of all files, in bytes."""
         return sum(file.size_bytes for file in self.files)
 
     def raise_damage(self) -> None:
-        """Raises what is wrong, if anything is: the error itself where there is one, else a count of the class of one.
+        """Raises an error if anything is wrong: the error itself if there is only one, else one that counts them.
 
         Raises:
-            CorruptDataError: data is damaged.
-            MissingInputError: none is, but a file is missing.
-            StorageError: neither, but a file could not be read.
+            CorruptDataError: If data is damaged.
+            MissingInputError: If no data is damaged, but a file is missing.
+            StorageError: If no data is damaged and no file is missing, but a file could not be read.
         """
         raise_worst(self.damages, num_files=len(self.files), num_damaged=self.num_damaged)
 
 
 def verify(target: str, *, num_threads: int = DEFAULT_NUM_THREADS, progress: Progress | None = None) -> Report:
-    """Checks packed files: both checksums of every record, and counts, lengths and checksums that manifests state.
+    """Checks both checksums of every record, and the counts, lengths and checksums that manifests state.
 
-    It goes on after a damaged file, and after a damaged record within one; behind a damaged length nobody knows where
-    the next record begins. Files are read in pieces of a few MiB, so that their length does not matter.
+    Checking continues after a damaged file, and after a damaged record within a file. But if a record's length is
+    damaged, the rest of that file is skipped, because nothing tells where the next record begins. Files are read in
+    chunks of 4 MiB, so that memory does not limit their length.
 
     Args:
-        target: a file's URL; a pattern; a bucket or folder, in which files are looked for at every depth; or the name
-            of a data set's split, ``BUCKET/NAME-train``.
-        num_threads: how many files are read at once.
-        progress: is told of each piece.
+        target: the URL of a file; a pattern; a bucket or folder, which is searched recursively; or the name of a data
+            set's split, ``BUCKET/NAME-train``.
+        num_threads: the number of files read in parallel.
+        progress: called after each chunk.
 
     Returns:
-        What was found; `Report.raise_damage` makes an error of it.
+        The report; `Report.raise_damage` raises an error for it if anything is wrong.
 
     Raises:
-        InvalidInputError: the target is not usable.
-        MissingInputError: nothing was found.
-        StorageError: the bucket could not be listed.
+        InvalidInputError: If the target is not usable, or ``num_threads`` is below 1.
+        MissingInputError: If nothing was found.
+        StorageError: If the bucket could not be listed.
     """
     if num_threads < 1:
         raise InvalidInputError("num_threads", received=num_threads, allowed="1 or more")
@@ -139,7 +140,7 @@ def verify(target: str, *, num_threads: int = DEFAULT_NUM_THREADS, progress: Pro
         try:
             reports = tuple(executor.map(lambda file: _check_file(file, meter=meter), files))
         except BaseException:
-            meter.stop()  # an interrupt need not wait for whole files
+            meter.stop()  # so that an interrupt need not wait for whole files
             raise
     damages = [damage for checked in (*found.sets, *reports) for damage in checked.damages]
     return Report(
@@ -155,7 +156,7 @@ def verify(target: str, *, num_threads: int = DEFAULT_NUM_THREADS, progress: Pro
 
 @final
 class _Meter:
-    """Tells what several threads have read, and ends them."""
+    """Reports the progress of several threads, and stops them."""
 
     def __init__(self, *, total_bytes: int, report: Progress | None) -> None:
         self._total_bytes = total_bytes
@@ -186,13 +187,13 @@ def _check_file(file: PackedFile, *, meter: _Meter) -> FileReport:
             while part := passing.read(_CHUNK_BYTES) if unpacking is None else unpacking.read(_CHUNK_BYTES):
                 walk.feed(part)
             if unpacking is not None and unpacking.failure is not None:
-                while passing.read(_CHUNK_BYTES):  # its length and its checksum tell more
+                while passing.read(_CHUNK_BYTES):  # so that the length and checksum are of the whole file
                     pass
                 raise CorruptDataError(f"{file.url}: {unpacking.failure}", action=COPY_AGAIN)
             walk.finish()
     except LockstepError as error:
         walk.damages.append(Damage(url=file.url, error=error))
-    except OSError as error:  # a disk that cannot read any more
+    except OSError as error:  # such as a read error of the disk
         num_read = 0 if passing is None else passing.size_bytes
         failure = StorageError(f"cannot read {file.url} behind byte {num_read}: {error.strerror or error}")
         walk.damages.append(Damage(url=file.url, error=failure))
@@ -212,7 +213,7 @@ def _check_file(file: PackedFile, *, meter: _Meter) -> FileReport:
 
 
 def _find_difference(file: PackedFile, *, num_records: int, size_bytes: int, crc: int) -> CorruptDataError | None:
-    """Compares a file whose records are sound with what its name and its manifest state."""
+    """Compares a file without damaged records with what its name and its manifest state."""
     name = ShardName.parse(file.url)
     comparisons: list[tuple[str, object, object, str]] = []
     if name is not None and name.num_records is not None:
@@ -235,11 +236,11 @@ def _find_difference(file: PackedFile, *, num_records: int, size_bytes: int, crc
 
 @final
 class _Passing:
-    """A file as it is read: its length and checksum up to there.
+    """A file that is read once, with the length and the CRC-32C of what has been read so far.
 
     Args:
-        file: the file, at its beginning.
-        meter: is told of each piece.
+        file: the file, positioned at its beginning.
+        meter: the meter that receives the length of each chunk.
     """
 
     def __init__(self, file: BinaryIO, *, meter: _Meter) -> None:
@@ -250,12 +251,12 @@ class _Passing:
         self.crc = 0
 
     def look_ahead(self, num_bytes: int) -> bytes:
-        """Returns the first bytes, which are read all the same; fewer of a shorter file."""
+        """Returns the first bytes without consuming them; fewer if the file is shorter."""
         self._ahead = read_fully(self._file, num_bytes)
         return self._ahead
 
     def read(self, num_bytes: int, /) -> bytes:
-        """Returns so many bytes, or fewer; none at the end."""
+        """Returns up to this many bytes; none at the end. The first call after `look_ahead` returns what that saw."""
         chunk, self._ahead = (self._ahead, b"") if self._ahead else (self._file.read(num_bytes), b"")
         self.size_bytes += len(chunk)
         self.crc = google_crc32c.extend(self.crc, chunk)
@@ -266,18 +267,18 @@ class _Passing:
 
 @final
 class _Walk:
-    """Goes from record to record through pieces of a file, and keeps less than a piece of it.
+    """Checks the records of a file that arrives in chunks, and keeps less than a chunk of it in memory.
 
     Args:
-        url: the file, for errors.
-        num_stated: how many records it should have, where that is known.
+        url: the file's URL, for errors.
+        num_stated: the number of records that the file should have; None if that is not known.
     """
 
     def __init__(self, url: str, *, num_stated: int | None) -> None:
         self._url = url
         self._num_stated = num_stated
         self._rest = b""
-        self._start = 0  # where the rest begins in the file
+        self._start = 0  # the offset of `_rest` in the file
         self._is_lost = False
         self._body: _Body | None = None
         self.num_records = 0
@@ -285,7 +286,7 @@ class _Walk:
         self.damages: list[Damage] = []
 
     def feed(self, data: bytes) -> None:
-        """Checks the records that end in the next bytes."""
+        """Checks the records that end within the next bytes of the file."""
         if self._is_lost:
             return
         if self._body is not None:
@@ -322,7 +323,7 @@ class _Walk:
         self._start += position
 
     def finish(self) -> None:
-        """Says where the end of a record is missing."""
+        """Reports a record whose end is missing; to be called at the end of the file."""
         if self._is_lost:
             return
         if self._body is not None or self._rest:
@@ -331,7 +332,7 @@ class _Walk:
             self.num_records += 1
 
     def _feed_body(self, body: _Body, data: bytes) -> bytes:
-        """Checks a record that is longer than a piece; returns what is behind it."""
+        """Checks the next bytes of a record that is longer than a chunk; returns the bytes after the record."""
         rest = body.feed(data)
         self._start += len(data) - len(rest)
         if body.is_whole:
@@ -342,7 +343,7 @@ class _Walk:
         return rest
 
     def _rest_in_words(self) -> str:
-        """Says how many records are stated to be behind the one that is gone through."""
+        """Describes how many more records should follow the current one; "" if none, or if that is not known."""
         num_behind = 0 if self._num_stated is None else self._num_stated - self.num_records - 1
         return f"; {num_behind:,} more of {self._num_stated:,} stated records should follow" if num_behind > 0 else ""
 
@@ -356,7 +357,7 @@ class _Walk:
 
 @final
 class _Body:
-    """The data of a long record and its checksum, of which only the checksum is kept."""
+    """The data and the footer of a record longer than a chunk; only the checksum is kept in memory."""
 
     def __init__(self, *, offset: int, num_bytes: int) -> None:
         self.offset = offset

@@ -1,1 +1,1 @@
-"""`lockstep.data.Dataset`: ``tf.data``'s names and meanings over Grain."""
+"""`lockstep.data.Dataset`: the names and meanings of ``tf.data``, implemented with Grain."""

@@ -1,4 +1,4 @@
-"""`lockstep.data.Dataset`: where data sets come from, how they are iterated, what Keras and strategies ask of them."""
+"""`lockstep.data.Dataset`: creating data sets, iterating over them, and the interface for Keras and strategies."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from lockstep.upstream.keras_data import AbstractBatchAdapter
 
 @final
 class Dataset(AbstractDataset, AbstractBatchAdapter):
-    """Elements one after the other, by the names and meanings of ``tf.data.Dataset``.
+    """A sequence of elements, by the names and meanings of ``tf.data.Dataset``.
 
-    Made by its class methods, such as `from_tensor_slices`, and by what they return. ``fit``, ``evaluate`` and
-    ``predict`` take it, so do ``strategy.experimental_distribute_dataset`` and loops.
+    Class methods such as `from_tensor_slices` create a data set, and methods such as `map` derive another one from it.
+    ``fit``, ``evaluate``, ``predict`` and ``strategy.experimental_distribute_dataset`` accept it, and so do loops.
 
-    Each iteration goes through all elements anew; it counts as begun when its first element is asked for. Iterators
-    know their place: ``get_state()`` and ``set_state(state)``, of what JSON can hold.
+    Each iteration starts again at the first element. It counts as begun when its first element is requested. Iterators
+    have ``get_state()`` and ``set_state(state)`` for their position; the state is what JSON can hold.
     """
 
     def __init__(self, plan: Plan, *, places: Positions | None = None) -> None:
@@ -53,7 +53,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
     @property
     @override
     def plan(self) -> Plan:
-        """What the data set is made of, for this package."""
+        """The plan of the data set; internal to this package."""
         return self._plan
 
     @override
@@ -62,13 +62,13 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
 
     @classmethod
     def from_tensor_slices(cls, tensors: Any) -> Dataset:
-        """Makes a data set of the rows of arrays.
+        """Creates a data set whose elements are the rows of arrays.
 
         Args:
-            tensors: an array, or a structure of them with as many rows each. A list is an array.
+            tensors: an array, or a structure of arrays with the same number of rows. A list counts as an array.
 
         Raises:
-            InvalidInputError: the numbers of rows differ, or there are none.
+            InvalidInputError: If the numbers of rows differ, or if there is no array with rows.
         """
         arrays = to_element(tensors)
         shapes = [np.shape(leaf) for leaf in leaves_of(arrays) if leaf is not None]
@@ -88,7 +88,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
 
     @classmethod
     def from_tensors(cls, tensors: Any) -> Dataset:
-        """Makes a data set of one element."""
+        """Creates a data set with a single element."""
         element = to_element(tensors)
         if element is None:
             raise InvalidInputError("the element of from_tensors", received="None", allowed="arrays, numbers, text")
@@ -96,11 +96,11 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
 
     @classmethod
     def range(cls, *args: int, output_type: Any = np.int64) -> Dataset:
-        """Makes a data set of whole numbers, as Python's ``range`` has them.
+        """Creates a data set of the same whole numbers as Python's ``range``.
 
         Args:
             args: stop; start and stop; or start, stop and step.
-            output_type: their dtype.
+            output_type: the dtype of the elements.
         """
         numbers = [whole_or_none(arg) for arg in args]
         if not 1 <= len(args) <= 3 or None in numbers or numbers[2:] == [0]:
@@ -128,17 +128,17 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         args: Sequence[Any] | None = None,
         output_signature: Any = None,
     ) -> Dataset:
-        """Makes a data set of what a generator yields; it is begun anew for each iteration.
+        """Creates a data set of the values that a generator yields. Each iteration starts the generator again.
 
-        Who goes on within an iteration draws again what was drawn before: it has to yield the same each time.
+        Resuming within an iteration draws the earlier values again: the generator must yield the same ones each time.
 
         Args:
-            generator: called with ``args``, returns something to iterate.
-            output_types: the elements' dtypes, a structure of them; the older way of ``output_signature``.
-            output_shapes: their shapes, a structure like ``output_types``.
-            args: of the generator.
-            output_signature: a structure of `TensorSpec`; elements are checked and given these dtypes. Without it they
-                have the dtypes that `Dataset` gives to what it is given.
+            generator: a function that is called with ``args`` and returns an iterable.
+            output_types: the dtypes of the elements, as a structure; the older alternative to ``output_signature``.
+            output_shapes: the shapes of the elements, a structure like ``output_types``; None for unknown shapes.
+            args: the arguments of ``generator``.
+            output_signature: a structure of `TensorSpec`. Elements are checked against it and converted to its dtypes.
+                Without it, dtypes are chosen as by `from_tensors`.
         """
         if not callable(generator):
             raise InvalidInputError(
@@ -172,15 +172,15 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
 
     @classmethod
     def list_files(cls, file_pattern: Any, shuffle: bool | None = None, seed: int | None = None) -> Dataset:  # noqa: FBT001
-        """Makes a data set of the names of files, as text, shuffled unless told otherwise.
+        """Creates a data set of the names of files, as text (``bytes``), shuffled by default.
 
         Args:
-            file_pattern: a pattern as `lockstep.storage.glob_urls` takes it, or several.
-            shuffle: whether they change places, at each iteration anew; True by default.
-            seed: see ``shuffle``.
+            file_pattern: one pattern or several, as `lockstep.storage.glob_urls` accepts them.
+            shuffle: whether the names are shuffled, in another order for each iteration; True by default.
+            seed: the seed of the order, as for the method ``shuffle``.
 
         Raises:
-            MissingInputError: nothing was found.
+            MissingInputError: If nothing was found.
         """
         patterns = files.names_given(file_pattern, of="list_files")
         urls = sorted({url for pattern in patterns for url in glob_urls(pattern)})
@@ -199,11 +199,11 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
 
     @classmethod
     def zip(cls, *args: Any, datasets: Any = None) -> Dataset:
-        """Puts the elements of several data sets side by side, as long as all have one.
+        """Combines the elements of several data sets at the same position; ends with the shortest data set.
 
         Args:
-            args: the data sets, or one structure of them.
-            datasets: a structure of them.
+            args: the data sets, or one structure of data sets.
+            datasets: a structure of data sets, instead of ``args``.
         """
         members = datasets if datasets is not None else args[0] if len(args) == 1 else args
         leaves = leaves_of(members)
@@ -233,11 +233,11 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
 
     @final
     def reduce(self, initial_state: Any, reduce_func: Callable[[Any, Any], Any]) -> Any:
-        """Folds all elements into one.
+        """Combines all elements into one value.
 
         Args:
-            initial_state: what to begin with.
-            reduce_func: of the state so far and an element, returns the next state.
+            initial_state: the state before the first element.
+            reduce_func: a function of the current state and an element that returns the next state.
         """
         if not callable(reduce_func):
             raise InvalidInputError("reduce_func", received=type(reduce_func).__name__, allowed="a function")
@@ -247,40 +247,41 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         return state
 
     def as_numpy_iterator(self) -> grain.DatasetIterator:
-        """Begins an iteration; elements are of NumPy anyway."""
+        """Returns the same iterator as ``iter``, whose elements are NumPy's in any case."""
         return iter(self)
 
     def __iter__(self) -> grain.DatasetIterator:
-        """Begins an iteration, as soon as its first element is asked for."""
+        """Returns an iterator; its iteration begins when its first element is requested."""
         return DatasetIterator(self._plan, self._places)
 
     def start_at(self, *, epoch: int, batch: int = 0) -> None:
-        """Has the next iteration be that of another epoch, and begin within it.
+        """Sets the epoch and the element at which the next iteration begins.
 
-        Elements that have numbers are not computed up to there; others are.
+        Elements before that position are skipped without computing them, unless the elements of the data set have no
+        numbers (after ``filter``, ``interleave``, ...).
 
         Args:
-            epoch: which iteration, from 0.
-            batch: its element, from 0; as many as there are means the beginning of the next one.
+            epoch: the number of the iteration, from 0.
+            batch: the number of the element, from 0; the number of all elements means the start of the next epoch.
         """
         epoch = whole_given(epoch, of="epoch", least=0)
-        count = self.num_batches  # not of the whole data, where processes divide it
+        count = self.num_batches  # None if several processes divide the data
         batch = whole_given(batch, of="batch", least=0, most=count)
         self._places.set(*((epoch + 1, 0) if count and batch == count else (epoch, batch)))
 
     def divide(self, policy: AutoShardPolicy, *, input_context: InputContext) -> tuple[Dataset, AutoShardPolicy]:
-        """Returns what one of several processes reads, for strategies.
+        """Returns the data set that one of several processes reads, for strategies.
 
         Args:
-            policy: what they divide; AUTO leaves it to the data set's options.
-            input_context: the process.
+            policy: what the processes divide; AUTO leaves it to the data set's options.
+            input_context: the process, and the number of processes.
 
         Returns:
-            Under DATA all global batches. Under FILE and OFF batches of rows of its own, of which the processes'
-            together are a global batch.
+            The data set, and the policy that was decided. Under DATA, it has all global batches. Under FILE and OFF, it
+            has batches of this process's own rows; those of all processes together are a global batch.
 
         Raises:
-            InvalidInputError: the policies contradict each other, or do not fit the data.
+            InvalidInputError: If the policies contradict each other, or do not fit the data.
         """
         own = self._plan.options.experimental_distribute.auto_shard_policy
         if AutoShardPolicy.AUTO not in (policy, own) and policy is not own:
@@ -306,7 +307,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         return Dataset(divided, places=self._places), decided
 
     def iterate(self) -> Iterator[Any]:
-        """Begins a pass, for Keras; where several processes divide the data, as global arrays."""
+        """Begins a pass, for Keras. If several processes divide the data, its batches are global arrays."""
         layout = fitting.current_layout()
         context = self._divided_for(layout)
         if layout is None or context is None:
@@ -314,16 +315,16 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         return distribute_dataset(layout, context, self).iterate()
 
     def changed_by(self, change: Callable[[Any], Any]) -> Iterator[Any]:
-        """Begins a pass over the batches, changed before they are laid onto devices, for Keras.
+        """Begins a pass over batches that a function changes before they are placed on devices, for Keras.
 
         Args:
-            change: takes this process's rows of a batch, and returns what takes their place.
+            change: a function of this process's rows of a batch that returns the batch to use instead.
         """
         plan = self._plan.then(lambda pipeline: steps.mapped(pipeline, change))
         return Dataset(plan, places=self._places).iterate()
 
     def _divided_for(self, layout: AbstractLayout | None) -> InputContext | None:
-        """Returns this process's place where processes read rows of their own, None where each reads whole batches."""
+        """Returns this process's input context if it reads rows of its own; None if it reads whole global batches."""
         if layout is None or layout.num_processes == 1:
             return None
         context = InputContext(
@@ -340,27 +341,27 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
 
     @property
     def num_batches(self) -> int | None:
-        """How many batches there are, for Keras; None where there is no end, or nobody knows."""
+        """The number of batches, for Keras; None if it is infinite or unknown."""
         if self._divided_for(fitting.current_layout()) is not None:
-            return None  # the others may have more rows
+            return None  # other processes may have more rows
         count = int(self.cardinality())
         return count if count >= 0 else None
 
     @property
     def batch_size(self) -> int | None:
-        """How many rows a batch has, for Keras; None where that differs."""
+        """The number of rows of a batch, for Keras; None if it is not fixed."""
         return self._plan.batch_size
 
     @property
     def has_partial_batch(self) -> None:
-        """Unknown, for Keras."""
+        """None, which is "unknown" for Keras."""
 
     @property
     def partial_batch_size(self) -> None:
-        """Unknown, for Keras."""
+        """None, which is "unknown" for Keras."""
 
     def __repr__(self) -> str:
-        """Says how many elements there are, where that is known."""
+        """Shows the number of elements, if it is known."""
         count = int(self.cardinality())
         return f"Dataset({count if count >= 0 else 'of unknown length' if count == UNKNOWN_CARDINALITY else 'endless'})"
 
@@ -371,20 +372,20 @@ def TFRecordDataset(
     buffer_size: int | None = None,
     num_parallel_reads: int | None = None,
 ) -> Dataset:
-    """Makes a data set of the records of TFRecord files, as bytes.
+    """Creates a data set of the records of TFRecord files, as bytes.
 
     Args:
-        filenames: a URL, several, a pattern, a data set's split (see `lockstep.data.RecordSource`), or a data set of
-            URLs.
-        compression_type: None or "" for none, "GZIP", "ZLIB". Records of compressed files have no number: see
-            `lockstep.data.CompressedRecords`.
-        buffer_size: taken: files are mapped, or read in pieces.
-        num_parallel_reads: of how many files records are taken in turn; by default, and by `AUTOTUNE`, files follow one
-            another.
+        filenames: a URL, several URLs, a pattern, the name of a data set's split (see `lockstep.data.RecordSource`), or
+            a data set of URLs.
+        compression_type: "GZIP", "ZLIB", or None or "" for no compression. Records of compressed files have no
+            numbers: see `lockstep.data.CompressedRecords`.
+        buffer_size: accepted without effect: files are mapped into memory, or read in chunks.
+        num_parallel_reads: the number of files from which records are taken in turn. By default, and with `AUTOTUNE`,
+            files are read one after another.
 
     Raises:
-        MissingInputError: nothing was found.
-        InvalidInputError: an argument is none.
+        MissingInputError: If nothing was found.
+        InvalidInputError: If an argument is not valid.
     """
     compression = files.compression_given(compression_type)
     if buffer_size is not None:

@@ -1,7 +1,7 @@
-"""Elements one after the other: what of a pipeline Grain does not have, for elements that have no number.
+"""Pipeline steps for elements without numbers, which are computed in order: those that Grain does not have.
 
-The state of each iterator is of numbers, lists and dictionaries, as JSON has them. It says how the iterator came to
-where it is, not what it holds: who sets it reads again what is needed.
+The state of each iterator consists of numbers, lists and dictionaries, as JSON has them. It contains the position, not
+the elements that the iterator holds: setting a state reads the needed elements again.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _NEVER_WARN: Final = grain.experimental.DatasetOptions(
 def begin(dataset: grain.IterDataset) -> grain.DatasetIterator:
     """Returns an iterator over a data set of Grain's that is a part of a larger one.
 
-    A filter may leave out as much as it likes: Grain would warn.
+    It turns off Grain's warnings about filters that drop most elements.
     """
     quiet = grain.experimental.WithOptionsIterDataset(dataset, _NEVER_WARN)
-    quiet.has_child = True  # Grain decorates the iterator of a data set that has none as the last one of its pipeline
+    quiet.has_child = True  # otherwise, Grain decorates the iterator as that of the end of a pipeline
     return iter(quiet)
 
 
 @final
 class Opened:
-    """An iterator whose threads end with the program at the latest, while modules are still whole.
+    """An iterator whose threads end when the program ends at the latest, before Python clears the modules.
 
-    Grain's iterators use theirs even when a closed one is deleted, so that this has to be the only one that holds it.
+    Even deleting a closed iterator of Grain's uses Grain's modules. So this object must hold the only reference to it.
 
     Args:
         dataset: a data set of Grain's.
@@ -48,11 +48,11 @@ class Opened:
 
     @property
     def iterator(self) -> grain.DatasetIterator:
-        """The iterator; nobody else may keep it."""
+        """The iterator; callers must not keep a reference to it."""
         return self._held[0]
 
     def end(self) -> None:
-        """Ends it; a second call does nothing."""
+        """Closes the iterator; a second call does nothing."""
         self._end()
 
 
@@ -62,10 +62,10 @@ def _end(held: list[grain.DatasetIterator]) -> None:
 
 @final
 class Generated(grain.IterDataset):
-    """What a generator yields. Its place is how many elements it has yielded: who goes on draws these again.
+    """The elements that a generator yields. The position is their number: resuming draws the earlier ones again.
 
     Args:
-        make: begins anew.
+        make: a function that starts the generator.
     """
 
     def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
@@ -122,19 +122,19 @@ class _GeneratedIterator(grain.DatasetIterator):
 
 
 Open = Callable[[Any, int], grain.IterDataset]
-"""Returns the data set of an element; its number is given besides."""
+"""A function that returns the data set of an element; it also receives the element's number."""
 
 
 @final
 class Interleaved(grain.IterDataset):
-    """The elements of data sets, of several in turn: what ``interleave``, ``flat_map`` and ``repeat`` have in common.
+    """The elements of several data sets in turn: the basis of ``interleave``, ``flat_map`` and ``repeat``.
 
     Args:
-        parent: of what the data sets are made.
-        opened: makes one.
-        cycle_length: of how many elements are taken in turn.
-        block_length: how many of each.
-        ends_when_empty: whether a data set without any element is the end of it all.
+        parent: the elements from which the data sets are made.
+        opened: a function that makes the data set of an element.
+        cycle_length: the number of data sets that are read in turn.
+        block_length: the number of consecutive elements from each data set.
+        ends_when_empty: whether a data set without any element ends the whole pipeline.
     """
 
     def __init__(
@@ -164,13 +164,13 @@ class Interleaved(grain.IterDataset):
 
 @dataclass(kw_only=True)
 class _Slot:
-    """A data set that elements are being taken of.
+    """A data set from which elements are taken.
 
     Attributes:
-        before: where the parent was before it yielded what this was made of.
-        number: which of the parent's elements that was.
-        iterator: goes through it.
-        is_empty: whether it has yielded nothing yet.
+        before: the parent's state before it yielded the element from which the data set was made.
+        number: the number of that element.
+        iterator: the iterator over the data set.
+        is_empty: whether the iterator has yielded nothing yet.
     """
 
     before: dict[str, Any]
@@ -181,7 +181,7 @@ class _Slot:
 
 @final
 class _InterleavedIterator(grain.DatasetIterator):
-    """See ``InterleaveDataset`` of TensorFlow, whose order this is."""
+    """Yields elements in the order of TensorFlow's ``InterleaveDataset``."""
 
     def __init__(
         self,
@@ -296,11 +296,11 @@ class _InterleavedIterator(grain.DatasetIterator):
 class Flattened(grain.IterDataset):
     """The parts of each element, one after the other.
 
-    Grain's own ``FlatMapIterDataset`` yields parts again where its iterator is set to the end of the data.
+    Grain's own ``FlatMapIterDataset`` yields parts again if its iterator is set to the end of the data.
 
     Args:
-        parent: of whose elements the parts are.
-        take: returns an element's parts.
+        parent: the elements that are divided.
+        take: a function that returns the parts of an element.
     """
 
     def __init__(self, parent: grain.IterDataset, take: Callable[[Any], Sequence[Any]]) -> None:
@@ -317,7 +317,7 @@ class _FlattenedIterator(grain.DatasetIterator):
         super().__init__(parent)
         self._take = take
         self._before: dict[str, Any] = {}
-        """Where the parent was before it yielded the element whose parts are held."""
+        """The parent's state before it yielded the element whose parts are held."""
         self._parts: Sequence[Any] = ()
         self._next = 0
 
@@ -346,10 +346,10 @@ class _FlattenedIterator(grain.DatasetIterator):
 
 @final
 class Memory:
-    """Elements that are computed once, for all who iterate.
+    """Elements that are computed once, for all iterators.
 
     Args:
-        make: the data set that computes them.
+        make: a function that makes the data set of these elements.
     """
 
     def __init__(self, make: Callable[[], grain.IterDataset]) -> None:
@@ -360,10 +360,10 @@ class Memory:
         self._is_whole = False
 
     def get(self, number: int) -> Any:
-        """Returns an element.
+        """Returns a copy of the element with a number.
 
         Raises:
-            StopIteration: there is none.
+            StopIteration: If there is no such element.
         """
         with self._lock:
             while number >= len(self._held):
@@ -384,7 +384,7 @@ class Remembered(grain.IterDataset):
     """The elements of a memory.
 
     Args:
-        memory: shared by all passes.
+        memory: the memory, which all passes share.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -419,7 +419,7 @@ class _RememberedIterator(grain.DatasetIterator):
 
 @final
 class SlidingWindows(grain.IterDataset):
-    """Runs of elements that may overlap; see `lockstep.data.dataset.numbered.Windows`."""
+    """Windows of elements, which may overlap; see `lockstep.data.dataset.numbered.Windows`."""
 
     def __init__(
         self,
@@ -464,7 +464,7 @@ class _WindowIterator(grain.DatasetIterator):
         self._drop_remainder = drop_remainder
         self._join = join
         self._held: list[tuple[dict[str, Any], Any]] = []
-        """Elements from the next window's first on, each with the parent's state before it."""
+        """The elements from the first one of the next window on, each with the parent's state before it."""
 
     def __next__(self) -> Any:
         self._read(self._span)

@@ -1,4 +1,4 @@
-"""What iterates over a `lockstep.data.Dataset`: a pass whose position can be read and set."""
+"""The iterator over a `lockstep.data.Dataset`, whose position can be saved and restored."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ from lockstep.data.dataset.plan import Pass, Plan
 
 @final
 class Positions:
-    """Where the next iteration begins; shared by a data set and what processes made of it."""
+    """The epoch and batch at which the next iteration begins.
+
+    A data set shares them with the data sets that `Dataset.divide` and `Dataset.changed_by` make from it.
+    """
 
     def __init__(self) -> None:
         self._next = (0, 0)
 
     def set(self, epoch: int, batch: int) -> None:
-        """Has the next pass begin at a batch of an epoch."""
+        """Lets the next pass begin at a batch of an epoch."""
         self._next = (epoch, batch)
 
     def take(self) -> tuple[int, int]:
-        """Returns the iteration and its first element, and counts the iteration."""
+        """Returns the next iteration and its first element; the one after it begins at the start of the next epoch."""
         epoch, batch = self._next
         self._next = (epoch + 1, 0)
         return epoch, batch
 
 
 _GRAINS_NOTE: Final = "Grain has removed its internal frames"
-"""Grain adds this to errors of iterators within ours, once the process has iterated a data set of Grain's alone."""
+"""The beginning of a note about traceback frames. Grain adds it to errors of iterators that ours is made from, once the
+process has iterated over a data set of Grain's by itself.
+"""
 
 
 @final
@@ -72,7 +77,7 @@ class DatasetIterator(grain.DatasetIterator):
         return self._opened.iterator
 
     def _skip(self, count: int) -> None:
-        """Computes elements that were computed before, of later epochs too where those of this one are not as many."""
+        """Computes the first elements again and drops them; continues in later epochs if this one has fewer."""
         while count:
             num_skipped = sum(1 for _ in islice(self._iterator, count))
             count -= num_skipped
@@ -81,7 +86,7 @@ class DatasetIterator(grain.DatasetIterator):
                 self._iterator.set_state(state)
                 return
             if not num_skipped:
-                return  # there is none
+                return  # the epoch has no element
             self._epoch, _ = self._places.take()
             self._open()
 
@@ -117,5 +122,5 @@ class DatasetIterator(grain.DatasetIterator):
         return f"Dataset(epoch={self._epoch})"
 
 
-# See lockstep.data.reading.batches: Grain leaves errors of functions with this mark as they are.
+# Grain adds no note to errors of functions with this mark; lockstep.data.reading.batches tells why that matters.
 DatasetIterator.__next__.is_traceback_filtered = True  # pyright: ignore[reportFunctionMemberAccess] - a mark

@@ -1,7 +1,7 @@
-"""Elements by number: what of a pipeline can be computed for any place in it.
+"""Pipeline steps for elements with numbers: each element can be computed without the ones before it.
 
-All nodes are data sets of Grain's, which iterates them, in threads if asked to, and keeps the place. They are asked for
-many elements at a time: an order is then arithmetic over an array of numbers, and rows of an array are one copy.
+Each step is a data set of Grain's. Grain iterates over it, in threads if requested, and keeps the position. Steps
+compute many elements per call: an order is then arithmetic on an array of numbers, and rows of an array are one copy.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing_extensions import override
 from lockstep.data.dataset.structure import leaves_of, map_leaves, own, stack, take_row
 
 ENDLESS: Final = sys.maxsize
-"""The length of what never ends, as Grain has it."""
+"""The length of an endless data set, as in Grain."""
 
 _MAX_WINDOWS: Final = 64
 _MAX_PASSES: Final = 8
 
 
 class AbstractNumbered(grain.MapDataset):
-    """Elements by their numbers, from 0. Safe in several threads, as the functions in it are.
+    """Elements by number, from 0. It is thread-safe if the functions in it are.
 
     Args:
-        parents: what it is made of.
-        length: how many elements there are, `ENDLESS` where there is no end.
+        parents: the steps that it is made from.
+        length: the number of elements; `ENDLESS` if there is no end.
     """
 
     def __init__(self, *parents: AbstractNumbered, length: int) -> None:
@@ -41,7 +41,7 @@ class AbstractNumbered(grain.MapDataset):
 
     @final
     def __len__(self) -> int:
-        """How many there are."""
+        """Returns the number of elements."""
         return self._length
 
     @final
@@ -52,37 +52,37 @@ class AbstractNumbered(grain.MapDataset):
     @property
     @final
     def num_threads(self) -> int:
-        """How many threads may compute elements, 0 for the one that asks."""
+        """The number of threads that may compute elements; 0 for the thread that requests them."""
         return self._threads
 
     @property
     @final
     def num_ahead(self) -> int:
-        """How many elements may be computed before they are asked for."""
+        """The number of elements that may be computed before they are requested."""
         return self._ahead
 
     @abstractmethod
     def elements(self, numbers: np.ndarray) -> list[Any]:
-        """Returns elements.
+        """Returns the elements with these numbers.
 
         Args:
-            numbers: which, int64 of any order.
+            numbers: the elements' numbers, int64, in any order.
         """
 
     def rows(self, numbers: np.ndarray) -> Any:
-        """Returns elements as one batch; a node that has them side by side already has a faster way."""
+        """Returns the elements with these numbers as one batch; steps that hold arrays override it to be faster."""
         return stack(self.elements(numbers))
 
     @final
     def following(self) -> grain.IterDataset:
-        """Returns the elements one after the other."""
+        """Returns a data set of Grain's that yields the elements in order."""
         ahead = max(self._ahead, 2 * self._threads)
         threads = max(self._threads, int(ahead > 0))
         return self.to_iter_dataset(grain.ReadOptions(num_threads=threads, prefetch_buffer_size=ahead))
 
     @final
     def __str__(self) -> str:
-        """Names the node; Grain shows it."""
+        """Returns the step's name, for Grain's messages."""
         return type(self).__name__
 
 
@@ -91,7 +91,7 @@ class Rows(AbstractNumbered):
     """The rows of arrays.
 
     Args:
-        arrays: a structure, with as many rows in each leaf.
+        arrays: a structure of arrays with the same number of rows; leaves may be None.
     """
 
     def __init__(self, arrays: Any) -> None:
@@ -109,11 +109,11 @@ class Rows(AbstractNumbered):
 
 @final
 class Computed(AbstractNumbered):
-    """Whole numbers by a rule.
+    """Values that are computed from their numbers.
 
     Args:
-        length: how many.
-        rule: of numbers, returns as many values, int64.
+        length: the number of elements; `ENDLESS` if there is no end.
+        rule: a function of an array of element numbers, int64, that returns as many values.
     """
 
     def __init__(self, length: int, rule: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -131,7 +131,7 @@ class Computed(AbstractNumbered):
 
 @final
 class Listed(AbstractNumbered):
-    """Elements that are there.
+    """Elements of a sequence in memory.
 
     Args:
         held: the elements.
@@ -151,7 +151,7 @@ class Records(AbstractNumbered):
     """The bytes of records.
 
     Args:
-        source: knows them by number: a `lockstep.data.RecordSource`.
+        source: the records by number: a `lockstep.data.RecordSource`.
     """
 
     def __init__(self, source: Any) -> None:
@@ -165,12 +165,13 @@ class Records(AbstractNumbered):
 
 @final
 class Reordered(AbstractNumbered):
-    """Another order of elements, or some of them.
+    """The elements of another step in another order, or a selection of them.
 
     Args:
         parent: the elements.
-        length: how many there are now.
-        where: says where elements were, of numbers of where they are.
+        length: the number of elements of this step.
+        where: a function of an array of numbers in this step that returns the numbers of the same elements in
+            ``parent``.
     """
 
     def __init__(self, parent: AbstractNumbered, length: int, where: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -191,10 +192,10 @@ def part(parent: AbstractNumbered, *, start: int = 0, stop: int | None = None, s
     """Returns some of the elements, as a slice does.
 
     Args:
-        parent: all of them.
-        start: the first.
-        stop: behind the last, None for the end.
-        step: from one to the next.
+        parent: all elements.
+        start: the number of the first element.
+        stop: the number after the last element; None for the end.
+        step: the distance from one element to the next.
     """
     end = len(parent) if stop is None else min(stop, len(parent))
     length = ENDLESS if end == ENDLESS else len(range(start, end, step))
@@ -202,12 +203,12 @@ def part(parent: AbstractNumbered, *, start: int = 0, stop: int | None = None, s
 
 
 def shuffled(parent: AbstractNumbered, *, window: int, key: Sequence[int]) -> AbstractNumbered:
-    """Returns the elements in another order, each within its window of so many.
+    """Returns the elements shuffled within windows.
 
     Args:
         parent: the elements.
-        window: how many change places with each other.
-        key: what the order is a function of.
+        window: the number of consecutive elements that are shuffled with each other.
+        key: the seed of the order: whole numbers.
     """
     length = len(parent)
 
@@ -230,12 +231,12 @@ def shuffled(parent: AbstractNumbered, *, window: int, key: Sequence[int]) -> Ab
 
 @final
 class Mapped(AbstractNumbered):
-    """What a function makes of elements.
+    """The results of a function for each element.
 
     Args:
         parent: the elements.
-        function: of one.
-        num_threads: in how many threads at once, 0 for the one that asks.
+        function: a function of one element.
+        num_threads: the number of threads that compute elements; 0 for the thread that requests them.
     """
 
     def __init__(self, parent: AbstractNumbered, function: Callable[[Any], Any], *, num_threads: int = 0) -> None:
@@ -251,14 +252,14 @@ class Mapped(AbstractNumbered):
 
 @final
 class Batched(AbstractNumbered):
-    """Elements joined, so many at a time.
+    """Batches of consecutive elements.
 
     Args:
         parent: the elements.
-        size: how many make a batch.
-        drop_remainder: whether a last batch that would be smaller is left out.
-        join: makes a batch; None stacks.
-        num_threads: in how many threads at once, 0 for the one that asks.
+        size: the number of elements in a batch.
+        drop_remainder: whether a last batch that would be smaller is dropped.
+        join: a function that makes a batch of elements; None stacks them.
+        num_threads: the number of threads that make batches; 0 for the thread that requests them.
     """
 
     def __init__(
@@ -289,15 +290,15 @@ class Batched(AbstractNumbered):
 
 @final
 class Windows(AbstractNumbered):
-    """Runs of elements that may overlap.
+    """Windows of elements, which may overlap.
 
     Args:
         parent: the elements.
-        size: how many a window has.
-        shift: how far from one window's first element to the next one's.
-        stride: how far from one element of a window to the next.
-        drop_remainder: whether windows at the end that would be smaller are left out.
-        join: makes a window.
+        size: the number of elements in a window.
+        shift: the distance between the first elements of two consecutive windows.
+        stride: the distance between two consecutive elements of a window.
+        drop_remainder: whether windows at the end that would be smaller are dropped.
+        join: a function that makes a window of elements.
     """
 
     def __init__(
@@ -330,10 +331,10 @@ class Windows(AbstractNumbered):
 
 @final
 class Together(AbstractNumbered):
-    """The elements of several data sets side by side, as long as all have one.
+    """The combined elements of several steps at the same position; ends with the shortest.
 
     Args:
-        parents: a structure of them.
+        parents: a structure of steps.
     """
 
     def __init__(self, parents: Any) -> None:
@@ -353,12 +354,13 @@ class Together(AbstractNumbered):
 
 @final
 class InTurn(AbstractNumbered):
-    """Data sets of one length one after the other: repetitions, each with an order of its own.
+    """Data sets of the same length, one after another: repetitions, each with an order of its own.
 
     Args:
-        make: returns one by its number. It is asked again when many others were used since.
-        length: how many elements there are in all.
-        size: how many each one has.
+        make: a function that returns a repetition by its number. The last few results are cached; for others it is
+            called again.
+        length: the total number of elements.
+        size: the number of elements of each repetition.
     """
 
     def __init__(self, make: Callable[[int], AbstractNumbered], *, length: int, size: int) -> None:
@@ -389,11 +391,11 @@ class InTurn(AbstractNumbered):
 
 @final
 class Joined(AbstractNumbered):
-    """Two data sets, one behind the other.
+    """Two data sets, one after the other.
 
     Args:
-        first: has an end.
-        second: what follows.
+        first: the first data set, which is not endless.
+        second: the data set that follows.
     """
 
     def __init__(self, first: AbstractNumbered, second: AbstractNumbered) -> None:
@@ -429,8 +431,8 @@ class Kept(AbstractNumbered):
     """Elements that are computed once.
 
     Args:
-        parent: computes them.
-        memory: where they stay, by number; shared by all passes.
+        parent: the step that computes the elements.
+        memory: the computed elements by number, which all passes share.
     """
 
     def __init__(self, parent: AbstractNumbered, memory: dict[int, Any]) -> None:
@@ -449,11 +451,11 @@ class Kept(AbstractNumbered):
 
 @final
 class Ahead(AbstractNumbered):
-    """Elements that are computed before they are asked for.
+    """Elements that are computed before they are requested.
 
     Args:
         parent: the elements.
-        num_ahead: how many.
+        num_ahead: the number of elements that are computed ahead.
     """
 
     def __init__(self, parent: AbstractNumbered, num_ahead: int) -> None:

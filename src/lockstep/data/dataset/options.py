@@ -1,4 +1,4 @@
-"""Options of a data set, by ``tf.data``'s names: those that mean something here."""
+"""Options of a data set, by ``tf.data``'s names. Options of ``tf.data`` that only affect speed are rejected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockstep.strategies.input import AutoShardPolicy
 
 
 class _Named:
-    """Refuses names that it does not have, where ``tf.data`` has more of them."""
+    """Rejects attributes that the class does not have, such as further options of ``tf.data``."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         known = [each.name for each in fields(self)]  # pyright: ignore[reportArgumentType] - of data classes alone
@@ -30,8 +30,8 @@ class DistributeOptions(_Named):
     """How several processes divide a data set, by the name of ``tf.data.experimental.DistributeOptions``.
 
     Attributes:
-        auto_shard_policy: what they divide: files (FILE), nothing (OFF), or rows of batches that each of them makes
-            (DATA); AUTO is FILE where the data lies in as many files as there are processes or more, DATA elsewhere.
+        auto_shard_policy: what the processes divide: files (FILE), nothing (OFF), or the rows of global batches that
+            each process makes (DATA). AUTO is FILE if there are at least as many files as processes, otherwise DATA.
     """
 
     auto_shard_policy: AutoShardPolicy = AutoShardPolicy.AUTO
@@ -48,7 +48,7 @@ class Options(_Named):
     """Options of a data set, by the name of ``tf.data.Options``.
 
     Attributes:
-        deterministic: taken; elements always come in their order.
+        deterministic: accepted without effect; the order of elements is always deterministic.
         experimental_distribute: how several processes divide the data.
     """
 
@@ -56,7 +56,7 @@ class Options(_Named):
     experimental_distribute: DistributeOptions = field(default_factory=DistributeOptions)
 
     def merged(self, later: Options) -> Options:
-        """Returns both, the later ones where they say something."""
+        """Returns these options, overridden by those that are set in the later ones."""
         policy = later.experimental_distribute.auto_shard_policy
         if policy is AutoShardPolicy.AUTO:
             policy = self.experimental_distribute.auto_shard_policy

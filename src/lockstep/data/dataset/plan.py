@@ -1,4 +1,4 @@
-"""What a data set is made of: pipelines that are built anew for each pass, and what is known of them before."""
+"""The plan of a data set: how its pipeline is built for each pass, and what is known about its elements beforehand."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from lockstep.data.dataset.structure import TensorSpec, leaves_of, map_leaves, s
 from lockstep.errors import InvalidInputError
 
 INFINITE_CARDINALITY: Final = -1
-"""Of a data set without end, by ``tf.data``'s name and number."""
+"""The cardinality of a data set without end, by ``tf.data``'s name and number."""
 
 UNKNOWN_CARDINALITY: Final = -2
-"""Of a data set that nobody has counted, by ``tf.data``'s name and number."""
+"""The cardinality of a data set whose number of elements is unknown, by ``tf.data``'s name and number."""
 
 AUTOTUNE: Final = -1
-"""How many threads or elements is left to Lockstep, by ``tf.data``'s name and number."""
+"""Lets Lockstep choose a number of threads or elements, by ``tf.data``'s name and number."""
 
 _MAX_THREADS: Final = 8
 _AHEAD: Final = 2
@@ -36,34 +36,34 @@ Pipeline = AbstractNumbered | grain.IterDataset
 @final
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """Which pass over the data a pipeline is built for.
+    """The pass over the data that a pipeline is built for.
 
     Attributes:
-        path: the iteration, and within it the repetition or the inner data set, from the outermost on.
-        files: this process and how many there are, where they divide the files.
+        path: the number of the iteration, and of each repetition or inner data set within it, outermost first.
+        files: the index of this process and the number of processes; None if the processes do not divide the files.
     """
 
     path: tuple[int, ...] = (0,)
     files: tuple[int, int] | None = None
 
     def within(self, number: int) -> Pass:
-        """Returns the pass of a repetition."""
+        """Returns the pass of a repetition, or of an inner data set, by its number."""
         return replace(self, path=(*self.path, number))
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A data set.
+    """The description of a data set.
 
     Attributes:
-        make: builds the pipeline of a pass.
-        cardinality: counts the elements, or says why not.
-        spec: says shapes and dtypes; it may have to compute an element.
-        num_files: in how many files all of it lies, None where that is not known.
-        num_shuffles: how many times it was shuffled without a seed.
-        batch_size: how many rows its elements have, None where they may have any number.
-        options: what was asked for by ``with_options``.
+        make: a function that builds the pipeline of a pass.
+        cardinality: a function that returns the number of elements, `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`.
+        spec: a function that returns the shapes and dtypes of an element; it may have to compute an element.
+        num_files: the number of files that contain the data; None if that is not known.
+        num_shuffles: the number of times that the data set was shuffled without a seed.
+        batch_size: the number of rows of an element; None if it is not fixed.
+        options: the options set by ``with_options``.
     """
 
     make: Callable[[Pass], Pipeline]
@@ -75,11 +75,11 @@ class Plan:
     options: Options = field(default_factory=Options)
 
     def then(self, step: Callable[[Pipeline], Pipeline], **changes: Any) -> Plan:
-        """Returns the plan with a step more, which is the same in each pass."""
+        """Returns the plan with one more step, which is the same in each pass."""
         return replace(self, make=lambda each: step(self.make(each)), **changes)
 
     def peek(self) -> Any:
-        """Returns the shapes and dtypes of the first element, which it computes; None where there is none."""
+        """Computes the first element, and returns its shapes and dtypes; None if there is no element."""
         iterator = following.begin(follow(self.make(Pass())))
         try:
             element = next(iterator, None)
@@ -91,12 +91,12 @@ class Plan:
 
 
 def follow(pipeline: Pipeline) -> grain.IterDataset:
-    """Returns the elements one after the other."""
+    """Returns a pipeline as a data set of Grain's that yields the elements in order."""
     return pipeline.following() if isinstance(pipeline, AbstractNumbered) else pipeline
 
 
 def threads_of(num_parallel_calls: int | None) -> int:
-    """Returns how many threads compute elements, 0 for the one that asks."""
+    """Returns the number of threads that compute elements; 0 for the thread that requests them."""
     if num_parallel_calls is None:
         return 0
     return min(os.cpu_count() or 1, _MAX_THREADS) if num_parallel_calls == AUTOTUNE else num_parallel_calls
@@ -106,22 +106,22 @@ def threads_of(num_parallel_calls: int | None) -> int:
 
 
 def mapped(pipeline: Pipeline, function: Callable[[Any], Any], *, num_threads: int = 0) -> Pipeline:
-    """Has a function applied to each element."""
+    """Applies a function to each element."""
     if isinstance(pipeline, AbstractNumbered):
         return numbered.Mapped(pipeline, function, num_threads=num_threads)
     return pipeline.map(function)
 
 
 def filtered(pipeline: Pipeline, predicate: Callable[[Any], bool]) -> Pipeline:
-    """Leaves out elements."""
+    """Keeps the elements for which a predicate is true."""
     return follow(pipeline).filter(predicate)
 
 
 def shuffled(pipeline: Pipeline, *, window: int, key: Sequence[int]) -> Pipeline:
-    """Has elements change places within windows."""
+    """Shuffles elements within windows."""
     if isinstance(pipeline, AbstractNumbered):
         return numbered.shuffled(pipeline, window=window, key=key)
-    seed = int(np.random.SeedSequence(key).generate_state(1)[0]) >> 1  # Grain adds the window's number to it
+    seed = int(np.random.SeedSequence(key).generate_state(1)[0]) >> 1  # Grain adds the window's number to the seed
     return grain.experimental.WindowShuffleIterDataset(pipeline, window_size=window, seed=seed)
 
 
@@ -133,7 +133,7 @@ def batched(
     join: Callable[[Sequence[Any]], Any] | None = None,
     num_threads: int = 0,
 ) -> Pipeline:
-    """Joins elements, so many at a time."""
+    """Joins ``size`` elements at a time."""
     if isinstance(pipeline, AbstractNumbered):
         return numbered.Batched(pipeline, size, drop_remainder=drop_remainder, join=join, num_threads=num_threads)
     return pipeline.batch(size, drop_remainder=drop_remainder, batch_fn=join or stack)
@@ -148,7 +148,7 @@ def windowed(
     drop_remainder: bool,
     join: Callable[[Sequence[Any]], Any],
 ) -> Pipeline:
-    """Makes data sets of runs of elements."""
+    """Groups elements into windows, each of which ``join`` makes into one element."""
     settings: dict[str, Any] = {"size": size, "shift": shift, "stride": stride, "drop_remainder": drop_remainder}
     if isinstance(pipeline, AbstractNumbered):
         return numbered.Windows(pipeline, join=join, **settings)
@@ -156,15 +156,15 @@ def windowed(
 
 
 def unbatched(pipeline: Pipeline) -> Pipeline:
-    """Takes batches apart."""
+    """Splits batches into their rows."""
     return following.Flattened(follow(pipeline), unstack)
 
 
 def own_pieces(pipeline: Pipeline, *, index: int, count: int, batch_size: int | None) -> Pipeline:
-    """Cuts each batch into as many pieces as there are processes, which read rows of their own.
+    """Cuts each batch into one piece per process, for processes that read rows of their own.
 
-    Where a batch does not divide, pieces are of two sizes; each process has the larger ones at other places, so that
-    what the processes read at one step is a whole batch.
+    If a batch does not divide evenly, its pieces have two sizes. The larger ones are at different positions in each
+    process, so that the pieces of all processes in one step add up to a whole batch.
     """
 
     def cut(batch: Any) -> list[Any]:
@@ -182,7 +182,7 @@ def own_pieces(pipeline: Pipeline, *, index: int, count: int, batch_size: int | 
 
 
 def taken(pipeline: Pipeline, count: int) -> Pipeline:
-    """Leaves the first elements; -1 for all."""
+    """Keeps the first ``count`` elements; -1 keeps all."""
     if count < 0:
         return pipeline
     if isinstance(pipeline, AbstractNumbered):
@@ -191,7 +191,7 @@ def taken(pipeline: Pipeline, count: int) -> Pipeline:
 
 
 def skipped(pipeline: Pipeline, count: int) -> Pipeline:
-    """Leaves out the first elements; -1 for all."""
+    """Drops the first ``count`` elements; -1 drops all."""
     if count < 0:
         return numbered.Listed(())
     if isinstance(pipeline, AbstractNumbered):
@@ -200,7 +200,7 @@ def skipped(pipeline: Pipeline, count: int) -> Pipeline:
 
 
 def sharded(pipeline: Pipeline, *, count: int, index: int) -> Pipeline:
-    """Leaves every so manieth element."""
+    """Keeps every ``count``-th element, from ``index`` on."""
     if isinstance(pipeline, AbstractNumbered):
         return numbered.part(pipeline, start=index, step=count)
     return _by_place(pipeline, lambda place: place % count == index)
@@ -212,14 +212,14 @@ def _by_place(pipeline: grain.IterDataset, wanted: Callable[[int], bool]) -> gra
 
 
 def enumerated(pipeline: Pipeline, start: int) -> Pipeline:
-    """Puts its number before each element."""
+    """Puts the number of each element, counted from ``start``, before the element."""
     if isinstance(pipeline, AbstractNumbered):
         return numbered.Together((numbered.Computed(ENDLESS, lambda numbers: numbers + start), pipeline))
     return pipeline.map_with_index(lambda place, element: (np.int64(place + start), element))
 
 
 def ahead(pipeline: Pipeline, count: int) -> Pipeline:
-    """Has elements computed before they are asked for."""
+    """Computes elements in a thread before they are requested."""
     count = _AHEAD if count == AUTOTUNE else count
     if not count:
         return pipeline
@@ -229,7 +229,7 @@ def ahead(pipeline: Pipeline, count: int) -> Pipeline:
 
 
 def together(pipelines: Any) -> Pipeline:
-    """Puts the elements of several data sets side by side."""
+    """Combines the elements of several data sets at the same position, in the structure of ``pipelines``."""
     members: list[Pipeline] = leaves_of(pipelines)
     if all(isinstance(member, AbstractNumbered) for member in members):
         return numbered.Together(pipelines)
@@ -243,11 +243,11 @@ def together(pipelines: Any) -> Pipeline:
 
 
 def repeated(make: Callable[[int], Pipeline], count: int) -> Pipeline:
-    """Has a data set made anew as often as that; -1 for ever.
+    """Repeats a data set, building its pipeline again for each repetition.
 
     Args:
-        make: builds the pipeline of a repetition.
-        count: how many there are.
+        make: a function that builds the pipeline of a repetition by its number.
+        count: the number of repetitions; -1 for endless repetition.
     """
     if count == 0:
         return numbered.Listed(())
@@ -262,7 +262,7 @@ def repeated(make: Callable[[int], Pipeline], count: int) -> Pipeline:
 
 
 def joined(first: Pipeline, second: Pipeline) -> Pipeline:
-    """Puts one data set behind another."""
+    """Appends one data set to another."""
     if isinstance(first, AbstractNumbered) and isinstance(second, AbstractNumbered):
         return first if len(first) == ENDLESS else numbered.Joined(first, second)
     both = [follow(first), follow(second)]
@@ -270,14 +270,14 @@ def joined(first: Pipeline, second: Pipeline) -> Pipeline:
 
 
 def interleaved(pipeline: Pipeline, opened: following.Open, *, cycle_length: int, block_length: int) -> Pipeline:
-    """Takes elements of several data sets in turn."""
+    """Makes a data set from each element, and takes elements from several of these data sets in turn."""
     return following.Interleaved(follow(pipeline), opened, cycle_length=cycle_length, block_length=block_length)
 
 
 def cache_of(plan: Plan) -> Callable[[Pass], Pipeline]:
-    """Returns what builds a pipeline whose elements are computed once, for all passes.
+    """Returns a function that builds a pipeline whose elements are computed once, for all passes.
 
-    They are those of the first pass, whichever pass computes them: a run that goes on has the same.
+    The elements are those of the first pass, whichever pass computes them, so that a resumed run has the same ones.
     """
     held: dict[tuple[int, int] | None, Any] = {}
 
@@ -296,36 +296,36 @@ def cache_of(plan: Plan) -> Callable[[Pass], Pipeline]:
 
 
 def count_batches(count: int, size: int, *, drop_remainder: bool) -> int:
-    """Of elements joined."""
+    """Returns the cardinality after joining ``size`` elements at a time."""
     return count if count < 0 else count // size if drop_remainder else -(-count // size)
 
 
 def count_windows(count: int, *, span: int, shift: int, drop_remainder: bool) -> int:
-    """Of runs of elements."""
+    """Returns the number of windows; ``span`` is the distance from a window's first element to the end of its last."""
     return count if count < 0 else max(0, (count - span) // shift + 1) if drop_remainder else -(-count // shift)
 
 
 def count_taken(count: int, wanted: int) -> int:
-    """Of the first elements."""
+    """Returns the cardinality of the first ``wanted`` elements."""
     if wanted < 0 or count == UNKNOWN_CARDINALITY:
         return count
     return wanted if count == INFINITE_CARDINALITY else min(count, wanted)
 
 
 def count_left(count: int, skipped: int) -> int:
-    """Of what follows the first elements."""
+    """Returns the cardinality without the first ``skipped`` elements."""
     if skipped < 0:
         return 0
     return count if count < 0 else max(0, count - skipped)
 
 
 def count_shard(count: int, *, num_shards: int, index: int) -> int:
-    """Of every so manieth element."""
+    """Returns the cardinality of every ``num_shards``-th element, from ``index`` on."""
     return count if count < 0 else len(range(index, count, num_shards))
 
 
 def count_repeated(count: int, times: int) -> int:
-    """Of repetitions."""
+    """Returns the cardinality after ``times`` repetitions; -1 for endless repetition."""
     if times == 0 or count == 0:
         return 0
     if times < 0:
@@ -334,7 +334,7 @@ def count_repeated(count: int, times: int) -> int:
 
 
 def count_joined(first: int, second: int) -> int:
-    """Of two, one behind the other."""
+    """Returns the cardinality of two data sets, one after the other."""
     counts = (first, second)
     for answer in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY):
         if answer in counts:
@@ -343,7 +343,7 @@ def count_joined(first: int, second: int) -> int:
 
 
 def count_together(counts: Sequence[int]) -> int:
-    """Of several side by side."""
+    """Returns the cardinality of data sets whose elements are combined: that of the shortest."""
     if UNKNOWN_CARDINALITY in counts:
         return UNKNOWN_CARDINALITY
     finite = [count for count in counts if count >= 0]
@@ -351,7 +351,7 @@ def count_together(counts: Sequence[int]) -> int:
 
 
 def batch_spec(spec: Any, num_rows: int | None) -> Any:
-    """Returns the spec of a batch of such elements."""
+    """Returns the spec of a batch of elements with this spec; ``num_rows`` is None if it is not known."""
 
     def add(leaf: TensorSpec | None) -> TensorSpec | None:
         if leaf is None or leaf.shape is None:
@@ -362,7 +362,7 @@ def batch_spec(spec: Any, num_rows: int | None) -> Any:
 
 
 def row_spec(spec: Any) -> Any:
-    """Returns the spec of a row."""
+    """Returns the spec of a row of an element with this spec."""
 
     def drop(leaf: TensorSpec | None) -> TensorSpec | None:
         return leaf if leaf is None or not leaf.shape else TensorSpec(leaf.shape[1:], leaf.dtype)
@@ -371,10 +371,10 @@ def row_spec(spec: Any) -> Any:
 
 
 def parallel_calls(given: Any) -> int | None:
-    """Returns how many calls of a function may run at once, as it was given: a number, `AUTOTUNE` or None.
+    """Checks ``num_parallel_calls``, and returns it: a number, `AUTOTUNE` or None.
 
     Raises:
-        InvalidInputError: it is something else.
+        InvalidInputError: If the value is something else.
     """
     number = whole_or_none(given)
     if given is None or (number is not None and (number == AUTOTUNE or number >= 1)):
@@ -383,7 +383,7 @@ def parallel_calls(given: Any) -> int | None:
 
 
 def held(elements: Sequence[Any]) -> Plan:
-    """Returns the plan of a data set of elements that are there."""
+    """Returns the plan of a data set with these elements."""
     return Plan(
         make=lambda each: numbered.Listed(elements),
         cardinality=lambda: len(elements),

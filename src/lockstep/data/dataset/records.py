@@ -1,4 +1,4 @@
-"""Records of TFRecord files, as `lockstep.data.TFRecordDataset` has them."""
+"""The plan of `lockstep.data.TFRecordDataset`: the records of TFRecord files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,14 @@ from lockstep.storage import glob_urls
 
 
 def names_given(given: Any, *, of: str) -> list[str]:
-    """Returns names of files or patterns, of what may be one or several, as text, bytes or paths.
+    """Checks names of files or patterns, and returns them as a list of text.
+
+    Args:
+        given: one name or several, as text, bytes or paths.
+        of: the function that received them, for the error.
 
     Raises:
-        InvalidInputError: it is none.
+        InvalidInputError: If a name is of another type.
     """
     members = cast("Sequence[Any]", given) if is_sequence(given) else [given]
     if not all(isinstance(member, str | bytes | os.PathLike) for member in members):
@@ -38,10 +42,10 @@ def names_given(given: Any, *, of: str) -> list[str]:
 
 
 def compression_given(given: Any) -> Compression | None:
-    """Returns how files are compressed.
+    """Checks a compression type, and returns it; None for no compression.
 
     Raises:
-        InvalidInputError: it is none of the ways.
+        InvalidInputError: If the type is not one of those that exist.
     """
     if given in (None, ""):
         return None
@@ -51,7 +55,7 @@ def compression_given(given: Any) -> Compression | None:
 
 
 def share_of(names: Any, files: tuple[int, int] | None) -> Any:
-    """Returns the files that a process reads, of all."""
+    """Returns the files of one process; ``files`` is its index and the number of processes, or None for all files."""
     if files is None:
         return names
     index, count = files
@@ -62,15 +66,15 @@ def record_plan(filenames: Any, *, compression: Compression | None, cycle_length
     """Returns the plan of a data set of records.
 
     Args:
-        filenames: a URL, a pattern or several URLs.
-        compression: how they are compressed, None for not.
-        cycle_length: of how many files records are taken in turn.
+        filenames: a URL, a pattern, the name of a data set's split, or several URLs.
+        compression: the files' compression; None for no compression.
+        cycle_length: the number of files from which records are taken in turn.
 
     Raises:
-        MissingInputError: nothing was found.
+        MissingInputError: If nothing was found.
     """
     given = names_given(filenames, of="TFRecordDataset")
-    # One shard by its name is that file alone; a pattern or a data set's name stands for all of its shards.
+    # The URL of an existing file means that file alone; a pattern or a data set's name means all of its shards.
     names_many = not is_sequence(filenames) and (is_pattern(given[0]) or not glob_urls(given[0]))
     urls = find_shards(given[0] if names_many else given)
     spec = TensorSpec((), "string")
@@ -111,11 +115,11 @@ def record_plan(filenames: Any, *, compression: Compression | None, cycle_length
 
 
 def in_turn(lengths: Sequence[int], cycle_length: int) -> np.ndarray:
-    """Returns the order of records of several files, taken of so many of them in turn, as ``interleave`` takes them.
+    """Returns the order in which ``interleave`` takes the records of several files: their numbers, int64.
 
     Args:
-        lengths: how many records each file has.
-        cycle_length: of how many files.
+        lengths: the number of records of each file.
+        cycle_length: the number of files from which records are taken in turn.
     """
     starts = np.cumsum([0, *lengths])
     waiting = deque(range(len(lengths)))

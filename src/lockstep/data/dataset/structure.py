@@ -1,4 +1,4 @@
-"""Elements of a data set: structures of tuples and dictionaries, whose leaves are of NumPy."""
+"""Elements of a data set: structures of tuples and dictionaries with NumPy leaves."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from lockstep.data.examples.ragged import RaggedArray, SparseArray
 from lockstep.errors import InvalidInputError
 
 _KINDS: Final = "biufcV"
-"""Kinds of dtype that elements have; V is what JAX's small floats are."""
+"""The kinds of dtype that elements may have. V is the kind of JAX's small floats, such as bfloat16."""
 
 _INT32: Final = np.iinfo(np.int32)
 STRING: Final = np.dtype(object)
-"""The dtype of text: each value is `bytes`, as ``tf.data`` gives it."""
+"""The dtype of text: each value is `bytes`, as in ``tf.data``."""
 
 
 @final
 @dataclass(frozen=True)
 class TensorSpec:
-    """Shape and dtype of a leaf, by the name of ``tf.TensorSpec``.
+    """The shape and dtype of a leaf, by the name of ``tf.TensorSpec``.
 
     Args:
-        shape: its dims, None where one is not known; None where nothing is known of it.
-        dtype: NumPy's or by name; "string", `str` and `bytes` stand for text.
-        name: taken, and kept.
+        shape: the sizes of the dimensions, None for an unknown size; or None if nothing is known about the shape.
+        dtype: NumPy's dtype, or its name; "string", `str` and `bytes` stand for text.
+        name: stored, but without effect.
 
     Raises:
-        InvalidInputError: it is no shape or no dtype.
+        InvalidInputError: If the shape or the dtype is not valid.
     """
 
     shape: Any = None
@@ -46,7 +46,7 @@ class TensorSpec:
         """Returns a value as a leaf of this dtype.
 
         Raises:
-            InvalidInputError: it cannot be, or has another shape.
+            InvalidInputError: If the value cannot be converted, or has another shape.
         """
         if self.dtype == STRING:
             leaf = to_leaf(value)
@@ -71,7 +71,7 @@ class TensorSpec:
         return leaf
 
     def __str__(self) -> str:
-        """Says both."""
+        """Describes the shape and the dtype."""
         return f"shape {self.shape}, {dtype_name(self.dtype)}"
 
 
@@ -88,10 +88,10 @@ def _shape_given(shape: Any) -> tuple[int | None, ...] | None:
 
 
 def dtype_named(given: Any) -> np.dtype[Any]:
-    """Returns NumPy's dtype, `STRING` for text.
+    """Checks a dtype or its name, and returns NumPy's dtype, `STRING` for text.
 
     Raises:
-        InvalidInputError: it names none.
+        InvalidInputError: If the value is not a dtype that elements may have.
     """
     if isinstance(given, str) and given == "string":
         return STRING
@@ -117,12 +117,12 @@ def dtype_of(leaf: Any) -> np.dtype[Any]:
 
 
 def map_leaves(function: Callable[..., Any], structure: Any, *others: Any) -> Any:
-    """Applies a function to each leaf, and to those at the same place in other structures.
+    """Applies a function to each leaf of a structure, and returns a structure of the results.
 
     Args:
-        function: of a leaf, and as many more.
-        structure: of tuples and dictionaries.
-        others: structures that are alike, or go on below the first one's leaves.
+        function: a function of a leaf, and of the value at the same place in each of ``others``.
+        structure: nested tuples and dictionaries.
+        others: structures of the same form; their values at the places of leaves may be structures themselves.
     """
     if isinstance(structure, dict):
         items = cast("dict[Any, Any]", structure).items()
@@ -137,19 +137,20 @@ def map_leaves(function: Callable[..., Any], structure: Any, *others: Any) -> An
 
 
 def leaves_of(structure: Any) -> list[Any]:
-    """Returns the leaves in their order."""
+    """Returns the leaves of a structure, in order."""
     found: list[Any] = []
     map_leaves(found.append, structure)
     return found
 
 
 def to_element(value: Any) -> Any:
-    """Returns what somebody gave as an element: tuples and dictionaries stay, all else becomes leaves of NumPy.
+    """Converts a value to an element: tuples and dictionaries stay, and everything else becomes a leaf.
 
-    A list is an array. Python's floats are float32 and its whole numbers int32, as in ``tf.data``; text is bytes.
+    A list becomes an array. Python's floats become float32, and its whole numbers int32 if they fit, as in ``tf.data``;
+    text becomes bytes.
 
     Raises:
-        InvalidInputError: something is neither number nor text.
+        InvalidInputError: If a value is neither a number nor text.
     """
     if isinstance(value, Mapping):
         return {key: to_element(member) for key, member in cast("Mapping[Any, Any]", value).items()}
@@ -160,7 +161,7 @@ def to_element(value: Any) -> Any:
 
 
 def to_leaf(value: Any) -> Any:
-    """Returns a value as a leaf: an array, a scalar of NumPy's, bytes, None, or a data set as it is."""
+    """Converts a value to a leaf: an array, a NumPy scalar, or bytes. None and data sets stay as they are."""
     if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in _KINDS:
         return value[()] if isinstance(value, np.ndarray) else value
     if isinstance(value, bytes) or value is None or getattr(value, "is_lockstep_dataset", False):
@@ -204,7 +205,7 @@ def _has_numpy(value: Any) -> bool:
 
 
 def _narrowed(array: np.ndarray) -> np.ndarray:
-    """Python's numbers as TensorFlow reads them."""
+    """Converts an array of Python's numbers to the dtype that TensorFlow gives them."""
     if array.dtype == np.float64:
         return array.astype(np.float32)
     if array.dtype == np.int64 and (not array.size or (array.min() >= _INT32.min and array.max() <= _INT32.max)):
@@ -213,20 +214,20 @@ def _narrowed(array: np.ndarray) -> np.ndarray:
 
 
 def own(leaf: Any) -> Any:
-    """Returns a leaf that may be written to without anybody else seeing it."""
+    """Returns a leaf that the caller may write to: arrays are copied."""
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def call(function: Callable[..., Any], element: Any) -> Any:
-    """Calls a function of an element as ``tf.data`` does: a tuple's members are its arguments."""
+    """Calls a function with an element as ``tf.data`` does: the members of a tuple are separate arguments."""
     return function(*cast("tuple[Any, ...]", element)) if type(element) is tuple else function(element)
 
 
 def stack(elements: Sequence[Any]) -> Any:
-    """Returns a batch: the elements' leaves stacked along a new first dim.
+    """Returns a batch: the elements' leaves, stacked along a new first dimension.
 
     Raises:
-        InvalidInputError: they do not have one structure, shape and dtype.
+        InvalidInputError: If the elements differ in structure, shape or dtype.
     """
     return _join(elements, _stack_leaves)
 
@@ -248,7 +249,7 @@ def _join(elements: Sequence[Any], join: Callable[..., Any], *settings: Any) -> 
 
 
 def _parts(structure: Any) -> list[Any]:
-    """A structure, and all structures within."""
+    """Returns a structure, and all structures and leaves within it."""
     inner = structure.values() if isinstance(structure, dict) else structure if isinstance(structure, tuple) else ()
     return [structure, *(part for member in inner for part in _parts(member))]
 
@@ -296,16 +297,16 @@ def _check_alike(leaves: Sequence[Any], *, shapes_too: bool = True) -> None:
 
 
 def pad(elements: Sequence[Any], shapes: Any, values: Any) -> Any:
-    """Returns a batch whose leaves are filled up to one shape.
+    """Returns a batch whose leaves are padded to the same shape.
 
     Args:
-        elements: alike but for the sizes of their dims.
-        shapes: a structure like an element's with a shape for each leaf, None or -1 for a dim as large as the batch's
-            largest; None for such dims alone.
-        values: a structure with what each leaf is filled up with, or one value for all; None for zeros and empty text.
+        elements: elements that differ only in the sizes of their dimensions.
+        shapes: a structure like an element's, with a shape for each leaf; a dimension of None or -1 is as large as the
+            largest in the batch. None makes all dimensions so.
+        values: a structure with the value to pad each leaf with, or one value for all; None for zeros and empty text.
 
     Raises:
-        InvalidInputError: the structures differ, or an element is larger than its shape.
+        InvalidInputError: If the structures differ, or an element is larger than its padded shape.
     """
     first = elements[0]
     shapes = map_leaves(lambda leaf: None, first) if shapes is None else shapes
@@ -341,10 +342,10 @@ def _pad_leaves(*leaves: Any) -> Any:
 
 
 def unstack(batch: Any) -> list[Any]:
-    """Returns a batch's rows as elements.
+    """Returns the rows of a batch as elements.
 
     Raises:
-        InvalidInputError: its leaves have different numbers of rows, or none.
+        InvalidInputError: If the leaves have different numbers of rows, or if there is no leaf with rows.
     """
     counts = {np.shape(leaf)[:1] for leaf in leaves_of(batch) if leaf is not None}
     if len(counts) != 1 or counts == {()}:
@@ -368,7 +369,7 @@ def spec_of(element: Any) -> Any:
 
 
 def like_batches(spec: Any, before: Any) -> Any:
-    """A function's result has as many rows as the batch that it got."""
+    """Makes the number of rows unknown in the spec of a function's result, if it is unknown in the argument's spec."""
     unknown = {leaf.shape[:1] for leaf in leaves_of(before) if leaf is not None and leaf.shape is not None}
     if unknown != {(None,)} or spec is None:
         return spec
@@ -380,7 +381,7 @@ def like_batches(spec: Any, before: Any) -> Any:
 
 
 def describe(structure: Any) -> str:
-    """Says what a structure's leaves are: "ndarray of shape (3,)"."""
+    """Describes the leaves of a structure, such as "ndarray of shape (3,)"."""
 
     def describe_leaf(leaf: Any) -> str:
         return "nothing" if leaf is None else f"{type(leaf).__name__} of shape {np.shape(leaf)}"

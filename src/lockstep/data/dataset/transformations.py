@@ -1,4 +1,4 @@
-"""What can be made of a data set, by ``tf.data``'s names: the methods of `lockstep.data.Dataset`."""
+"""Transformations of data sets by ``tf.data``'s names: the methods of `lockstep.data.Dataset` that return another."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from lockstep.errors import InvalidInputError
 from lockstep.upstream.keras_variables import get_random_seed
 
 _CYCLE_LENGTH: Final = 10
-"""Data sets that ``interleave`` takes elements of where it is not told: the same number on every machine."""
+"""The default ``cycle_length`` of ``interleave``: the same on every machine, because it decides the order."""
 
 
 class AbstractDataset(ABC):
-    """The methods that make a data set of a data set. None changes the one that it is called on.
+    """The methods that derive a data set from another. None of them changes the data set that it is called on.
 
     Attributes:
-        is_lockstep_dataset: marks an element that is a data set itself.
+        is_lockstep_dataset: marks a data set that is an element of another one.
     """
 
     is_lockstep_dataset: Final = True
@@ -50,11 +50,11 @@ class AbstractDataset(ABC):
     @property
     @abstractmethod
     def plan(self) -> Plan:
-        """What the data set is made of."""
+        """The plan of the data set."""
 
     @abstractmethod
     def _made(self, plan: Plan) -> Self:
-        """Returns the data set of another plan."""
+        """Returns the data set of another plan, of the same class."""
 
     @final
     def map(
@@ -63,13 +63,13 @@ class AbstractDataset(ABC):
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,  # noqa: FBT001 - as in tf.data
     ) -> Self:
-        """Applies a function to each element; a tuple's members are its arguments.
+        """Applies a function to each element; the members of a tuple are separate arguments.
 
         Args:
-            map_func: gets NumPy; returns NumPy, JAX's or Keras's arrays, numbers, text, or structures of these.
-            num_parallel_calls: in how many threads; `AUTOTUNE` for one a processor, at most 8. Elements that have no
-                number (after ``filter``, ``interleave``, ...) are computed in one thread.
-            deterministic: taken: the order never depends on threads.
+            map_func: gets NumPy arrays; returns arrays of NumPy, JAX or Keras, numbers, text, or structures of these.
+            num_parallel_calls: the number of threads; `AUTOTUNE` for one per processor, at most 8. Elements that have
+                no number (after ``filter``, ``interleave``, ...) are computed in one thread.
+            deterministic: accepted without effect: the order never depends on threads.
         """
         function = function_given(map_func, "map_func")
         threads = steps.threads_of(steps.parallel_calls(num_parallel_calls))
@@ -77,7 +77,7 @@ class AbstractDataset(ABC):
 
         def apply(element: Any) -> Any:
             value = call(function, element)
-            found = to_element(tuple(value) if isinstance(value, list) else value)  # as tf.data has it
+            found = to_element(tuple(value) if isinstance(value, list) else value)  # as in tf.data
             if found is None or any(isinstance(leaf, AbstractDataset) for leaf in leaves_of(found)):
                 raise InvalidInputError(
                     "map's function returned no element",
@@ -93,7 +93,7 @@ class AbstractDataset(ABC):
 
     @final
     def filter(self, predicate: Callable[..., Any]) -> Self:
-        """Keeps the elements for which a function is true.
+        """Keeps the elements for which a function returns True.
 
         Args:
             predicate: returns one truth value; gets its arguments as ``map``'s function does.
@@ -121,14 +121,14 @@ class AbstractDataset(ABC):
         seed: int | None = None,
         reshuffle_each_iteration: bool | None = None,  # noqa: FBT001 - as in tf.data
     ) -> Self:
-        """Has elements change places: all with each other where ``buffer_size`` is as large as the data set.
+        """Shuffles the elements: all with each other if ``buffer_size`` is at least the size of the data set.
 
-        Otherwise each run of ``buffer_size`` elements is shuffled by itself. (``tf.data`` draws from a buffer that
-        slides.) The order is a function of the seed and of which iteration it is.
+        Otherwise, each window of ``buffer_size`` consecutive elements is shuffled by itself. (``tf.data`` draws from a
+        sliding buffer.) The order is a function of the seed and the number of the iteration.
 
         Args:
-            buffer_size: how many elements change places with each other.
-            seed: of the order. By default the one of ``keras.utils.set_random_seed``, 0 where it was not called.
+            buffer_size: the number of consecutive elements that are shuffled with each other.
+            seed: the seed of the order. By default, the one of ``keras.utils.set_random_seed``, or 0 if it is not set.
             reshuffle_each_iteration: whether each iteration, and each repetition of ``repeat``, has another order;
                 True by default.
         """
@@ -137,7 +137,7 @@ class AbstractDataset(ABC):
         number = whole_or_none(seed)
         if seed is not None and number is None:
             raise InvalidInputError("shuffle's seed", received=repr(seed), allowed="a whole number, None")
-        # A data set that was shuffled without a seed before gets another one, whatever else a process has made.
+        # Counts the shuffles of this data set alone: the seed must not depend on other data sets of the process.
         depth = self.plan.num_shuffles
         base = (get_random_seed() or 0, depth) if number is None else (number,)
         key = tuple(int(part) % 2**64 for part in base)
@@ -154,7 +154,7 @@ class AbstractDataset(ABC):
         """Repeats the data set.
 
         Args:
-            count: how often; None and -1 for ever.
+            count: the number of repetitions; None or -1 for endless repetition.
         """
         times = -1 if count is None else whole_given(count, of="repeat's count", least=-1)
         plan = self.plan
@@ -172,13 +172,13 @@ class AbstractDataset(ABC):
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,  # noqa: FBT001 - as in tf.data
     ) -> Self:
-        """Joins consecutive elements along a new first dim.
+        """Joins consecutive elements along a new first dimension.
 
         Args:
-            batch_size: how many.
-            drop_remainder: whether a last batch that would be smaller is left out.
-            num_parallel_calls: in how many threads batches are made; see ``map``.
-            deterministic: taken, see ``map``.
+            batch_size: the number of elements in a batch.
+            drop_remainder: whether a last batch that would be smaller is dropped.
+            num_parallel_calls: the number of threads that make batches; see ``map``.
+            deterministic: accepted without effect; see ``map``.
         """
         return self._batched(batch_size, drop_remainder, num_parallel_calls, deterministic, join=None, spec=None)
 
@@ -190,14 +190,14 @@ class AbstractDataset(ABC):
         padding_values: Any = None,
         drop_remainder: bool = False,  # noqa: FBT001 - as in tf.data
     ) -> Self:
-        """Joins consecutive elements whose arrays differ in size, each filled up at its end.
+        """Joins consecutive elements whose arrays differ in size, padding each at its end.
 
         Args:
-            batch_size: how many.
-            padded_shapes: a structure like an element's of shapes, None or -1 in them for a dim as large as the batch's
-                largest; None for such dims alone.
-            padding_values: a structure of what they are filled up with, or one value; zeros and empty text by default.
-            drop_remainder: whether a last batch that would be smaller is left out.
+            batch_size: the number of elements in a batch.
+            padded_shapes: a structure like an element's, with a shape for each leaf; a dimension of None or -1 is as
+                large as the largest in the batch. None makes all dimensions so.
+            padding_values: a structure of values to pad with, or one value; zeros and empty text by default.
+            drop_remainder: whether a last batch that would be smaller is dropped.
         """
 
         def join(elements: Sequence[Any]) -> Any:
@@ -247,7 +247,7 @@ class AbstractDataset(ABC):
 
     @final
     def unbatch(self) -> Self:
-        """Takes batches apart: each row is an element."""
+        """Splits batches: each row becomes an element."""
         plan = self.plan
         return self._made(
             plan.then(
@@ -266,13 +266,13 @@ class AbstractDataset(ABC):
         stride: int = 1,
         drop_remainder: bool = False,  # noqa: FBT001 - as in tf.data
     ) -> Self:
-        """Makes data sets of runs of elements; of elements with several members, a data set of each member.
+        """Groups consecutive elements into windows. A window is a data set, or a structure with one for each member.
 
         Args:
-            size: how many elements a window has.
-            shift: from one window's first element to the next one's; ``size`` by default.
-            stride: from one element of a window to the next.
-            drop_remainder: whether windows that would be smaller are left out.
+            size: the number of elements in a window.
+            shift: the distance between the first elements of two consecutive windows; ``size`` by default.
+            stride: the distance between two consecutive elements of a window.
+            drop_remainder: whether windows that would be smaller are dropped.
         """
         settings = {
             "size": whole_given(size, of="window's size", least=1),
@@ -298,7 +298,7 @@ class AbstractDataset(ABC):
 
     @final
     def take(self, count: int) -> Self:
-        """Keeps the first elements; -1 for all."""
+        """Keeps the first ``count`` elements; -1 keeps all."""
         wanted = whole_given(count, of="take's count", least=-1)
         plan = self.plan
         return self._made(
@@ -310,7 +310,7 @@ class AbstractDataset(ABC):
 
     @final
     def skip(self, count: int) -> Self:
-        """Leaves out the first elements; -1 for all."""
+        """Drops the first ``count`` elements; -1 drops all."""
         number = whole_given(count, of="skip's count", least=-1)
         plan = self.plan
         return self._made(
@@ -342,14 +342,14 @@ class AbstractDataset(ABC):
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,  # noqa: FBT001 - as in tf.data
     ) -> Self:
-        """Makes a data set of each element, and takes elements of several of them in turn.
+        """Makes a data set from each element, and takes elements from several of these data sets in turn.
 
         Args:
             map_func: returns a data set; gets its arguments as ``map``'s function does.
-            cycle_length: of how many; 10 by default.
-            block_length: how many elements of each; 1 by default.
-            num_parallel_calls: taken: they are read by the thread that asks, or by that of a ``prefetch`` that follows.
-            deterministic: taken, see ``map``.
+            cycle_length: the number of data sets that are read in turn; 10 by default.
+            block_length: the number of consecutive elements from each data set; 1 by default.
+            num_parallel_calls: accepted without effect: the calling thread reads, or that of a later ``prefetch``.
+            deterministic: accepted without effect; see ``map``.
         """
         steps.parallel_calls(num_parallel_calls)
         flag_or_none(deterministic, "deterministic")
@@ -360,7 +360,7 @@ class AbstractDataset(ABC):
 
     @final
     def flat_map(self, map_func: Callable[..., Any]) -> Self:
-        """Makes a data set of each element, and has their elements follow one another.
+        """Makes a data set from each element, and concatenates these data sets.
 
         Args:
             map_func: returns a data set; gets its arguments as ``map``'s function does.
@@ -371,7 +371,7 @@ class AbstractDataset(ABC):
         make = self.plan.make
 
         def made(each: Pass) -> Pipeline:
-            inner = replace(each, files=None)  # the outer elements are divided already
+            inner = replace(each, files=None)  # files are divided among processes in `make` already
 
             def opened(element: Any, number: int) -> grain.IterDataset:
                 dataset = call(function, element)
@@ -390,7 +390,7 @@ class AbstractDataset(ABC):
 
     @final
     def concatenate(self, dataset: AbstractDataset) -> Self:
-        """Has another data set's elements follow."""
+        """Appends the elements of another data set."""
         if not isinstance(dataset, AbstractDataset):
             raise InvalidInputError("concatenate", received=type(dataset).__name__, allowed="a lockstep.data.Dataset")
         first, second = self.plan, dataset.plan
@@ -412,10 +412,10 @@ class AbstractDataset(ABC):
 
     @final
     def cache(self, filename: str = "") -> Self:
-        """Keeps elements in memory, once they were computed; what is random in them before stays as it was.
+        """Keeps computed elements in memory. Random values of earlier steps are the same in each iteration then.
 
         Args:
-            filename: refused but for ""; elements stay in memory.
+            filename: only "" is accepted, because elements are kept in memory.
         """
         if filename != "":
             raise InvalidInputError(
@@ -427,17 +427,17 @@ class AbstractDataset(ABC):
 
     @final
     def prefetch(self, buffer_size: int) -> Self:
-        """Has elements computed by a thread before they are asked for.
+        """Computes elements in a thread before they are requested.
 
         Args:
-            buffer_size: how many; `AUTOTUNE` for 2.
+            buffer_size: the number of elements that are computed ahead; `AUTOTUNE` for 2.
         """
         count = whole_given(buffer_size, of="prefetch's buffer_size", least=AUTOTUNE)
         return self._made(self.plan.then(lambda pipeline: steps.ahead(pipeline, count)))
 
     @final
     def enumerate(self, start: int = 0) -> Self:
-        """Puts its number, an int64, before each element."""
+        """Pairs each element with its number, an int64 that comes first and is counted from ``start``."""
         first = whole_given(start, of="enumerate's start", least=-(2**62))
         plan = self.plan
         return self._made(
@@ -450,7 +450,7 @@ class AbstractDataset(ABC):
 
     @final
     def apply(self, transformation_func: Callable[[Self], Any]) -> Any:
-        """Returns what a function makes of the data set, which has to be a data set."""
+        """Returns the data set that a function makes from this one."""
         found = function_given(transformation_func, "transformation_func")(self)
         if not isinstance(found, AbstractDataset):
             raise InvalidInputError(
@@ -465,7 +465,7 @@ class AbstractDataset(ABC):
 
     @final
     def with_options(self, options: Options) -> Self:
-        """Sets options; where they say nothing, earlier ones stay."""
+        """Sets options; earlier options stay where the new ones are not set."""
         if not isinstance(options, Options):
             raise InvalidInputError("with_options", received=type(options).__name__, allowed="lockstep.data.Options")
         return self._made(replace(self.plan, options=self.plan.options.merged(options)))
@@ -473,20 +473,20 @@ class AbstractDataset(ABC):
     @final
     @property
     def element_spec(self) -> Any:
-        """Shapes and dtypes of an element, as `TensorSpec`; where functions decide that, the first one is computed."""
+        """The shapes and dtypes of an element, as `TensorSpec`; computes the first element if functions decide them."""
         return self.plan.spec()
 
     @final
     def cardinality(self) -> np.int64:
-        """Returns how many elements there are, or `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`."""
+        """Returns the number of elements, `INFINITE_CARDINALITY` or `UNKNOWN_CARDINALITY`."""
         return np.int64(self.plan.cardinality())
 
     @final
     def __len__(self) -> int:
-        """How many elements there are.
+        """Returns the number of elements.
 
         Raises:
-            TypeError: there is no end, or nobody knows; as Python's ``len`` has it.
+            TypeError: If the number is infinite or unknown, as ``tf.data`` and Python's ``len`` have it.
         """
         count = int(self.cardinality())
         if count < 0:
@@ -495,5 +495,5 @@ class AbstractDataset(ABC):
 
     @final
     def __bool__(self) -> bool:
-        """True, as of any object: a data set that nobody has counted has no length to decide it."""
+        """Returns True, because a data set of unknown length has no length by which Python could decide it."""
         return True

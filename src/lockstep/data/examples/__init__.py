@@ -1,1 +1,1 @@
-"""``tf.train.Example``: encoded, decoded, and parsed batch by batch into the arrays that features describe."""
+"""``tf.train.Example``: encoding, decoding, and parsing batches of records into the arrays that features describe."""

@@ -1,4 +1,4 @@
-"""What people give to features: shapes, types and values, each checked where it comes in."""
+"""Validation of arguments of features: shapes, dtypes and values."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from lockstep.data.arguments import dtype_given, is_sequence, is_utf8, shown, wh
 from lockstep.errors import InvalidInputError
 
 MAX_VALUES: Final = 2**31 - 1
-"""How many values a feature of a record can have at most: the message is no longer than that."""
+"""The largest number of values of a feature in one record: a message cannot have more bytes than that."""
 
 _WHOLE: Final = (int, np.integer, np.bool_)
 
 
 def shape_given(given: Any, *, of: str) -> tuple[int, ...]:
-    """Returns a shape.
+    """Checks a shape, and returns it.
 
     Args:
-        given: what should be one: a sequence of sizes.
-        of: what has the shape, in words.
+        given: the value to check: a sequence of sizes.
+        of: the thing that has the shape, in words for the error.
 
     Raises:
-        InvalidInputError: it is no sequence, a size is no whole number or negative, or they are too many values.
+        InvalidInputError: If the value is not a sequence, if a size is not a whole number or is negative, or if the
+            shape has more than `MAX_VALUES` values.
     """
     is_shape = is_sequence(given)
     sizes: list[Any] = list(given) if is_shape else []
@@ -44,10 +45,10 @@ def shape_given(given: Any, *, of: str) -> tuple[int, ...]:
 
 
 def dtype_of(given: DTypeLike) -> np.dtype[Any]:
-    """Returns the type that values are to have: object for bytes.
+    """Checks the dtype of a feature, and returns it; object for bytes.
 
     Raises:
-        InvalidInputError: no list of a record holds such values.
+        InvalidInputError: If no list of a record can hold such values.
     """
     is_bytes = isinstance(given, str | type) and given in (bytes, str, "bytes", "string")
     allowed = "int64, float32, bytes, or another type of integers, floats or truth values"
@@ -55,16 +56,16 @@ def dtype_of(given: DTypeLike) -> np.dtype[Any]:
 
 
 def array_given(given: Any, dtype: DTypeLike, *, what: str) -> np.ndarray:
-    """Returns values as an array of a feature's type.
+    """Checks the values of a feature, and returns them as an array of its dtype.
 
     Args:
-        given: a value, nested sequences of values, or an array; text becomes bytes as UTF-8.
-        dtype: the type that they are to have: object for bytes.
-        what: what is wrong where they do not fit, in words.
+        given: a value, nested sequences of values, or an array; text is encoded as UTF-8.
+        dtype: the dtype of the result; object for bytes.
+        what: what is wrong if the values do not fit, in words for the error.
 
     Raises:
-        InvalidInputError: they are of another kind, some are masked, rows of them have different lengths, or a number
-            is beyond what the type can hold.
+        InvalidInputError: If the values are of another kind, some of them are masked, rows have different lengths, or a
+            number is out of the dtype's range.
     """
     wanted = np.dtype(dtype)
     if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
@@ -78,7 +79,7 @@ def array_given(given: Any, dtype: DTypeLike, *, what: str) -> np.ndarray:
     if wanted.kind == "O":
         return _bytes(array, given, what=what)
     if array.dtype.kind in ("O" if wanted.kind == "f" else "Of") and is_all_whole(objects := np.asarray(given, object)):
-        array = objects  # no type of NumPy's holds all of them
+        array = objects  # integers that no single dtype of NumPy's can hold
     elif array.dtype.kind not in ("biuf" if wanted.kind in "fc" else "biu"):
         raise InvalidInputError(what, received=shown(given), allowed=f"values of {wanted}")
     check_range(array, wanted)
@@ -86,7 +87,7 @@ def array_given(given: Any, dtype: DTypeLike, *, what: str) -> np.ndarray:
 
 
 def is_all_whole(values: Any) -> bool:
-    """Whether all are integers or truth values, of Python or NumPy.
+    """Whether all values are integers or truth values, of Python or NumPy.
 
     Args:
         values: a sequence of one dimension, or an array.
@@ -96,14 +97,14 @@ def is_all_whole(values: Any) -> bool:
 
 
 def check_range(values: np.ndarray, dtype: np.dtype[Any]) -> None:
-    """Checks that a type holds some numbers: floats are rounded to it, and none becomes infinite.
+    """Checks that numbers are in a dtype's range. Floats may be rounded, but must not become infinite.
 
     Args:
         values: integers, truth values or floats; integers may be objects.
-        dtype: a type of the same kind; integers may become floats.
+        dtype: a dtype of the same kind, or of floats for integers.
 
     Raises:
-        InvalidInputError: one is beyond it.
+        InvalidInputError: If a number is out of range.
     """
     if not values.size or np.can_cast(values.dtype, dtype):
         return
@@ -119,7 +120,7 @@ def check_range(values: np.ndarray, dtype: np.dtype[Any]) -> None:
 
 
 def _float_beyond(values: np.ndarray, dtype: np.dtype[Any]) -> Any:
-    """Returns the first number that would become infinite, None where none would."""
+    """Returns the first number that would become infinite; None if there is none."""
     values = values.reshape(-1)
     if values.dtype == object:
         is_beyond = np.abs(values) > _limits(dtype)[1]

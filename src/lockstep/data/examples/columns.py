@@ -1,4 +1,4 @@
-"""Columns: one feature's values of all records of a batch, behind each other in one array."""
+"""Columns: the values of one feature in all records of a batch, concatenated in one array."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ import numpy as np
 from lockstep.data.files.record_batch import windows
 
 TYPE_OF_KIND: Final = {"bytes_list": "bytes", "float_list": "float32", "int64_list": "int64"}
-"""What the lists of a ``tf.train.Feature`` hold, by their names."""
+"""The types that the lists of a ``tf.train.Feature`` hold, by the kinds of lists."""
 
 OTHER_KIND: Final = -1
-"""In `Column.counts`: the record has the feature, with values of another kind."""
+"""Stands in `Column.counts` for a record that has the feature with values of another kind."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Column:
-    """One feature's values.
+    """The values of one feature.
 
     Attributes:
-        kind: the list that they were in: ``bytes_list``, ``float_list`` or ``int64_list``.
-        counts: how many each record has, int64 of shape (num_records,); `OTHER_KIND` where they are of another kind.
-        is_set: whether the record has the feature, with a kind: bool of shape (num_records,).
-        values: all values, record after record, float32 or int64 of shape (num_values,); of bytes all bytes, uint8.
-            It may be written to.
-        sizes: of bytes, how long each value is, int64 of shape (num_values,); None of numbers.
-        parts: further features of the same records that say where the values belong, by their names.
+        kind: the kind of list that holds the values: ``bytes_list``, ``float_list`` or ``int64_list``.
+        counts: the number of values of each record, int64 of shape (num_records,); `OTHER_KIND` if they are of another
+            kind.
+        is_set: whether each record has the feature with a kind, bool of shape (num_records,).
+        values: all values, record after record, float32 or int64 of shape (num_values,); for bytes, the concatenated
+            bytes, uint8. The array may be written to.
+        sizes: the length of each bytes value, int64 of shape (num_values,); None for numbers.
+        parts: the columns of further features that tell where the values belong, by name.
     """
 
     kind: str
@@ -40,7 +41,7 @@ class Column:
     parts: Mapping[str, Column] = field(default_factory=dict[str, "Column"])
 
     def to_bytes(self) -> list[bytes]:
-        """Returns each value of bytes as an object of its own."""
+        """Returns the values of a column of bytes as a list."""
         assert self.sizes is not None
         ends = np.cumsum(self.sizes).tolist()
         whole = self.values.tobytes()
@@ -50,13 +51,12 @@ class Column:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ListColumn:
-    """One feature list's values: each record has a list of entries, and each entry has values.
+    """The values of one feature list: each record has a list of entries, and each entry has values.
 
     Attributes:
-        num_entries: how many entries each record's list has, int64 of shape (num_records,).
-        is_set: whether the record has the list: bool of shape (num_records,).
-        entries: the values of all entries, those of one record after those of the record before; its records are
-            the entries.
+        num_entries: the number of entries of each record's list, int64 of shape (num_records,).
+        is_set: whether each record has the list, bool of shape (num_records,).
+        entries: the values of all entries, record after record, as a column whose records are the entries.
     """
 
     num_entries: np.ndarray
@@ -67,14 +67,14 @@ class ListColumn:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VaryingValues:
-    """Values of records of which each has its own number of them.
+    """The values of some records, with different numbers of values in each record.
 
     Attributes:
-        numbers: which records, integers of shape (k,).
-        counts: how many values each has, int64 of shape (k,); `OTHER_KIND` where they are of another kind.
-        is_set: whether the record has the feature, with a kind: bool of shape (k,).
-        values: all values, record after record; of bytes all bytes, uint8.
-        sizes: of bytes, how long each value is; None of numbers.
+        numbers: the numbers of the records, integers of shape (k,).
+        counts: the number of values of each record, int64 of shape (k,); `OTHER_KIND` if they are of another kind.
+        is_set: whether each record has the feature with a kind, bool of shape (k,).
+        values: all values, record after record; for bytes, the concatenated bytes, uint8.
+        sizes: the length of each bytes value; None for numbers.
     """
 
     numbers: np.ndarray
@@ -87,7 +87,7 @@ class VaryingValues:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Block:
-    """Values of records that all have the same number of them, and of bytes the same sizes."""
+    """The values of some records, with the same number of values in each record, and for bytes the same sizes."""
 
     numbers: np.ndarray
     values: np.ndarray
@@ -99,8 +99,8 @@ class ColumnBuilder:
     """Collects a column, block by block and record by record, in any order.
 
     Args:
-        kind: the list that the values are in.
-        num_records: how many records the batch has.
+        kind: the kind of list that holds the values.
+        num_records: the number of records in the batch.
     """
 
     def __init__(self, kind: str, *, num_records: int) -> None:
@@ -113,12 +113,12 @@ class ColumnBuilder:
         self._objects: list[Any] = []
 
     def add_block(self, numbers: np.ndarray, values: np.ndarray, *, sizes: Sequence[int] | None = None) -> None:
-        """Adds the values of records that have equally many.
+        """Adds the values of records that have the same number of values.
 
         Args:
-            numbers: which records, shape (k,).
-            values: float32 or int64 of shape (k, values of each); of bytes uint8 of shape (k, bytes of each).
-            sizes: of bytes, how long each value of a record is.
+            numbers: the numbers of the records, of shape (k,).
+            values: float32 or int64 of shape (k, values per record); for bytes, uint8 of shape (k, bytes per record).
+            sizes: the lengths of a record's bytes values, which are the same in each record; None for numbers.
         """
         self._counts[numbers] = values.shape[1] if sizes is None else len(sizes)
         self._is_set[numbers] = True
@@ -127,25 +127,25 @@ class ColumnBuilder:
         )
 
     def add_varying(self, added: VaryingValues) -> None:
-        """Adds the values of records of which each has its own number of them."""
+        """Adds the values of records that have different numbers of values."""
         self._counts[added.numbers] = added.counts
         self._is_set[added.numbers] = added.is_set
         self._varying.append(added)
 
     def add_record(self, number: int, values: Sequence[Any]) -> None:
-        """Adds the values of one record: numbers, or bytes."""
+        """Adds the values of one record, which are numbers or bytes."""
         self._counts[number] = len(values)
         self._is_set[number] = True
         self._numbers.append(number)
         self._objects += values
 
     def add_other_kind(self, numbers: np.ndarray | int) -> None:
-        """Notes that records have values of another kind."""
+        """Marks records that have values of another kind."""
         self._counts[numbers] = OTHER_KIND
         self._is_set[numbers] = True
 
     def build(self) -> Column:
-        """Returns the column; records of which nothing was said lack the feature."""
+        """Returns the column; records that were not added lack the feature."""
         values, sizes = self._build_bytes() if self.kind == "bytes_list" else (self._build_numbers(), None)
         return Column(kind=self.kind, counts=self._counts, is_set=self._is_set, values=values, sizes=sizes)
 
@@ -191,7 +191,7 @@ class ColumnBuilder:
         values = np.empty(int(ends[-1]) if ends.size else 0, np.uint8)
         for block in self._blocks:
             num_bytes = block.values.shape[1]
-            if num_bytes:  # a record's values lie behind each other, here as there
+            if num_bytes:  # a record's values are contiguous in both arrays
                 first = starts[block.numbers]
                 runs = np.ascontiguousarray(block.values).view(f"V{num_bytes}").reshape(-1)
                 windows(values, num_bytes)[ends[first] - sizes[first]] = runs
@@ -204,14 +204,14 @@ class ColumnBuilder:
 
     @property
     def _is_one_block(self) -> bool:
-        """Whether one block has all records, in their order."""
+        """Whether a single block has all records, in order."""
         if len(self._blocks) != 1 or self._varying or self._numbers:
             return False
         return _are_all(self._blocks[0].numbers, len(self._counts))
 
     @property
     def _is_one_varying(self) -> bool:
-        """Whether all records were added at once, in their order."""
+        """Whether a single call of `add_varying` added all records, in order."""
         if len(self._varying) != 1 or self._blocks or self._numbers:
             return False
         return _are_all(self._varying[0].numbers, len(self._counts))
@@ -222,8 +222,8 @@ class ListColumnBuilder:
     """Collects the column of a feature list, in any order of the records.
 
     Args:
-        kind: the list that the entries' values are in.
-        num_records: how many records the batch has.
+        kind: the kind of list that holds the entries' values.
+        num_records: the number of records in the batch.
     """
 
     def __init__(self, kind: str, *, num_records: int) -> None:
@@ -237,22 +237,22 @@ class ListColumnBuilder:
         """Adds the lists of several records.
 
         Args:
-            numbers: which records, shape (k,).
-            num_entries: how many entries each list has, shape (k,).
-            entries: their values; its numbers are not looked at.
+            numbers: the numbers of the records, of shape (k,).
+            num_entries: the number of entries of each list, of shape (k,).
+            entries: the values of the entries; its ``numbers`` are not used.
         """
         self._num_entries[numbers] = num_entries
         self._is_set[numbers] = True
         self._added.append((numbers, entries))
 
     def add_record(self, number: int, entries: list[Sequence[Any] | None]) -> None:
-        """Adds one record's list: of each entry the values, None where they are of another kind."""
+        """Adds one record's list: the values of each entry, or None for an entry with values of another kind."""
         self._num_entries[number] = len(entries)
         self._is_set[number] = True
         self._records[number] = entries
 
     def build(self) -> ListColumn:
-        """Returns the column; records of which nothing was said lack the list."""
+        """Returns the column; records that were not added lack the list."""
         starts = np.cumsum(self._num_entries) - self._num_entries
         column = ColumnBuilder(self.kind, num_records=int(self._num_entries.sum()))
         for numbers, entries in self._added:
@@ -267,18 +267,18 @@ class ListColumnBuilder:
 
 
 def runs_of(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Returns the places of all items of some runs, one run after the other.
+    """Returns the indices of all items of some runs, one run after another.
 
     Args:
-        starts: where each run begins, integers of shape (k,).
-        lengths: how long each is, integers of shape (k,).
+        starts: the index of the first item of each run, integers of shape (k,).
+        lengths: the number of items of each run, integers of shape (k,).
     """
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
 
 def _places(starts: np.ndarray, counts: np.ndarray, numbers: np.ndarray | list[int]) -> np.ndarray:
-    """Returns the places of all values of some records, one record after the other."""
+    """Returns the indices of all values of some records, one record after another."""
     chosen = np.asarray(numbers, np.intp)
     return runs_of(starts[chosen], counts[chosen])
 

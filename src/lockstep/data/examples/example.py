@@ -1,9 +1,9 @@
-"""The ``tf.train.Example`` codec, without TensorFlow: named lists of bytes, 32-bit floats or 64-bit integers.
+"""Encodes and decodes ``tf.train.Example`` without TensorFlow: named lists of bytes, 32-bit floats or 64-bit integers.
 
-The messages are built from their description in code, in a pool of their own, so that TensorFlow may be imported into
-the same process. On the wire they are TensorFlow's: ``Example.features(1).feature(1)`` is a map from a name to one
-of ``bytes_list(1)``, ``float_list(2, packed)`` and ``int64_list(3, packed)``. A ``SequenceExample`` has such a map in
-its ``context(1)``, and in ``feature_lists(2).feature_list(1)`` a map from a name to a list of features: ``feature(1)``.
+The message classes are built in code, in a descriptor pool of their own, so that TensorFlow can be imported into the
+same process. The wire format is TensorFlow's: ``Example.features(1).feature(1)`` is a map from a name to one of
+``bytes_list(1)``, ``float_list(2, packed)`` and ``int64_list(3, packed)``. A ``SequenceExample`` has such a map in its
+``context(1)``, and in ``feature_lists(2).feature_list(1)`` a map from a name to a list of features: ``feature(1)``.
 """
 
 from __future__ import annotations
@@ -75,21 +75,21 @@ Example, SequenceExample = _build_classes()
 
 
 def encode_example(values: Mapping[str, Any]) -> bytes:
-    """Encodes named values.
+    """Encodes named values as a ``tf.train.Example``.
 
     Args:
-        values: for each name a value, a sequence of values, or an array of any shape, which is flattened. Text
-            (as UTF-8) and bytes are kept as bytes, integers and truth values as int64, floats as float32, to which
-            they are rounded. What is empty and says no type (``[]``, ``np.array([])``) is kept without one, and read
-            by a feature of any. To keep an array's own type, give its bytes (``array.tobytes()``) and read it with
+        values: the values by name: a value, a sequence of values, or an array of any shape, which is flattened. Text
+            (as UTF-8) and bytes are stored as bytes, integers and truth values as int64, and floats as float32, to
+            which they are rounded. An empty value without a dtype (``[]``, ``np.array([])``) is stored without a kind,
+            and can be read as any. To keep an array's dtype, give its bytes (``array.tobytes()``), and read them with
             `lockstep.data.RawFeature`.
 
     Returns:
-        The message, the same bytes for the same values.
+        The bytes of the message, always the same for the same values.
 
     Raises:
-        InvalidInputError: a value is of another type, or of several, is masked, or is beyond int64 or float32; or a
-            name is no text.
+        InvalidInputError: If a value is of another type, mixes types, is masked, or is out of the range of int64 or
+            float32; or if a name is not text.
     """
     example = Example()
     for name, value in named_values(values):
@@ -98,29 +98,29 @@ def encode_example(values: Mapping[str, Any]) -> bytes:
 
 
 def decode_example(data: bytes) -> dict[str, np.ndarray | list[bytes]]:
-    """Decodes a message of which nothing is known.
+    """Decodes a ``tf.train.Example`` without a specification of its features.
 
     Args:
         data: the bytes of one ``tf.train.Example``.
 
     Returns:
-        By name, sorted: a list of bytes, or an array of float32 or int64 of shape (num_values,). A feature that is
-        there without a kind is an empty list.
+        The values by name, sorted by name: a list of bytes, or an array of float32 or int64 of shape (num_values,). A
+        feature without a kind is an empty list.
 
     Raises:
-        CorruptDataError: the bytes are no such message.
-        InvalidInputError: what was given is not bytes.
+        CorruptDataError: If the bytes are not such a message.
+        InvalidInputError: If ``data`` is not bytes.
     """
     example = parse_message(Example, data)
     return {name: feature_values(feature) for name, feature in sorted(example.features.feature.items())}
 
 
 def parse_message(message_class: Any, data: bytes) -> Any:
-    """Returns a message from its bytes.
+    """Decodes a message of a class from its bytes.
 
     Raises:
-        CorruptDataError: the bytes are no such message.
-        InvalidInputError: what was given is not bytes.
+        CorruptDataError: If the bytes are not such a message.
+        InvalidInputError: If ``data`` is not bytes.
     """
     name = f"tf.train.{message_class.DESCRIPTOR.name}"
     try:
@@ -134,7 +134,7 @@ def parse_message(message_class: Any, data: bytes) -> Any:
 
 
 def names_of_example(data: bytes) -> list[str]:
-    """Returns the names of the features of what may be an example, sorted; none of anything else."""
+    """Returns the sorted names of an example's features; none if the bytes are not an example."""
     try:
         return sorted(Example.FromString(data).features.feature)
     except message.DecodeError:
@@ -142,10 +142,10 @@ def names_of_example(data: bytes) -> list[str]:
 
 
 def named_values(values: Any) -> Iterable[tuple[str, Any]]:
-    """Returns names with their values, as `encode_example` takes them.
+    """Checks the argument of `encode_example`, and returns its names with their values.
 
     Raises:
-        InvalidInputError: they are no mapping, or a name is no text.
+        InvalidInputError: If the argument is not a mapping, or a name is not text.
     """
     if not isinstance(values, Mapping):
         raise InvalidInputError("what is to be encoded", received=shown(values), allowed="values by name, as a mapping")
@@ -155,19 +155,19 @@ def named_values(values: Any) -> Iterable[tuple[str, Any]]:
 
 
 def set_feature(feature: Any, name: str, value: Any) -> None:
-    """Puts a value into a message that is a feature, as `encode_example` does.
+    """Writes a value into a feature's message, as `encode_example` does.
 
     Raises:
-        InvalidInputError: it is of a type that no list holds.
+        InvalidInputError: If no list can hold a value of this type.
     """
     _fill(feature, *_classify(name, value))
 
 
 def set_features(entries: Any, name: str, values: Iterable[Any]) -> None:
-    """Puts values into a message that is a feature list: all of one kind, floats where only some are integers.
+    """Writes values into a feature list's message, all of one kind: integers become floats if others are floats.
 
     Raises:
-        InvalidInputError: one is of a type that no list holds, or they are of several.
+        InvalidInputError: If no list can hold a value of its type, or the values are of several types.
     """
     classified = [_classify(name, value) for value in values]
     kinds = {kind for kind, _ in classified if kind is not None}
@@ -182,7 +182,7 @@ def set_features(entries: Any, name: str, values: Iterable[Any]) -> None:
 
 
 def feature_values(feature: Any) -> np.ndarray | list[bytes]:
-    """Returns the values of a message that is a feature, as `decode_example` does."""
+    """Returns the values of a feature's message, as `decode_example` does."""
     kind = feature.WhichOneof("kind")
     if kind is None or kind == "bytes_list":
         return list(feature.bytes_list.value)
@@ -192,11 +192,11 @@ def feature_values(feature: Any) -> np.ndarray | list[bytes]:
 def _fill(feature: Any, kind: str | None, items: Sequence[Any]) -> None:
     if kind is not None:
         getattr(feature, kind).value.extend(items)
-        getattr(feature, kind).SetInParent()  # a list without items says its kind, too
+        getattr(feature, kind).SetInParent()  # an empty list has a kind, too
 
 
 def _classify(name: str, value: Any) -> tuple[str | None, Sequence[Any]]:
-    """Returns the kind of list that holds a value, and the list's items; None where nothing says the kind."""
+    """Returns the kind of list that holds a value, and the list's items; the kind is None if nothing determines it."""
     if isinstance(value, bytes | bytearray | memoryview):
         return "bytes_list", [bytes(value)]
     if isinstance(value, str):
@@ -212,7 +212,7 @@ def _classify(name: str, value: Any) -> tuple[str | None, Sequence[Any]]:
         return None, ()
     if all(isinstance(item, bytes | str) for item in items):
         return "bytes_list", _encoded(name, items)
-    if is_all_whole(items):  # NumPy would make floats of some that no one type of its own holds
+    if is_all_whole(items):  # NumPy would convert integers to floats if no single dtype can hold them
         whole = [int(item) for item in items]
         if min(whole) < _INT64.min or max(whole) > _INT64.max:
             _in_range(name, np.array(whole, object), np.int64)
@@ -221,7 +221,7 @@ def _classify(name: str, value: Any) -> tuple[str | None, Sequence[Any]]:
         array = np.asarray(items)
         try:
             return _classify_array(name, array.astype(np.float64) if array.dtype == object else array)
-        except OverflowError:  # an integer beyond all floats
+        except OverflowError:  # an integer beyond the range of floats
             pass
     raise _unusable(name, value)
 
@@ -229,7 +229,7 @@ def _classify(name: str, value: Any) -> tuple[str | None, Sequence[Any]]:
 def _classify_array(name: str, array: np.ndarray) -> tuple[str | None, Sequence[Any]]:
     flat = array.reshape(-1)
     if not flat.size and array.dtype == np.float64:
-        return None, ()  # NumPy's own choice for what has no type
+        return None, ()  # float64 is NumPy's default for an empty list
     if array.dtype.kind in "biu":
         return "int64_list", _in_range(name, flat, np.int64).tolist()
     if array.dtype.kind == "f":

@@ -1,4 +1,4 @@
-"""What every feature of a record is, and what they have in common."""
+"""The base classes of features, and functions that they share."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ NO_FIT: Final = "a value does not fit its feature"
 
 
 class AbstractFeature(ABC):
-    """One feature of a record: how it is encoded, and how its values of many records become an array.
+    """One feature of a record: how it is encoded, and how the values of many records become an array.
 
     Attributes:
-        list_key: the name under which the records have the values; None where it is the one in the specification.
-        part_keys: names of further features of the records, of int64, that say where the values belong.
+        list_key: the name of the records' feature with the values; None if it is the name in the specification.
+        part_keys: the names of further features of the records, of int64, that tell where the values belong.
     """
 
     list_key: str | None = None
@@ -29,32 +29,31 @@ class AbstractFeature(ABC):
     @property
     @abstractmethod
     def kind(self) -> str:
-        """The list that holds it: ``bytes_list``, ``float_list`` or ``int64_list``."""
+        """The kind of list that holds the values: ``bytes_list``, ``float_list`` or ``int64_list``."""
 
     @property
     @abstractmethod
     def num_values(self) -> int | None:
-        """How many values a record has; None where that is each record's own affair."""
+        """The number of values of a record; None if it differs from record to record."""
 
     @abstractmethod
     def assemble(self, column: Column) -> Any:
-        """Makes the array of a batch, of which the caller may write the elements.
+        """Returns the array of a batch; the caller may write to its elements.
 
         Args:
-            column: the values of all records. Those of this kind alone are in it. Its parts are the columns of
-                ``part_keys``.
+            column: the values of all records, only those of this kind. Its parts are the columns of ``part_keys``.
 
         Raises:
-            MisfitError: a record has another number or kind of values than it should.
-            InvalidInputError: a value does not fit the feature.
+            MisfitError: If a record has another number or kind of values than it should.
+            InvalidInputError: If a value does not fit the feature.
         """
 
     @abstractmethod
     def encode(self, value: Any) -> Any:
-        """Returns a record's value in a form that `lockstep.data.encode_example` takes.
+        """Returns a record's value in a form that `lockstep.data.encode_example` accepts.
 
         Raises:
-            InvalidInputError: the value does not fit the feature.
+            InvalidInputError: If the value does not fit the feature.
         """
 
     @abstractmethod
@@ -63,12 +62,12 @@ class AbstractFeature(ABC):
 
 
 class MisfitError(Exception):
-    """A record does not have what a feature asks for.
+    """The values of a record do not fit a feature.
 
     Args:
-        number: the record's number in the batch; in a feature list, the entry's.
-        reason: what is wrong, where it is not the number or kind of the values.
-        part: the further feature (`AbstractFeature.part_keys`) that is wrong, where it is one.
+        number: the number of the record in the batch; in a feature list, the number of the entry.
+        reason: what is wrong; None if it is the number or kind of the values.
+        part: the further feature (`AbstractFeature.part_keys`) that is wrong; None if it is the feature itself.
     """
 
     def __init__(self, number: int, *, reason: str | None = None, part: str | None = None) -> None:
@@ -83,22 +82,22 @@ class AbstractListFeature(AbstractFeature):
 
     @abstractmethod
     def assemble_lists(self, column: ListColumn) -> Any:
-        """Makes the array of a batch from feature lists; see `assemble`.
+        """Returns the array of a batch of feature lists; see `assemble`.
 
         Args:
             column: the lists of all records.
 
         Raises:
-            MisfitError: an entry has another number or kind of values than it should; its number is the entry's.
-            InvalidInputError: a value does not fit the feature.
+            MisfitError: If an entry has another number or kind of values than it should; its number is the entry's.
+            InvalidInputError: If a value does not fit the feature.
         """
 
 
 class AbstractVaryingFeature(AbstractFeature):
-    """Any number of values in each record, none too.
+    """Any number of values in each record, also none.
 
     Attributes:
-        dtype: the type of the values, as `FixedLenFeature` takes it.
+        dtype: the dtype of the values, as for `FixedLenFeature`.
     """
 
     dtype: DTypeLike
@@ -110,7 +109,7 @@ class AbstractVaryingFeature(AbstractFeature):
 
     @property
     def num_values(self) -> None:
-        """None: a record has as many as it has."""
+        """None: the number differs from record to record."""
         return
 
     def encode(self, value: Any) -> Any:
@@ -123,10 +122,10 @@ class AbstractVaryingFeature(AbstractFeature):
 
 
 def check_is_one_list(feature: AbstractFeature) -> None:
-    """Refuses to pack a feature that is made of several of a record's.
+    """Checks that a feature can be packed: that it does not read other features of the record by their names.
 
     Raises:
-        InvalidInputError: it is.
+        InvalidInputError: If the feature has a ``list_key`` or ``part_keys``.
     """
     keys = [key for key in (feature.list_key, *feature.part_keys) if key is not None]
     if keys:
@@ -138,26 +137,26 @@ def check_is_one_list(feature: AbstractFeature) -> None:
 
 
 def kind_of(dtype: DTypeLike) -> str:
-    """Returns the list that holds values of a type."""
+    """Returns the kind of list that holds values of a dtype."""
     kind = np.dtype(dtype).kind
     return "bytes_list" if kind == "O" else "float_list" if kind == "f" else "int64_list"
 
 
 def nothing_of(dtype: DTypeLike) -> np.ndarray:
-    """Returns an empty array that `lockstep.data.encode_example` keeps as values of a type's kind."""
+    """Returns an empty array for which `lockstep.data.encode_example` keeps the kind of list of a dtype."""
     return np.empty(0, {"bytes_list": "S1", "float_list": np.float32, "int64_list": np.int64}[kind_of(dtype)])
 
 
 def name_of_dtype(dtype: DTypeLike) -> str:
-    """Returns a type's name for a manifest."""
+    """Returns a dtype's name for a manifest."""
     return "bytes" if np.dtype(dtype).kind == "O" else str(np.dtype(dtype))
 
 
 def values_of(column: Column, dtype: np.dtype[Any]) -> np.ndarray:
-    """Returns a column's values as an array of one dimension, of a feature's type.
+    """Returns a column's values as an array of one dimension, with a feature's dtype.
 
     Raises:
-        InvalidInputError: a number is beyond what the type can hold.
+        InvalidInputError: If a number is out of the dtype's range.
     """
     if column.sizes is None:
         check_range(column.values, dtype)
@@ -168,10 +167,10 @@ def values_of(column: Column, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def counts_of(column: Column) -> np.ndarray:
-    """Returns how many values each record has.
+    """Returns the number of values of each record.
 
     Raises:
-        MisfitError: a record has values of another kind.
+        MisfitError: If a record has values of another kind.
     """
     if (column.counts < 0).any():
         raise MisfitError(int(np.argmax(column.counts < 0)))

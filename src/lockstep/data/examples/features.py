@@ -1,8 +1,7 @@
-"""What the features of a record are: how its values are encoded, and what a batch of them becomes.
+"""Classes that describe the features of a record: how values are encoded, and which arrays a batch of them becomes.
 
-A record's features are described by name. `FixedLenFeature`, `FixedLenSequenceFeature`, `VarLenFeature`,
-`SparseFeature` and `RaggedFeature` are what ``tf.io`` calls so; `RawFeature` is for an array kept as its own bytes,
-such as an image of uint8.
+`FixedLenFeature`, `FixedLenSequenceFeature`, `VarLenFeature`, `SparseFeature` and `RaggedFeature` have the names and
+meanings of ``tf.io``. `RawFeature` is for an array that is stored as its own bytes, such as an image of uint8.
 """
 
 from __future__ import annotations
@@ -37,16 +36,17 @@ from lockstep.errors import CorruptDataError, InvalidInputError
 @final
 @dataclass(frozen=True)
 class FixedLenFeature(AbstractFeature):
-    """The same number of values in each record, as ``tf.io.FixedLenFeature``, whose order of arguments it has.
+    """The same number of values in each record, as ``tf.io.FixedLenFeature``, with the same order of arguments.
 
     Attributes:
-        shape: the array's shape for one record; () for one value.
-        dtype: the type of the values: int64 or float32 (or another of their kind, to which they are cast when they
-            are read: int32, uint8, bool, float16, float64), or bytes.
-        default_value: for records without the feature: one value, or as many as the shape has. None: each needs it.
+        shape: the shape of the array for one record; () for one value.
+        dtype: the dtype of the values: int64, float32, bytes, or another dtype of integers, floats or truth values
+            (int32, uint8, bool, float16, float64), to which values are cast when they are read.
+        default_value: the value for records without the feature: one value, or as many as the shape has. With None,
+            each record must have the feature.
 
     Raises:
-        InvalidInputError: the type is not of the three kinds, or the default has another shape.
+        InvalidInputError: If the dtype is not of these kinds, or the default value has another shape.
     """
 
     shape: Sequence[int]
@@ -109,13 +109,13 @@ class FixedLenFeature(AbstractFeature):
 @final
 @dataclass(frozen=True)
 class RawFeature(AbstractFeature):
-    """An array kept as its own bytes in a feature of one bytes value: its elements in C order, little-endian.
+    """An array that is stored as its own bytes in one bytes value: its elements in C order, little-endian.
 
-    It is what ``tf.io.decode_raw`` followed by a reshape reads. An image of 28 x 28 uint8 takes 784 bytes so.
+    ``tf.io.decode_raw`` followed by a reshape reads the same. An image of 28 x 28 uint8 takes 784 bytes this way.
 
     Attributes:
-        shape: the array's shape for one record.
-        dtype: the elements' type: any of fixed size.
+        shape: the shape of the array for one record.
+        dtype: the dtype of the array's elements: numbers or truth values of fixed size.
     """
 
     shape: Sequence[int]
@@ -138,7 +138,7 @@ class RawFeature(AbstractFeature):
 
     @property
     def size_bytes(self) -> int:
-        """How long the bytes of one record are."""
+        """The number of bytes of one record's value."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
     def assemble(self, column: Column) -> np.ndarray:
@@ -157,12 +157,12 @@ class RawFeature(AbstractFeature):
         return column.values.view(stored).astype(self.dtype, copy=False).reshape(len(column.counts), *self.shape)
 
     def encode(self, value: Any) -> Any:
-        """Returns the array's bytes; bytes of the right length are taken as they are."""
+        """Returns the array's bytes; bytes of the right length are returned as they are."""
         if isinstance(value, bytes):
             fits = len(value) == self.size_bytes
         else:
             value = self._array(value)
-            if not value.size:  # which type is nobody's choice
+            if not value.size:  # its dtype may be NumPy's default for an empty list
                 value = value.astype(np.dtype(self.dtype))
             fits = value.shape == tuple(self.shape) and np.can_cast(value.dtype, np.dtype(self.dtype), "safe")
         if not fits:
@@ -195,17 +195,17 @@ class RawFeature(AbstractFeature):
 class FixedLenSequenceFeature(AbstractListFeature):
     """Any number of steps in each record, each of the same shape: ``tf.io.FixedLenSequenceFeature``.
 
-    The steps of a batch are filled up to the longest of its records. In an example the values of all steps are one
-    list; in a sequence example each step is an entry of a feature list.
+    Records are padded to the longest record of the batch. In an example, the values of all steps are one list; in a
+    sequence example, each step is an entry of a feature list.
 
     Attributes:
         shape: the shape of one step; () for one value.
-        dtype: the type of the values, as `FixedLenFeature` takes it.
-        allow_missing: whether a record may lack it, and has no step then. In an example it has to be so.
-        default_value: what shorter records are filled up with; 0 or b"" by default.
+        dtype: the dtype of the values, as for `FixedLenFeature`.
+        allow_missing: whether a record may lack the feature, which means no steps. Examples require True.
+        default_value: the value to pad shorter records with; 0 or b"" by default.
 
     Raises:
-        InvalidInputError: the type is not of the three kinds, a step has no value, or the default is not one value.
+        InvalidInputError: If the dtype is not of those kinds, a step has no value, or the default is not one value.
     """
 
     shape: Sequence[int]
@@ -228,12 +228,12 @@ class FixedLenSequenceFeature(AbstractListFeature):
 
     @property
     def num_values(self) -> None:
-        """None: a record has as many as it has steps of values."""
+        """None: the number depends on the record's number of steps."""
         return
 
     @property
     def step_size(self) -> int:
-        """How many values a step has."""
+        """The number of values of a step."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     def assemble(self, column: Column) -> np.ndarray:
@@ -277,17 +277,17 @@ class FixedLenSequenceFeature(AbstractListFeature):
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> FixedLenSequenceFeature:
-        """Reads the description; `feature_from_json` says what it raises."""
+        """Reads the description of a manifest; see `feature_from_json` for errors."""
         default, dtype = document["default_value"], dtype_of(document["dtype"])
         if default is not None:
             default = bytes.fromhex(default) if kind_of(dtype) == "bytes_list" else dtype.type(default).item()
         return cls(document["step_shape"], dtype, bool(document["allow_missing"]), default)
 
     def check_for_examples(self) -> None:
-        """Checks that examples, which have one list for a feature, can have it.
+        """Checks that the feature can be used in examples, which have a single list for a feature.
 
         Raises:
-            InvalidInputError: records may not lack it.
+            InvalidInputError: If ``allow_missing`` is False.
         """
         if not self.allow_missing:
             raise InvalidInputError(
@@ -319,18 +319,19 @@ class FixedLenSequenceFeature(AbstractListFeature):
 @final
 @dataclass(frozen=True)
 class SparseFeature(AbstractVaryingFeature):
-    """Values with their places, from several features of a record: ``tf.io.SparseFeature``.
+    """Values with their indices, from several features of a record: ``tf.io.SparseFeature``.
 
     Attributes:
-        index_key: the records' feature that has each value's place: int64. Several names for several dimensions.
-        value_key: the records' feature that has the values; as many as there are places.
-        dtype: the type of the values, as `FixedLenFeature` takes it.
-        size: how long the dimension is; several numbers where ``index_key`` has several names. TensorFlow's
-            documentation has all places within it, and here that is checked.
-        already_sorted: whether each record's values are in the order of their places: they are not sorted then.
+        index_key: the name of the records' feature with the index of each value, int64; several names for several
+            dimensions.
+        value_key: the name of the records' feature with the values, as many as there are indices.
+        dtype: the dtype of the values, as for `FixedLenFeature`.
+        size: the size of the dimension; several sizes if ``index_key`` has several names. Indices must be below it, as
+            in TensorFlow's documentation; here, that is checked.
+        already_sorted: whether each record's values are sorted by their indices; if so, they are not sorted again.
 
     Raises:
-        InvalidInputError: the names and sizes are not equally many, or an argument is of another type.
+        InvalidInputError: If the numbers of names and sizes differ, or an argument is of another type.
     """
 
     index_key: str | Sequence[str]
@@ -359,7 +360,7 @@ class SparseFeature(AbstractVaryingFeature):
         object.__setattr__(self, "part_keys", keys)
 
     def assemble(self, column: Column) -> SparseArray:
-        """Returns the values with their places, each of them (record, place in each dimension)."""
+        """Returns the values with their indices: (record, index in each dimension)."""
         counts = counts_of(column)
         sizes = [self.size] if isinstance(self.size, int) else list(self.size)
         records = np.repeat(np.arange(len(counts)), counts)
@@ -402,10 +403,10 @@ class SparseFeature(AbstractVaryingFeature):
 @final
 @dataclass(frozen=True)
 class VarLenFeature(AbstractVaryingFeature, AbstractListFeature):
-    """Any number of values in each record, none too, as ``tf.io.VarLenFeature``.
+    """Any number of values in each record, also none, as ``tf.io.VarLenFeature``.
 
     Attributes:
-        dtype: the type of the values, as `FixedLenFeature` takes it.
+        dtype: the dtype of the values, as for `FixedLenFeature`.
     """
 
     dtype: DTypeLike
@@ -414,7 +415,7 @@ class VarLenFeature(AbstractVaryingFeature, AbstractListFeature):
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
 
     def assemble(self, column: Column) -> SparseArray:
-        """Returns the values with their places, each of them (record, position in it)."""
+        """Returns the values with their indices: (record, position in the record)."""
         counts = counts_of(column)
         positions = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         return SparseArray(
@@ -424,7 +425,7 @@ class VarLenFeature(AbstractVaryingFeature, AbstractListFeature):
         )
 
     def assemble_lists(self, column: ListColumn) -> SparseArray:
-        """Returns the values with their places, each of them (record, entry, position in it)."""
+        """Returns the values with their indices: (record, entry, position in the entry)."""
         counts, num_entries = counts_of(column.entries), column.num_entries
         steps = np.arange(len(counts)) - np.repeat(np.cumsum(num_entries) - num_entries, num_entries)
         records = np.repeat(np.arange(len(num_entries)), num_entries)
@@ -456,7 +457,7 @@ def feature_from_json(document: Mapping[str, Any]) -> AbstractFeature:
     """Reads a feature's description from a manifest.
 
     Raises:
-        CorruptDataError: it is not such a description.
+        CorruptDataError: If the document is not such a description.
     """
     try:
         return _FROM_JSON[document["type"]](document)

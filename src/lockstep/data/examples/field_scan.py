@@ -1,9 +1,9 @@
-"""Field scans: many protocol-buffer messages of different layouts are taken apart at once.
+"""Field scans: parse many protocol-buffer messages of different layouts together, with NumPy.
 
-All messages of a batch are gone through side by side: one look takes the next field of each of them. So the number of
-looks is that of the fields of one message, not of all. What is not built as TensorFlow and this package build it
-(numbers that are not packed, a name twice, a feature in several pieces), and what is damaged, is left to the
-protocol buffers' own parser; of features that nobody asked for only the name is looked at.
+All messages of a batch are scanned together: one step reads the next field of every message. So the number of steps is
+the number of fields of one message, not of all messages. Some records are left to the parser of the protobuf library:
+damaged ones, and those that are not encoded as TensorFlow and this package do it (numbers that are not packed, a name
+twice, a feature in several pieces). Of features that are not requested, only the name is read.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _CONTINUES: Final = 0x80
 _MAX_LENGTH_BYTES: Final = 5
 _MAX_VARINT_BYTES: Final = 10
 _MIN_TOGETHER: Final = 8
-"""Messages that are worth a look together; fewer are gone through one by one."""
+"""The smallest number of messages that are scanned together; fewer are scanned one by one."""
 
 _MEAN_COPIED_BYTES: Final = 64
-"""Runs of bytes from this length on are copied one by one rather than byte by byte."""
+"""The mean length from which runs of bytes are copied run by run, instead of by an index for each byte."""
 
 _FIELD_OF_KIND: Final = {kind: number for number, kind in KIND_OF_FIELD.items()}
 
 
 class _Spans(NamedTuple):
-    """Messages, each a run of bytes; of several parents those of the first one come first."""
+    """The start and end of messages in the data, each with the number of its parent, in the order of the parents."""
 
     parents: np.ndarray
     starts: np.ndarray
@@ -48,9 +48,9 @@ class ScannedList:
     """One feature list of several records.
 
     Attributes:
-        numbers: which records have it, integers of shape (k,).
-        num_entries: how many entries each has, int64 of shape (k,).
-        entries: the entries' values.
+        numbers: the numbers of the records that have the list, integers of shape (k,).
+        num_entries: the number of entries of each of these records, int64 of shape (k,).
+        entries: the values of the entries.
     """
 
     numbers: np.ndarray
@@ -60,11 +60,11 @@ class ScannedList:
 
 @final
 class FieldScan:
-    """The records of a batch, all in one buffer.
+    """Scans the records of a batch, which are in one buffer.
 
     Args:
-        data: their bytes behind each other, uint8.
-        lengths: how long each is, int64 of shape (num_records,).
+        data: the concatenated bytes of the records, uint8.
+        lengths: the length of each record in bytes, int64 of shape (num_records,).
     """
 
     def __init__(self, data: np.ndarray, *, lengths: np.ndarray) -> None:
@@ -75,17 +75,17 @@ class FieldScan:
 
     @property
     def left(self) -> np.ndarray:
-        """Which records have to be parsed otherwise, for they are not built as usual: bool of shape (num_records,)."""
+        """Whether each record is left to another parser, because its encoding is unusual: bool of (num_records,)."""
         return self._is_left
 
     def scan_examples(self, keys: Mapping[str, str]) -> dict[str, VaryingValues]:
         """Reads features of ``tf.train.Example`` messages.
 
         Args:
-            keys: the names of the features wanted, with the kind of each.
+            keys: the names of the features to read, with the kind of each.
 
         Returns:
-            By name the values, of the records that are not left.
+            The values by name, of the records that are not left to another parser.
         """
         fields, spans = self._fields(self._records, self._records.parents)
         self._leave(spans.parents[fields != 1])
@@ -98,11 +98,12 @@ class FieldScan:
         """Reads features of ``tf.train.SequenceExample`` messages.
 
         Args:
-            context: the names of the context's features wanted, with the kind of each.
-            lists: the names of the feature lists wanted, with the kind of each one's entries.
+            context: the names of the context's features to read, with the kind of each.
+            lists: the names of the feature lists to read, with the kind of the entries of each.
 
         Returns:
-            By name the values of the context, and of the feature lists, of the records that are not left.
+            The values of the context by name, and the feature lists by name, of the records that are not left to
+            another parser.
         """
         fields, spans = self._fields(self._records, self._records.parents)
         self._leave(spans.parents[(fields != 1) & (fields != 2)])
@@ -112,7 +113,7 @@ class FieldScan:
             for key, span in self._match(of_context, context).items()
         }
         matched = self._match(of_lists, lists)
-        # The lists of all names together: it takes as many looks as the longest list of all has entries.
+        # The lists of all names are scanned together, in as many steps as the longest of them has entries.
         every = (
             _Spans(*(np.concatenate(parts) for parts in zip(*matched.values(), strict=True))) if matched else of_lists
         )
@@ -139,13 +140,16 @@ class FieldScan:
         self._is_left[records] = True
 
     def _fields(self, messages: _Spans, records: np.ndarray) -> tuple[np.ndarray, _Spans]:
-        """Returns the fields' numbers, and where they lie; their parents are places among the messages."""
+        """Returns the numbers and the spans of the messages' fields; a span's parent is the index of its message."""
         numbers, spans, is_bad = scan_fields(self._data, messages.starts, messages.ends)
         self._leave(records[is_bad])
         return numbers, spans
 
     def _match(self, maps: _Spans, keys: Mapping[str, str]) -> dict[str, _Spans]:
-        """Looks up names in maps of messages; the parents are the records. Several maps of a record are one."""
+        """Looks up keys in map fields: returns the spans of their values, with the records as parents.
+
+        Several maps of one record count as one.
+        """
         numbers, entries = self._fields(maps, maps.parents)
         records = maps.parents[entries.parents]
         self._leave(records[numbers != 1])
@@ -169,7 +173,7 @@ class FieldScan:
         return found
 
     def _features(self, features: _Spans, records: np.ndarray, kind: str) -> VaryingValues:
-        """Reads messages that are features; the values' numbers are the records, one for each message."""
+        """Reads the values of feature messages; ``records`` has the record's number for each message."""
         num_features = len(records)
         numbers, lists = self._fields(features, records)
         is_set = np.bincount(lists.parents, minlength=num_features)
@@ -196,11 +200,11 @@ class FieldScan:
             self._leave(records[owners[~is_good]])
         counts = np.bincount(owners, per_run, minlength=num_features).astype(np.int64)
         others = lists.parents[~is_kind]
-        counts[others[is_set[others] == 1]] = OTHER_KIND  # of one that is left, the counts are those of its values
+        counts[others[is_set[others] == 1]] = OTHER_KIND  # if set twice, the record is left, and keeps its counts
         return VaryingValues(numbers=records, counts=counts, is_set=is_set > 0, values=values, sizes=sizes)
 
     def _without_left(self, found: VaryingValues) -> VaryingValues:
-        """Takes out the values of records that are left."""
+        """Removes the values of records that are left to another parser."""
         kept = ~self._is_left[found.numbers]
         if kept.all():
             return found
@@ -232,13 +236,13 @@ def scan_fields(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple
     """Finds the fields of messages whose fields are all length-delimited.
 
     Args:
-        data: where the messages lie, uint8.
-        starts: where each begins, int64 of shape (k,).
-        ends: where each ends.
+        data: the buffer that contains the messages, uint8.
+        starts: the start of each message in the buffer, int64 of shape (k,).
+        ends: the end of each message, int64 of shape (k,).
 
     Returns:
-        The fields' numbers; where they lie, message by message; and of which messages something else was found, so
-        that not all of their fields are there: bool of shape (k,).
+        The numbers of the fields; their spans, message by message; and for each message whether something else was
+        found in it, so that some of its fields are missing: bool of shape (k,).
     """
     is_bad = np.zeros(len(starts), bool)
     found: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
@@ -281,7 +285,7 @@ def scan_fields(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple
 
 
 def _read_short(data: np.ndarray, at: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Reads one field of each message: its number, and where it lies; None unless all have tag and length in a byte."""
+    """Reads one field of each message, if all tags and all lengths take one byte: numbers, starts, ends; else None."""
     pairs = np.ndarray((data.size - 1,), "<u2", buffer=data.data, strides=(1,))
     heads = pairs[np.minimum(at, data.size - 2)]
     if ((heads & 0x8087) != _LENGTH_DELIMITED).any():
@@ -296,7 +300,7 @@ def _read_short(data: np.ndarray, at: np.ndarray, end: np.ndarray) -> tuple[np.n
 def _scan_one_by_one(
     data: np.ndarray, active: np.ndarray, at: np.ndarray, end: np.ndarray, *, is_bad: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Does what `scan_fields` does, for a few messages."""
+    """Finds the fields of a few messages, as `scan_fields` does."""
     found: list[tuple[int, int, int, int]] = []
     view = data.data
     for message, place, stop in zip(active.tolist(), at.tolist(), end.tolist(), strict=True):
@@ -313,7 +317,7 @@ def _scan_one_by_one(
 
 
 def _read_varint(view: memoryview, place: int, stop: int) -> tuple[int, int]:
-    """Reads a number of at most 5 bytes; -1 where there is none."""
+    """Reads a varint of at most 5 bytes; returns it (-1 if there is none) and the place after it."""
     value = 0
     for shift in range(0, 7 * _MAX_LENGTH_BYTES, 7):
         if place >= stop:
@@ -327,7 +331,7 @@ def _read_varint(view: memoryview, place: int, stop: int) -> tuple[int, int]:
 
 
 def _read_varints(data: np.ndarray, at: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Reads a number of at most 5 bytes at each place; returns them, the places behind, and whether there is one."""
+    """Reads a varint of at most 5 bytes at each place; returns them, the places after them, and whether each exists."""
     is_there = at < end
     bytes_here = data[np.where(is_there, at, 0)]
     values = (bytes_here & (_CONTINUES - 1)).astype(np.int64)
@@ -350,7 +354,7 @@ def _read_varints(data: np.ndarray, at: np.ndarray, end: np.ndarray) -> tuple[np
 
 
 def _equal(data: np.ndarray, spans: _Spans, wanted: bytes) -> np.ndarray:
-    """Returns the numbers of the spans that have these bytes."""
+    """Returns the indices of the spans that have exactly these bytes."""
     found = np.flatnonzero(spans.ends - spans.starts == len(wanted))
     if not wanted or not found.size:
         return found
@@ -359,12 +363,12 @@ def _equal(data: np.ndarray, spans: _Spans, wanted: bytes) -> np.ndarray:
 
 
 def take_runs(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Copies runs of bytes behind each other.
+    """Copies runs of bytes into one array, one after another.
 
     Args:
-        data: where they lie, uint8.
-        starts: where each begins, int64 of shape (k,).
-        lengths: how long each is, int64 of shape (k,).
+        data: the buffer that contains the runs, uint8.
+        starts: the start of each run in the buffer, int64 of shape (k,).
+        lengths: the length of each run, int64 of shape (k,).
     """
     total = int(lengths.sum())
     if not total:
@@ -381,15 +385,15 @@ def take_runs(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.n
 
 
 def decode_varints(data: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Decodes runs of integers of variable length.
+    """Decodes runs of varints.
 
     Args:
-        data: the runs' bytes behind each other, uint8.
-        lengths: how long each run is in bytes, int64 of shape (k,).
+        data: the concatenated bytes of the runs, uint8.
+        lengths: the length of each run in bytes, int64 of shape (k,).
 
     Returns:
-        The integers, int64; how many each run has, int64 of shape (k,); and whether each run is one of integers, bool
-        of shape (k,). The integers of runs that are not may be anything.
+        The integers, int64; the number of integers in each run, int64 of shape (k,); and whether each run consists of
+        valid varints, bool of shape (k,). The integers of invalid runs are not defined.
     """
     is_last = data < _CONTINUES
     stops = np.cumsum(lengths)
@@ -398,7 +402,7 @@ def decode_varints(data: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, n
     is_good[has_any] = is_last[stops[has_any] - 1]
     if not is_good.all():
         is_last = is_last.copy()
-        is_last[stops[~is_good] - 1] = True  # so that the next run's numbers are its own
+        is_last[stops[~is_good] - 1] = True  # so that numbers of the next run stay separate
     before = np.concatenate([[0], np.cumsum(is_last)])
     counts = before[stops] - before[stops - lengths]
     if is_last.all():

@@ -1,7 +1,8 @@
-"""Parsing: a batch of ``tf.train.Example`` messages becomes arrays.
+"""Parses batches of ``tf.train.Example`` messages into arrays.
 
-Records of one layout (`lockstep.data.examples.record_layout`) are parsed all at once, others side by side
-(`lockstep.data.examples.field_scan`); what is left goes through the protocol buffers' own parser, record by record.
+Records of the same layout are parsed all at once (`lockstep.data.examples.record_layout`). Records of other layouts are
+scanned together, field by field (`lockstep.data.examples.field_scan`). The parser of the protobuf library decodes the
+remaining records one by one.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from lockstep.data.files.record_batch import RecordBatch
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, closest
 
 MIN_ALIKE: Final = 4
-"""Records of one length that are worth the search for a layout."""
+"""The smallest number of records of the same length for which a layout is read."""
 
 MAX_LAYOUTS: Final = 8
-"""Layouts that are searched for among the records of one length in a batch."""
+"""The largest number of layouts that are tried for the records of the same length in a batch."""
 
 MIN_SCANNED: Final = 8
-"""Records of other layouts that are worth being gone through side by side."""
+"""The smallest number of remaining records that are scanned together."""
 
 MAX_REMEMBERED: Final = 256
-"""Layouts, each of another length, that a parser remembers."""
+"""The largest number of layouts, each of another length, that a parser remembers."""
 
 
 def parse_batch(records: Sequence[bytes], spec: Mapping[str, AbstractFeature]) -> dict[str, Any]:
-    """Decodes records into arrays, as `ExampleParser` does, which is faster where there are many batches."""
+    """Decodes records into arrays; for many batches, `ExampleParser` does the same faster."""
     return ExampleParser(spec)(records)
 
 
@@ -46,14 +47,16 @@ def parse_example(record: bytes, spec: Mapping[str, AbstractFeature]) -> dict[st
 
     Args:
         record: the bytes of a ``tf.train.Example``.
-        spec: the features wanted, by name, of which each record has the same number of values.
+        spec: the features to read, by name, none of them sparse or ragged.
 
     Returns:
-        An array for each feature, of its own shape: (height, width), say, or () for one value; bytes as they are.
+        The values of each feature, by name: an array of the feature's shape, such as (height, width), or a single value
+        for the shape ().
 
     Raises:
-        InvalidInputError: a feature has any number of values (`VarLenFeature`, ...), or the specification is none.
-        CorruptDataError: the record is no such message, or lacks a feature.
+        InvalidInputError: If a feature is sparse or ragged (`VarLenFeature`, ...), if the specification is not valid,
+            or if the record lacks a feature or has another kind or number of values.
+        CorruptDataError: If the record is not such a message.
     """
     columns = parse_batch([record], spec)
     for name, column in columns.items():
@@ -69,16 +72,16 @@ def parse_example(record: bytes, spec: Mapping[str, AbstractFeature]) -> dict[st
 
 @final
 class ExampleParser:
-    """Decodes batches of ``tf.train.Example`` messages into arrays, one for each feature; others are left out.
+    """Decodes batches of ``tf.train.Example`` messages into arrays, one for each feature of a specification.
 
-    It remembers the layouts that it has met, and may be called from any thread.
+    It remembers the record layouts that it has found, and may be called from any thread.
 
     Args:
-        spec: the features wanted, by name.
+        spec: the features to read, by name; other features of the records are ignored.
 
     Raises:
-        InvalidInputError: the specification is empty or none, a feature cannot be one of an example, or two ask for
-            one feature of the records with values of different kinds.
+        InvalidInputError: If the specification is empty or not valid, if a feature cannot be used in examples, or if
+            two features read one feature of the records with different kinds of values.
     """
 
     def __init__(self, spec: Mapping[str, AbstractFeature]) -> None:
@@ -98,12 +101,12 @@ class ExampleParser:
             records: the bytes of the messages, such as a `lockstep.data.RecordBatch`.
 
         Returns:
-            By name what the feature makes of a batch: an array whose first dimension is the records, or a
-            `lockstep.data.SparseArray` or `lockstep.data.RaggedArray`. A caller may write to it.
+            The values of each feature, by name: an array whose first dimension is the records, or a
+            `lockstep.data.SparseArray` or `lockstep.data.RaggedArray`. The caller may write to them.
 
         Raises:
-            CorruptDataError: a record is no such message.
-            InvalidInputError: a record lacks a feature, or has another kind or number of values than the
+            CorruptDataError: If a record is not such a message.
+            InvalidInputError: If a record lacks a feature, or has another kind or number of values than the
                 specification.
         """
         batch = RecordBatch.of(records)
@@ -126,7 +129,7 @@ class ExampleParser:
         return arrays
 
     def _parse_alike(self, batch: RecordBatch, columns: Mapping[str, ColumnBuilder]) -> np.ndarray:
-        """Parses the records that share a layout with others; returns the numbers of all others, sorted."""
+        """Parses the records that share a layout with others; returns the numbers of the remaining records, sorted."""
         left: list[np.ndarray] = []
         for numbers in _by_length(batch.lengths):
             waiting = numbers
@@ -139,7 +142,7 @@ class ExampleParser:
     def _parse_by_layout(
         self, numbers: np.ndarray, rows: np.ndarray, columns: Mapping[str, ColumnBuilder]
     ) -> np.ndarray:
-        """Parses records of one length, layout by layout; returns the numbers of those that are left."""
+        """Parses records of the same length, layout by layout; returns the numbers of the remaining records."""
         length = rows.shape[1]
         known = self._layouts.get(length)
         for _ in range(MAX_LAYOUTS):
@@ -166,7 +169,7 @@ class ExampleParser:
 
 
 def _by_length(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields the numbers of the records of each length."""
+    """Yields the numbers of all records of the same length, for each length."""
     if len(lengths) and (lengths == lengths[0]).all():
         yield np.arange(len(lengths))
         return
@@ -198,7 +201,7 @@ def _numbers(values: np.ndarray, places: Places) -> np.ndarray:
 
 
 def _scan(batch: RecordBatch, numbers: np.ndarray, columns: Mapping[str, ColumnBuilder]) -> np.ndarray:
-    """Parses records side by side; returns the numbers of those that are left, sorted."""
+    """Parses records together, field by field; returns the numbers of the remaining records, sorted."""
     scan = scan_of(batch, numbers)
     for key, values in scan.scan_examples({key: column.kind for key, column in columns.items()}).items():
         columns[key].add_varying(replace(values, numbers=numbers[values.numbers]))
@@ -211,15 +214,15 @@ def _parse_one_by_one(batch: RecordBatch, numbers: np.ndarray, columns: Mapping[
 
 
 def decode_message(message_class: Any, data: bytes, *, number: int) -> Any:
-    """Decodes a record by the protocol buffers' own parser.
+    """Decodes a record with the parser of the protobuf library.
 
     Args:
-        message_class: what it should be.
-        data: its bytes.
-        number: its number in the batch.
+        message_class: the class of the message.
+        data: the bytes of the record.
+        number: the number of the record in the batch, for the error.
 
     Raises:
-        CorruptDataError: it is no such message.
+        CorruptDataError: If the record is not such a message.
     """
     try:
         return message_class.FromString(data)
@@ -229,12 +232,12 @@ def decode_message(message_class: Any, data: bytes, *, number: int) -> Any:
 
 
 def scan_of(batch: RecordBatch, numbers: np.ndarray) -> FieldScan:
-    """Returns some records of a batch as they can be gone through side by side."""
+    """Returns the field scan of some records of a batch."""
     return FieldScan(batch.joined(numbers), lengths=batch.lengths[numbers])
 
 
 def add_features(number: int, features: Any, columns: Mapping[str, ColumnBuilder]) -> None:
-    """Adds the values of one record, from its message's map of features."""
+    """Adds the values of one record to columns, from the map of features in its message."""
     for key, column in columns.items():
         if key not in features:
             continue
@@ -247,7 +250,7 @@ def add_features(number: int, features: Any, columns: Mapping[str, ColumnBuilder
 
 
 def column_of(name: str, feature: AbstractFeature, columns: Mapping[str, Column]) -> Column:
-    """Returns the column of a feature, with the parts that it takes."""
+    """Returns the column of a feature, with the columns of its ``part_keys`` as parts."""
     column = columns[feature.list_key or name]
     if not feature.part_keys:
         return column
@@ -255,13 +258,13 @@ def column_of(name: str, feature: AbstractFeature, columns: Mapping[str, Column]
 
 
 def misfit(error: MisfitError, name: str, feature: AbstractFeature, features: Any, *, where: str) -> LockstepError:
-    """Returns the error that says what of a record does not fit a feature.
+    """Returns the error for a record that does not fit a feature.
 
     Args:
         error: what does not fit.
-        name: the feature's name.
-        feature: what was asked for.
-        features: the features that are there, as messages by their names.
+        name: the feature's name in the specification.
+        feature: the feature of the specification.
+        features: the record's features, as messages by name.
         where: the record, in words.
     """
     what = f"feature {name!r} of {where} does not fit the specification"
@@ -288,5 +291,5 @@ def misfit(error: MisfitError, name: str, feature: AbstractFeature, features: An
 
 
 def with_name(error: InvalidInputError, name: str) -> InvalidInputError:
-    """Returns an error with a feature's name in front."""
+    """Returns an error whose message begins with a feature's name."""
     return InvalidInputError(f"feature {name!r}: {error.what}", received=error.received, allowed=error.allowed)

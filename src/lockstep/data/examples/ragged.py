@@ -1,6 +1,6 @@
-"""Values of which each record has its own number: as TensorFlow's sparse and ragged tensors, in NumPy arrays.
+"""Sparse and ragged arrays, for records with different numbers of values: TensorFlow's tensors as NumPy arrays.
 
-Both are named tuples, so that JAX takes them apart as a pytree.
+Both classes are named tuples, so that JAX treats them as pytrees.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from lockstep.errors import InvalidInputError
 
 
 class SparseArray(NamedTuple):
-    """What ``tf.io.VarLenFeature`` gives, with the fields of ``tf.SparseTensor``.
+    """The values of a `VarLenFeature` or `SparseFeature`, with the fields of ``tf.SparseTensor``.
 
     Attributes:
-        indices: where each value stands, int64 of shape (num_values, dims).
-        values: shape (num_values,).
-        dense_shape: int64 of shape (dims,): the records, and the most values that one has.
+        indices: the index of each value, int64 of shape (num_values, num_dims).
+        values: the values, of shape (num_values,).
+        dense_shape: the shape of the dense array, int64 of shape (num_dims,): the number of records, and then, for a
+            `VarLenFeature`, the largest number of values of a record.
     """
 
     indices: np.ndarray
@@ -33,10 +34,10 @@ class SparseArray(NamedTuple):
         """Returns an array of shape ``dense_shape``.
 
         Args:
-            default_value: what stands where there is no value; 0 or b"" by default.
+            default_value: the value for positions without a value; 0 or b"" by default.
 
         Raises:
-            InvalidInputError: it is no single value of the type.
+            InvalidInputError: If the default is not a single value of the dtype.
         """
         dense = np.full(tuple(self.dense_shape), _filling(self.values, default_value), self.values.dtype)
         dense[tuple(self.indices.T)] = self.values
@@ -44,11 +45,12 @@ class SparseArray(NamedTuple):
 
 
 class RaggedArray(NamedTuple):
-    """What ``tf.io.RaggedFeature`` gives, with the fields of ``tf.RaggedTensor``.
+    """The values of a `RaggedFeature`, with the fields of ``tf.RaggedTensor``.
 
     Attributes:
-        values: the rows behind each other: an array, or a `RaggedArray` of the next dimension's rows.
-        row_splits: row i is ``values[row_splits[i]:row_splits[i + 1]]``: integers of shape (num_rows + 1,).
+        values: the concatenated rows: an array, or a `RaggedArray` of the next dimension's rows.
+        row_splits: the ends of the rows, integers of shape (num_rows + 1,): row i is
+            ``values[row_splits[i]:row_splits[i + 1]]``.
     """
 
     values: Any
@@ -56,31 +58,31 @@ class RaggedArray(NamedTuple):
 
     @property
     def ragged_rank(self) -> int:
-        """How many dimensions have rows of their own length."""
+        """The number of ragged dimensions: those with rows of different lengths."""
         return 1 + (self.values.ragged_rank if isinstance(self.values, RaggedArray) else 0)
 
     @property
     def row_lengths(self) -> np.ndarray:
-        """How long each row is, shape (num_rows,)."""
+        """The length of each row, of shape (num_rows,)."""
         return np.diff(self.row_splits)
 
     def to_list(self) -> list[Any]:
-        """Returns nested lists."""
+        """Returns the rows as nested lists."""
         inner: list[Any] = self.values.to_list() if isinstance(self.values, RaggedArray) else self.values.tolist()
         splits = self.row_splits.tolist()
         return [inner[start:end] for start, end in itertools.pairwise(splits)]
 
     def to_dense(self, *, size: int | Sequence[int | None] | None = None, default_value: Any = None) -> np.ndarray:
-        """Returns an array of shape (num_rows, size, ...), each row filled up at its end.
+        """Returns an array of shape (num_rows, size, ...), with each row padded at its end.
 
         Args:
-            size: how long the rows become, what is longer is cut off; by default the longest one's length. Of
-                several ragged dimensions a length for each, None for the longest one's.
-            default_value: what they are filled with; 0 or b"" by default.
+            size: the length of all rows, to which longer rows are cut; by default the length of the longest row. For
+                several ragged dimensions, one length for each, None for the length of the longest row.
+            default_value: the value to pad with; 0 or b"" by default.
 
         Raises:
-            InvalidInputError: a length is no whole number or negative, there are other lengths than ragged
-                dimensions, or the default is no single value of the type.
+            InvalidInputError: If a length is not a whole number or is negative, if the number of lengths is not that of
+                ragged dimensions, or if the default is not a single value of the dtype.
         """
         sizes = self._sizes_given(size)
         values = self.values

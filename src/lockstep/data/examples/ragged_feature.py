@@ -1,4 +1,4 @@
-"""Ragged features: values in rows of their own length, in as many dimensions as the records say."""
+"""Ragged features: values in rows of different lengths, in any number of dimensions."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ _SPLITS_DTYPES: Final = (np.dtype(np.int32), np.dtype(np.int64))
 
 
 class AbstractPartition(ABC):
-    """How the rows of a `RaggedFeature` are cut into the rows of one more dimension."""
+    """How the values of a `RaggedFeature` are divided into the rows of one more dimension."""
 
     name: ClassVar[str]
-    """What ``tf.io.RaggedFeature`` calls it."""
+    """The partition's name in TensorFlow, used in manifests."""
 
     @property
     @abstractmethod
     def argument(self) -> str | int:
-        """Its one argument, for a manifest."""
+        """The partition's only argument, for a manifest."""
 
     @property
     @abstractmethod
     def part_key(self) -> str | None:
-        """The name of the feature that has its numbers; None where it has none."""
+        """The name of the records' feature with the partition's numbers; None if it needs no feature."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class AbstractKeyedPartition(AbstractPartition):
     """A partition whose numbers are a feature of the records.
 
     Attributes:
-        key: that feature's name: of int64.
+        key: the name of that feature, which has int64 values.
     """
 
     key: str
@@ -69,25 +69,25 @@ class AbstractKeyedPartition(AbstractPartition):
 
     @abstractmethod
     def lengths(self, numbers: Column, *, num_rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Says how long the new rows are.
+        """Returns the lengths of the new rows.
 
         Args:
-            numbers: the partition's numbers of all records; none of them is of another kind.
-            num_rows: how many rows each record has now, int64 of shape (num_records,).
+            numbers: the partition's numbers of all records, none of them of another kind.
+            num_rows: the number of items of each record that are divided into rows, int64 of shape (num_records,).
 
         Returns:
-            Of all records behind each other the lengths of their new rows, int64; and how many new rows each
-            record has, int64 of shape (num_records,).
+            The lengths of the new rows, record after record, int64; and the number of new rows of each record, int64 of
+            shape (num_records,).
 
         Raises:
-            MisfitError: the numbers of a record say nothing that can be.
+            MisfitError: If the numbers of a record are impossible.
         """
 
 
 @final
 @dataclass(frozen=True)
 class RowLengths(AbstractKeyedPartition):
-    """The feature has each row's length."""
+    """The feature contains the length of each row."""
 
     name = "row_lengths"
 
@@ -99,7 +99,7 @@ class RowLengths(AbstractKeyedPartition):
 @final
 @dataclass(frozen=True)
 class RowLimits(AbstractKeyedPartition):
-    """The feature has for each row where it ends."""
+    """The feature contains the end of each row."""
 
     name = "row_limits"
 
@@ -111,7 +111,7 @@ class RowLimits(AbstractKeyedPartition):
 @final
 @dataclass(frozen=True)
 class RowSplits(AbstractKeyedPartition):
-    """The feature has 0, and for each row where it ends."""
+    """The feature contains 0, and then the end of each row."""
 
     name = "row_splits"
 
@@ -129,7 +129,7 @@ class RowSplits(AbstractKeyedPartition):
 @final
 @dataclass(frozen=True)
 class RowStarts(AbstractKeyedPartition):
-    """The feature has for each row where it begins."""
+    """The feature contains the start of each row."""
 
     name = "row_starts"
 
@@ -145,7 +145,7 @@ class RowStarts(AbstractKeyedPartition):
 @final
 @dataclass(frozen=True)
 class ValueRowIds(AbstractKeyedPartition):
-    """The feature has for each value the number of its row: never less than the one before it."""
+    """The feature contains the row number of each value; the numbers never decrease."""
 
     name = "value_rowids"
 
@@ -162,7 +162,7 @@ class ValueRowIds(AbstractKeyedPartition):
         has_any = numbers.counts > 0
         last = np.full(len(num_rows), -1)
         last[has_any] = numbers.values[(np.cumsum(numbers.counts) - 1)[has_any]]
-        wrong = np.flatnonzero(last > num_rows + _MAX_EMPTY_ROWS)  # before there is no memory for so many
+        wrong = np.flatnonzero(last > num_rows + _MAX_EMPTY_ROWS)  # before the result takes too much memory
         if wrong.size:
             number = int(wrong[0])
             reason = f"row number {last[number]} for {num_rows[number]} values: more than {_MAX_EMPTY_ROWS} empty rows"
@@ -178,10 +178,10 @@ _MAX_EMPTY_ROWS: Final = 1 << 20
 @final
 @dataclass(frozen=True)
 class UniformRowLength(AbstractPartition):
-    """Each row is as long as the other.
+    """All rows have the same length.
 
     Attributes:
-        length: how long, 1 or more.
+        length: the number of items in each row, 1 or more.
     """
 
     length: int
@@ -202,7 +202,7 @@ class UniformRowLength(AbstractPartition):
 
 
 def _differences(limits: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Returns by how much each number of a record is above the one before it; the first one's own value."""
+    """Returns the differences between consecutive numbers of each record; the first number of a record is kept."""
     lengths = np.diff(limits, prepend=0)
     first = (np.cumsum(counts) - counts)[counts > 0]
     lengths[first] = limits[first]
@@ -217,23 +217,23 @@ _PARTITIONS: Final[Mapping[str, type[Any]]] = {
 @final
 @dataclass(frozen=True)
 class RaggedFeature(AbstractVaryingFeature, AbstractListFeature):
-    """Any number of values in each record, as rows of their own length: ``tf.io.RaggedFeature``.
+    """Any number of values in each record, as rows of different lengths: ``tf.io.RaggedFeature``.
 
-    Each partition adds a dimension between the records and the values. Where the last ones are uniform, the values
-    are an array of more dimensions rather than rows. Partitions are always checked, ``validate`` or not: where a
-    record's does not fit its values, TensorFlow takes values of the next record for them.
+    Each partition adds a dimension between the records and the values. If the last partitions are uniform, the values
+    are an array with more dimensions instead of ragged rows. Partitions are always checked, even without ``validate``:
+    where a partition does not fit the values of its record, TensorFlow would use values of the next record.
 
     Attributes:
-        dtype: the type of the values, as `FixedLenFeature` takes it.
-        value_key: the records' feature that has the values; None for the one of the name in the specification.
-        partitions: how the values are cut into rows, from the outermost dimension to the innermost:
+        dtype: the dtype of the values, as for `FixedLenFeature`.
+        value_key: the name of the records' feature with the values; None for the name in the specification.
+        partitions: how the values are divided into rows, from the outermost dimension to the innermost:
             ``RaggedFeature.RowSplits``, ``RowLengths``, ``RowStarts``, ``RowLimits``, ``ValueRowIds``, each with the
-            name of the records' feature that has the numbers, or ``UniformRowLength`` with a length.
-        row_splits_dtype: the type of the rows' places: int32 or int64.
-        validate: taken as TensorFlow takes it; here the partitions are checked in any case.
+            name of the records' feature with the numbers, or ``UniformRowLength`` with a length.
+        row_splits_dtype: the dtype of ``row_splits`` in the result: int32 or int64.
+        validate: accepted as in TensorFlow, without effect: partitions are always checked.
 
     Raises:
-        InvalidInputError: an argument is of another type.
+        InvalidInputError: If an argument is of another type.
     """
 
     RowSplits: ClassVar = RowSplits
@@ -264,7 +264,7 @@ class RaggedFeature(AbstractVaryingFeature, AbstractListFeature):
         object.__setattr__(self, "part_keys", tuple(dict.fromkeys(key for key in keys if key is not None)))
 
     def assemble(self, column: Column) -> RaggedArray:
-        """Returns the values with the places of each record's rows."""
+        """Returns the values, divided into each record's rows."""
         splits = self._splits(counts_of(column))
         rows = RaggedArray(values=values_of(column, np.dtype(self.dtype)), row_splits=splits)
         for partition in reversed(self.partitions):
@@ -272,7 +272,7 @@ class RaggedFeature(AbstractVaryingFeature, AbstractListFeature):
         return rows
 
     def assemble_lists(self, column: ListColumn) -> RaggedArray:
-        """Returns rows of each entry within rows of each record."""
+        """Returns the values, divided into records, and then into the rows of each entry."""
         return RaggedArray(values=self.assemble(column.entries), row_splits=self._splits(column.num_entries))
 
     def to_json(self) -> dict[str, Any]:
@@ -287,7 +287,7 @@ class RaggedFeature(AbstractVaryingFeature, AbstractListFeature):
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> RaggedFeature:
-        """Reads the description; `lockstep.data.examples.features.feature_from_json` says what it raises."""
+        """Reads the description of a manifest; see `lockstep.data.examples.features.feature_from_json` for errors."""
         return cls(
             document["dtype"],
             document.get("value_key"),
@@ -297,11 +297,11 @@ class RaggedFeature(AbstractVaryingFeature, AbstractListFeature):
 
     def _splits(self, lengths: np.ndarray) -> np.ndarray:
         splits = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-        check_range(splits[-1:], np.dtype(self.row_splits_dtype))  # they only grow
+        check_range(splits[-1:], np.dtype(self.row_splits_dtype))  # the last one is the largest
         return splits.astype(self.row_splits_dtype)
 
     def _cut(self, rows: RaggedArray, partition: AbstractPartition, parts: Mapping[str, Column]) -> RaggedArray:
-        """Cuts each record's rows into rows of one more dimension."""
+        """Divides each record's rows into rows of one more dimension."""
         num_rows = rows.row_lengths.astype(np.int64)
         if isinstance(partition, UniformRowLength):
             return self._cut_evenly(rows, num_rows, partition.length)
@@ -315,7 +315,7 @@ class RaggedFeature(AbstractVaryingFeature, AbstractListFeature):
         if (lengths < 0).any():
             number = int(records[np.argmax(lengths < 0)])
             raise MisfitError(number, reason="rows of a negative length", part=partition.key)
-        if (lengths > num_rows.sum()).any():  # so that their sum is a number that can be
+        if (lengths > num_rows.sum()).any():  # so that their sum cannot overflow
             number = int(records[np.argmax(lengths > num_rows.sum())])
             raise MisfitError(number, reason="a row longer than all values", part=partition.key)
         found = np.bincount(records, lengths, minlength=len(num_rows)).astype(np.int64)

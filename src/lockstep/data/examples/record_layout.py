@@ -1,9 +1,9 @@
-"""Record layouts: which bytes of a ``tf.train.Example`` are values, and which say where and what they are.
+"""Record layouts: which bytes of a ``tf.train.Example`` are values, and which are names, lengths and tags.
 
-Records of one layout differ in their values alone: lengths, names and tags are the same bytes at the same places. One
-is read byte by byte here (by the wire format of protocol buffers, https://protobuf.dev/programming-guides/encoding);
-of all others of its length it is then enough to compare those bytes, and the values of a feature are the same places
-in each. What is not read here, as unusual or as damaged, is no error: it is left to the protocol buffers' own parser.
+Records of the same layout differ only in their values: names, lengths and tags are the same bytes at the same
+positions. The layout of one record is read byte by byte (see https://protobuf.dev/programming-guides/encoding for the
+wire format). For other records of the same length, comparing these bytes is enough: then, the values of each feature
+are at the same positions. Unusual and damaged records are no error here; the protobuf library decodes them.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ _FIXED64: Final = 1
 _LENGTH_DELIMITED: Final = 2
 _FIXED32: Final = 5
 KIND_OF_FIELD: Final = {1: "bytes_list", 2: "float_list", 3: "int64_list"}
-"""Names of the fields of ``tf.train.Feature``, which has one of them."""
+"""The kinds of lists in a ``tf.train.Feature``, by field number; a feature has at most one of them."""
 
 _CONTINUES: Final = 0x80
 _MAX_VARINT_BYTES: Final = 10
 
 
 class _UnusualError(Exception):
-    """The record is not built as TensorFlow and this package build them."""
+    """The record is not encoded as TensorFlow and this package encode records, or is damaged."""
 
 
 @final
 @dataclass(kw_only=True)
 class Places:
-    """Where the values of one feature lie.
+    """The positions of one feature's values in a record.
 
     Attributes:
-        kind: the list that they are in.
-        spans: runs of bytes: of each bytes value one, and of numbers that follow each other one, as (start, size).
-        continues: of integers, for each byte of the spans whether the number goes on after it: bool.
+        kind: the kind of list that contains the values.
+        spans: runs of bytes as (start, size): one for each bytes value, and one for consecutive numbers.
+        continues: for each byte of the spans of integers, whether its number continues in the next byte, bool; None for
+            other kinds.
     """
 
     kind: str
@@ -48,12 +49,12 @@ class Places:
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordLayout:
-    """Where everything lies in the records of one length that are built alike.
+    """The layout of records that have the same length and differ only in their values.
 
     Attributes:
-        length: how long such a record is, in bytes.
-        features: by name where the values are; a feature without a kind has none and is not here.
-        unset: names of the features without a kind.
+        length: the length of a record in bytes.
+        features: the positions of the values by feature name, for features with a kind.
+        unset: the names of the features without a kind, which have no values.
     """
 
     length: int
@@ -62,14 +63,14 @@ class RecordLayout:
     _fixed: tuple[tuple[int, np.ndarray], ...]
 
     def matches(self, rows: np.ndarray, *, names: Iterable[str]) -> np.ndarray:
-        """Says which records have this layout.
+        """Tells which records have this layout.
 
         Args:
             rows: the bytes of records of this layout's length, uint8 of shape (k, length).
-            names: the features whose values are wanted; of others' integers it does not matter how many there are.
+            names: the features to read. The numbers of integers in other features need not match.
 
         Returns:
-            bool of shape (k,).
+            Whether each record has this layout, bool of shape (k,).
         """
         found = np.ones(len(rows), bool)
         for start, expected in self._fixed:
@@ -82,13 +83,13 @@ class RecordLayout:
 
 
 def take_spans(rows: np.ndarray, spans: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Returns runs of bytes of records behind each other: uint8 of shape (k, bytes of all runs)."""
+    """Returns the same runs of bytes of each record, concatenated: uint8 of shape (k, bytes of all runs)."""
     parts = [rows[:, start : start + size] for start, size in spans]
     return parts[0] if len(parts) == 1 else np.concatenate([rows[:, :0], *parts], axis=1)
 
 
 def read_layout(data: bytes) -> RecordLayout | None:
-    """Reads the layout of a record; None where it is not built as usual.
+    """Reads the layout of a record; returns None if the record is unusual or damaged.
 
     Args:
         data: the bytes of a ``tf.train.Example``.
@@ -107,7 +108,7 @@ def read_layout(data: bytes) -> RecordLayout | None:
 
 
 def _fixed_runs(data: bytes, features: dict[str, Places]) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields all that is between the values, with where it begins."""
+    """Yields the runs of bytes between the values, each with its start."""
     end = 0
     for start, size in sorted(span for places in features.values() for span in places.spans):
         if start > end:
@@ -119,7 +120,7 @@ def _fixed_runs(data: bytes, features: dict[str, Places]) -> Iterator[tuple[int,
 
 @final
 class _Reader:
-    """Goes through one record."""
+    """Reads the positions of the values in one record."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -136,7 +137,7 @@ class _Reader:
                 self._read_entry(entry_start, entry_end)
 
     def _messages(self, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yields the fields of a message that are length-delimited, as all of these messages are."""
+        """Yields the number, start and end of each field of a message, all of which must be length-delimited."""
         while start < end:
             tag, start = self._varint(start, end)
             if tag & 7 != _LENGTH_DELIMITED:
@@ -166,7 +167,7 @@ class _Reader:
         (_, name_start, name_end), (_, value_start, value_end) = sorted(fields)
         name = self._data[name_start:name_end].decode()
         if name in self.features or name in self.unset:
-            raise _UnusualError  # the later one counts, but why are there two?
+            raise _UnusualError  # in the protobuf format, the later one counts
         lists = list(self._messages(value_start, value_end))
         if not lists:
             self.unset.add(name)
@@ -213,7 +214,7 @@ class _Reader:
 
 
 def _check_integers(places: Places) -> None:
-    """Refuses integers that run on over the end of their run, or for more bytes than 64 bits take."""
+    """Rejects integers that continue beyond the end of their run, or that take more bytes than a 64-bit varint has."""
     assert places.continues is not None
     at = 0
     for _, size in places.spans:
@@ -227,14 +228,14 @@ def _check_integers(places: Places) -> None:
 
 
 def decode_integers(values: np.ndarray, continues: np.ndarray) -> np.ndarray:
-    """Decodes integers of variable length that have the same number of bytes in each row.
+    """Decodes varints that have the same numbers of bytes in each row.
 
     Args:
-        values: their bytes, uint8 of shape (k, num_bytes).
-        continues: for each byte whether the number goes on after it, bool of shape (num_bytes,).
+        values: the bytes of the varints, uint8 of shape (k, num_bytes).
+        continues: for each byte, whether its number continues in the next byte, bool of shape (num_bytes,).
 
     Returns:
-        int64 of shape (k, num_values).
+        The integers, int64 of shape (k, num_values).
     """
     if not continues.any():
         return values.astype(np.int64)

@@ -1,4 +1,4 @@
-"""``tf.train.SequenceExample``: features of a whole record, and lists of features with an entry for each step."""
+"""Encodes and parses ``tf.train.SequenceExample``: a context, and feature lists with an entry for each step."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ from lockstep.errors import InvalidInputError, closest
 
 
 class ParsedSequences(NamedTuple):
-    """What ``tf.io.parse_sequence_example`` returns: a tuple of three.
+    """The same tuple of three as ``tf.io.parse_sequence_example`` returns.
 
     Attributes:
-        context: by name what the feature makes of the context's values, as of an example's.
-        sequences: by name what the feature makes of the feature lists: an array of shape
-            (num_records, most steps, *shape), a `lockstep.data.SparseArray` of three dimensions, or a
-            `lockstep.data.RaggedArray` with one dimension more.
-        lengths: for each `lockstep.data.FixedLenSequenceFeature` among them how many steps each record has, int64 of
+        context: the values of the context's features by name, in the same form as for examples.
+        sequences: the values of the feature lists by name: an array of shape (num_records, most steps, *shape), a
+            `lockstep.data.SparseArray` of three dimensions, or a `lockstep.data.RaggedArray` with one dimension more.
+        lengths: the number of steps of each record for each `lockstep.data.FixedLenSequenceFeature`, by name, int64 of
             shape (num_records,).
     """
 
@@ -52,19 +51,19 @@ class ParsedSequences(NamedTuple):
 
 
 def encode_sequence_example(context: Mapping[str, Any], feature_lists: Mapping[str, Sequence[Any]]) -> bytes:
-    """Encodes named values of a record, and named lists of values of its steps.
+    """Encodes named values of a record, and named lists with values for each of its steps.
 
     Args:
-        context: for each name a value as `lockstep.data.encode_example` takes it.
-        feature_lists: for each name a sequence of such values, one for each step. Where some steps have floats, the
+        context: the values by name, as `lockstep.data.encode_example` accepts them.
+        feature_lists: sequences of such values by name, with one value for each step. If some steps have floats, the
             integers of the others become floats, too.
 
     Returns:
-        The message, the same bytes for the same values.
+        The bytes of the message, always the same for the same values.
 
     Raises:
-        InvalidInputError: a value is of another type, or of several, or is beyond int64 or float32; the steps of a
-            list are of several types; or a name is no text.
+        InvalidInputError: If a value is of another type, mixes types, is masked, or is out of the range of int64 or
+            float32; if the steps of a list are of several types; or if a name is not text.
     """
     example = SequenceExample()
     for name, value in named_values(context):
@@ -83,18 +82,18 @@ def encode_sequence_example(context: Mapping[str, Any], feature_lists: Mapping[s
 def decode_sequence_example(
     data: bytes,
 ) -> tuple[dict[str, np.ndarray | list[bytes]], dict[str, list[np.ndarray | list[bytes]]]]:
-    """Decodes a message of which nothing is known.
+    """Decodes a ``tf.train.SequenceExample`` without a specification of its features.
 
     Args:
         data: the bytes of one ``tf.train.SequenceExample``.
 
     Returns:
-        The context's values by name, and by name a list of each step's values, all as
-        `lockstep.data.decode_example` gives them.
+        The context's values by name, and the feature lists by name, each a list with the values of each step. All
+        values are in the form of `lockstep.data.decode_example`.
 
     Raises:
-        CorruptDataError: the bytes are no such message.
-        InvalidInputError: what was given is not bytes.
+        CorruptDataError: If the bytes are not such a message.
+        InvalidInputError: If ``data`` is not bytes.
     """
     example = parse_message(SequenceExample, data)
     context = {name: feature_values(feature) for name, feature in sorted(example.context.feature.items())}
@@ -116,19 +115,19 @@ def parse_sequence_batch(
 
 @final
 class SequenceExampleParser:
-    """Decodes batches of ``tf.train.SequenceExample`` messages into arrays, as ``tf.io.parse_sequence_example``.
+    """Decodes batches of ``tf.train.SequenceExample`` messages into arrays, as ``tf.io.parse_sequence_example`` does.
 
     It may be called from any thread.
 
     Args:
-        context_features: the features of whole records that are wanted, by name: `FixedLenFeature`, `VarLenFeature`,
+        context_features: the features of the context to read, by name: `FixedLenFeature`, `VarLenFeature`,
             `RaggedFeature`, `RawFeature`.
-        sequence_features: the feature lists that are wanted, by name: `FixedLenSequenceFeature`, `VarLenFeature`,
+        sequence_features: the feature lists to read, by name: `FixedLenSequenceFeature`, `VarLenFeature`,
             `RaggedFeature`.
 
     Raises:
-        InvalidInputError: nothing is wanted, a feature is of another class, or two ask for one feature of the records
-            with values of different kinds.
+        InvalidInputError: If both are empty, if a feature is of another class, or if two features read one feature of
+            the records with different kinds of values.
     """
 
     def __init__(
@@ -162,8 +161,8 @@ class SequenceExampleParser:
             records: the bytes of the messages, such as a `lockstep.data.RecordBatch`.
 
         Raises:
-            CorruptDataError: a record is no such message.
-            InvalidInputError: a record lacks a feature or a feature list, or has another kind or number of values
+            CorruptDataError: If a record is not such a message.
+            InvalidInputError: If a record lacks a feature or a feature list, or has another kind or number of values
                 than the specification.
         """
         batch = RecordBatch.of(records)
@@ -200,7 +199,7 @@ class SequenceExampleParser:
         context: Mapping[str, ColumnBuilder],
         lists: Mapping[str, ListColumnBuilder],
     ) -> np.ndarray:
-        """Parses records side by side; returns the numbers of those that are left, sorted."""
+        """Parses records together, field by field; returns the numbers of the remaining records, sorted."""
         scan = scan_of(batch, numbers)
         of_context, of_lists = scan.scan_sequences(self._context_keys, self._list_keys)
         for key, values in of_context.items():
@@ -230,7 +229,7 @@ def _decode(batch: RecordBatch, number: int) -> Any:
 
 
 def _values(feature: Any, kind: str) -> Sequence[Any] | None:
-    """Returns an entry's values: None where they are of another kind."""
+    """Returns the values of an entry; None if they are of another kind."""
     found = feature.WhichOneof("kind")
     if found == kind:
         return getattr(feature, kind).value
@@ -240,7 +239,7 @@ def _values(feature: Any, kind: str) -> Sequence[Any] | None:
 def _list_column(
     name: str, feature: AbstractListFeature, columns: Mapping[str, ListColumn], batch: RecordBatch
 ) -> ListColumn:
-    """Returns the column of a feature, with the parts that it takes."""
+    """Returns the column of a feature, with the columns of its ``part_keys`` as parts."""
     key = feature.list_key or name
     column = columns[key]
     if isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing and not column.is_set.all():

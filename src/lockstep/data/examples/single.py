@@ -1,4 +1,4 @@
-"""Parsing one ``tf.train.Example``: what a function in ``map`` asks for, record by record."""
+"""Parses a single ``tf.train.Example``, as a function in ``map`` does for each record."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from lockstep.errors import InvalidInputError
 def parse_single_example(serialized: bytes, features: Mapping[str, AbstractFeature]) -> dict[str, Any]:
     """Decodes one record into arrays, by the name of ``tf.io.parse_single_example``.
 
-    `lockstep.data.parse_batch` of a batch of records (``.batch(n).map(...)``) is many times as fast.
+    `lockstep.data.parse_batch` on batches of records (``.batch(n).map(...)``) is many times faster.
 
     Args:
-        serialized: the bytes of the message.
-        features: those wanted, by name, such as `lockstep.data.FixedLenFeature`.
+        serialized: the bytes of the record.
+        features: the features to read, by name, such as `lockstep.data.FixedLenFeature`.
 
     Returns:
-        By name an array of the feature's shape, or a `lockstep.data.SparseArray` or `lockstep.data.RaggedArray` of one
-        dimension less than a batch has.
+        The values of each feature, by name: an array of the feature's shape, or a `lockstep.data.SparseArray` or
+        `lockstep.data.RaggedArray` with one dimension less than for a batch. (A `RaggedFeature` without partitions
+        gives an array.)
 
     Raises:
-        CorruptDataError: the record is no such message.
-        InvalidInputError: it lacks a feature, or has another kind or number of values; or this is no record.
+        CorruptDataError: If the record is not a ``tf.train.Example``.
+        InvalidInputError: If the record lacks a feature, or has another kind or number of values; or if
+            ``serialized`` is not bytes.
     """
     if not isinstance(serialized, bytes):
         raise InvalidInputError(
@@ -44,7 +46,7 @@ def parse_single_example(serialized: bytes, features: Mapping[str, AbstractFeatu
 def _parser_of(features: Mapping[str, AbstractFeature]) -> ExampleParser:
     try:
         return _known_parser(tuple(features.items()))
-    except (TypeError, AttributeError):  # a default value that is an array has no hash; the parser refuses the rest
+    except (TypeError, AttributeError):  # a default value may be an unhashable array; the parser rejects the rest
         return ExampleParser(features)
 
 

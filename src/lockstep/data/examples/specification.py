@@ -1,4 +1,4 @@
-"""A specification: the features that are wanted of records, by name."""
+"""Checks specifications: mappings from names to the features that are read from records."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _EXAMPLE: Final = '{"label": FixedLenFeature((), np.int64)}'
 
 
 def specification_of(given: Any) -> dict[str, AbstractFeature]:
-    """Returns a specification, checked.
+    """Checks a specification, and returns it.
 
     Args:
-        given: a mapping of names to features.
+        given: the value to check: a mapping from names to features.
 
     Raises:
-        InvalidInputError: it is no such mapping: what is wrong is named.
+        InvalidInputError: If the value is not such a mapping; the error names what is wrong.
     """
     if not isinstance(given, Mapping):
         raise InvalidInputError(
@@ -47,10 +47,10 @@ def specification_of(given: Any) -> dict[str, AbstractFeature]:
 
 
 def keys_of(spec: Mapping[str, AbstractFeature]) -> dict[str, str]:
-    """Returns which features of the records are asked for, with the kind of each.
+    """Returns the names of the records' features that a specification reads, with the kind of each.
 
     Raises:
-        InvalidInputError: one is asked for with two kinds.
+        InvalidInputError: If a feature is read with two kinds.
     """
     keys: dict[str, str] = {}
     for name, feature in spec.items():

@@ -1,4 +1,4 @@
-"""Images: decoded, resized, cropped, turned, flipped and normalised on the host, batch by batch."""
+"""Images: decoding, resizing, cropping, rotating, flipping and normalizing on the host, batch by batch."""
 
 from lockstep.data.images.codec import decode_image, encode_image, image_size, resize_image
 from lockstep.data.images.decoder import ImageDecoder

@@ -1,7 +1,7 @@
-"""Memory of arrays that nobody has any more, for the next ones of their size.
+"""Reuses the memory of dropped arrays for new arrays of the same size.
 
-A batch of images takes tens of megabytes, which the C library gives back to the system and asks for again each time:
-the system then clears every page, which takes as long as to decode the images.
+A batch of images takes tens of megabytes. Without reuse, the C library returns them to the system and requests them
+again for each batch. The system then clears every page, which takes as long as decoding the images.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from numpy.typing import DTypeLike
 
 _MAX_FREE: Final = 16
 _ALIGNMENT: Final = 64
-"""Where arrays begin: JAX takes an array of the host's as it is, without a copy, where it begins at a multiple."""
+"""The alignment of arrays, in bytes: JAX uses an array of the host without a copy if its address is a multiple."""
 
 
 @final
 class ArrayPool:
-    """Makes arrays, in the memory of earlier ones where nothing refers to these any more, no view either.
+    """Creates arrays in the memory of earlier ones to which nothing refers any more, not even a view.
 
-    It keeps the memory of at most 16 arrays that were dropped, all of one size: a change of the size, as in the last
-    batch of an epoch, drops what does not fit. It may be used from any thread, and it may be pickled (without memory).
+    It keeps the memory of at most 16 dropped arrays, all of one size: when the size changes, as with the last batch of
+    an epoch, memory of another size is freed. It is thread-safe, and may be pickled (without the memory).
     """
 
     def __init__(self) -> None:
-        # Arrays are dropped at any point of any thread, in the middle of these methods, too: so no lock, but what is
-        # atomic by itself.
+        # An array may be dropped at any point of any thread, even within these methods. A lock could deadlock then, so
+        # only operations that are atomic by themselves are used.
         self._free: deque[np.ndarray] = deque(maxlen=_MAX_FREE)
 
     def empty(self, shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
-        """Returns an array whose contents are not defined, as ``numpy.empty``.
+        """Returns an array whose contents are not defined, as ``numpy.empty`` does.
 
         Args:
-            shape: of any number of dimensions.
-            dtype: of numbers.
+            shape: the array's shape.
+            dtype: the array's dtype; one of numbers.
         """
         size_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         memory = self._take(size_bytes)
-        # Views of it, at any remove, hold on to this array, as they would not to one that were a view of `memory`.
+        # Views, and views of views, keep this array alive as their base. If it were a view of `memory` itself, NumPy
+        # would make `memory` their base instead.
         whole = np.frombuffer(memory.data, np.uint8)
         weakref.finalize(whole, self._free.append, memory).atexit = False
         return whole.view(dtype).reshape(shape)

@@ -1,9 +1,9 @@
-"""Images as files hold them and as arrays: JPEG and PNG, in and out.
+"""Decodes, encodes and resizes images: JPEG and PNG files, and arrays.
 
-JPEG goes through libjpeg-turbo by simplejpeg, with its accurate inverse DCT and smooth upsampling of colour: the pixels
-are those of ``djpeg -dct int``, bit for bit. Everything else, and JPEGs that libjpeg-turbo has something to say about
-(CMYK, bytes between markers, files that are cut off), goes through Pillow, which tells the harmless from the damaged.
-All of the decoding runs without Python's lock: threads do it side by side.
+JPEGs are decoded by libjpeg-turbo (through simplejpeg), with its accurate inverse DCT and smooth upsampling of colour:
+the pixels are those of ``djpeg -dct int``, bit for bit. Pillow decodes everything else, and also JPEGs for which
+libjpeg-turbo gives an error or a warning (CMYK, bytes between markers, files that are cut off), because Pillow
+distinguishes harmless from damaged ones. Decoding releases the GIL, so several threads decode in parallel.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_PIXELS: Final = 1 << 28
-"""What an image may have at most: its header may say anything, and the array is made before the data is read."""
+"""The most pixels that an image may have: a header may state any size, and the array is created before data is read."""
 
 Codec = Literal["jpeg", "png"]
 
@@ -44,20 +44,20 @@ def decode_image(
 
     Args:
         data: the bytes of a JPEG or PNG file.
-        num_channels: 1 (grey), 3 (red, green, blue) or 4 (and how opaque; of JPEGs, always 255); the image is
-            converted. Transparency is dropped, not blended, where it is not asked for, as ``tf.io.decode_png`` does.
-        min_size: height and width that will do. A larger JPEG is decoded to the fewest eighths of its size that are as
-            large as this, which costs less; (0, 0) decodes to its own size.
-        out: where the pixels go, uint8, contiguous; used where the image has exactly this many, and otherwise not.
-        reverse_channels: whether the channels come in the opposite order. (With a mirrored view of such an image all
-            bytes of a row lie in reverse, which copies far faster.)
+        num_channels: 1 (grey), 3 (red, green, blue) or 4 (with alpha, which is 255 for JPEGs); the image is converted.
+            Without an alpha channel, transparency is dropped, not blended, as by ``tf.io.decode_png``.
+        min_size: the smallest height and width that are sufficient. A larger JPEG is decoded at the smallest number of
+            eighths of its size that is at least as large, which costs less; (0, 0) decodes at full size.
+        out: a contiguous uint8 array for the pixels; used only if its size is exactly that of the image.
+        reverse_channels: whether the channels are in the opposite order. (In a mirrored view of such an image, all
+            bytes of a row are in reverse order, which NumPy copies much faster.)
 
     Returns:
-        uint8 of shape (height, width, num_channels); a view of ``out`` where that was used.
+        The pixels, uint8 of shape (height, width, num_channels); a view of ``out`` if that was used.
 
     Raises:
-        CorruptDataError: it is no such image, it is cut off or damaged, or has more than `MAX_PIXELS`.
-        InvalidInputError: an argument is none of these, or Pillow or simplejpeg is not installed.
+        CorruptDataError: If the data is not such an image, is cut off or damaged, or has more than `MAX_PIXELS`.
+        InvalidInputError: If an argument is not valid, or Pillow or simplejpeg is not installed.
     """
     data = _file_given(data)
     num_channels = num_channels_given(num_channels)
@@ -79,14 +79,14 @@ def image_size(data: bytes) -> tuple[int, int]:
     """Reads height and width from an image's header.
 
     Raises:
-        CorruptDataError: it is no JPEG or PNG.
-        InvalidInputError: it is no bytes, or Pillow or simplejpeg is not installed.
+        CorruptDataError: If the data is not a JPEG or PNG, or is a PNG with more than `MAX_PIXELS`.
+        InvalidInputError: If the data is not bytes, or Pillow or simplejpeg is not installed.
     """
     data = _file_given(data)
     if data[:2] == _JPEG:
         try:
             height, width, *_ = _simplejpeg().decode_jpeg_header(data, strict=False)
-        except (ValueError, KeyError):  # KeyError: of a header that says nothing of its colours
+        except (ValueError, KeyError):  # KeyError: the header does not state its colour space
             pass
         else:
             return height, width
@@ -98,12 +98,14 @@ def encode_image(image: np.ndarray, *, codec: Codec = "jpeg", quality: int = 90)
     """Encodes one image.
 
     Args:
-        image: uint8 of shape (height, width, channels) or (height, width): 1 or 3 channels, of PNG also 4.
+        image: the pixels, uint8 of shape (height, width, channels) or (height, width), with 1 or 3 channels, or 4 for
+            PNG.
         codec: "jpeg" or "png".
-        quality: of JPEG, 1 to 100; colours are kept at half the resolution, as photographs usually are.
+        quality: the quality of a JPEG, 1 to 100. Colours are stored at half the resolution (4:2:0), as is usual for
+            photographs.
 
     Raises:
-        InvalidInputError: an argument is none of these, or Pillow or simplejpeg is not installed.
+        InvalidInputError: If an argument is not valid, or Pillow or simplejpeg is not installed.
     """
     if codec not in get_args(Codec):
         raise InvalidInputError("the codec of images", received=shown(codec), allowed=get_args(Codec))
@@ -132,16 +134,16 @@ def resize_image(image: np.ndarray, *, size: tuple[int, int], box: tuple[float, 
     """Resizes an image bilinearly, as ``tf.image.resize`` with ``antialias``: a triangle filter as wide as the scale.
 
     Args:
-        image: uint8 of shape (height, width, channels): 1, 3 or 4 channels.
-        size: height and width of the result, in pixels.
-        box: top, left, bottom and right edges of the part to take, in pixels from the upper left corner; all of it by
-            default. Near the edges the filter takes in what lies beyond them.
+        image: the pixels, uint8 of shape (height, width, channels), with 1, 3 or 4 channels.
+        size: the height and width of the result, in pixels.
+        box: the top, left, bottom and right edges of the part to resize, in pixels from the upper left corner; the
+            whole image by default. Near the edges, the filter also uses pixels outside the box.
 
     Returns:
-        uint8 of shape (*size, channels); the image itself where it has that size already.
+        The pixels, uint8 of shape (*size, channels); the image itself if it has that size already.
 
     Raises:
-        InvalidInputError: an argument is none of these, or Pillow is not installed.
+        InvalidInputError: If an argument is not valid, or Pillow is not installed.
     """
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] not in _MODES:
         raise InvalidInputError(
@@ -162,10 +164,10 @@ def resize_image(image: np.ndarray, *, size: tuple[int, int], box: tuple[float, 
 
 
 def to_pillow(image: np.ndarray) -> Image:
-    """Returns an image of Pillow's.
+    """Converts pixels to an image of Pillow's.
 
     Args:
-        image: uint8 of shape (height, width, channels): 1, 3 or 4 channels.
+        image: the pixels, uint8 of shape (height, width, channels), with 1, 3 or 4 channels.
     """
     return _pillow().fromarray(image[..., 0] if image.shape[2] == 1 else image)
 
@@ -173,7 +175,7 @@ def to_pillow(image: np.ndarray) -> Image:
 def _decode_jpeg(
     data: bytes, *, num_channels: int, min_size: tuple[int, int], out: np.ndarray | None, reverse: bool
 ) -> np.ndarray | None:
-    """Decodes what libjpeg-turbo has nothing to say about; None for anything else."""
+    """Decodes a JPEG by libjpeg-turbo; returns None if that gives any error or warning, so that Pillow takes over."""
     simplejpeg = _simplejpeg()
     space = "BGR" if reverse and num_channels == 3 else _COLORSPACES[num_channels]
     height, width = min_size
@@ -183,7 +185,7 @@ def _decode_jpeg(
     try:
         found = simplejpeg.decode_jpeg_header(data, **arguments)
         if found[0] * found[1] > MAX_PIXELS:
-            return None  # Pillow's way says so
+            return None  # the caller's second way, by Pillow, raises the error
         fits = out is not None and found[0] * found[1] * num_channels == out.size
         return simplejpeg.decode_jpeg(data, colorspace=space, buffer=out if fits else None, **arguments)
     except (ValueError, KeyError):  # as above
@@ -195,11 +197,11 @@ def _open(data: bytes) -> Image:
     from PIL.JpegImagePlugin import JpegImageFile
     from PIL.PngImagePlugin import PngImageFile
 
-    # Not by `PIL.Image.open`, which has a bound of its own and warns of it: a thread cannot ignore warnings by itself.
+    # Not by `PIL.Image.open`: it warns about a pixel limit of its own, and a single thread cannot ignore warnings.
     reader = JpegImageFile if data[:2] == _JPEG else PngImageFile
     try:
         opened = reader(io.BytesIO(data))
-    except Exception as error:  # Pillow's readers raise what they meet: OSError, ValueError, SyntaxError, struct.error
+    except Exception as error:  # Pillow raises OSError, ValueError, SyntaxError, struct.error and more
         raise _unreadable(data) from error
     if opened.width * opened.height > MAX_PIXELS:
         raise CorruptDataError(
@@ -209,7 +211,7 @@ def _open(data: bytes) -> Image:
 
 
 def _reduce(opened: Image, min_size: tuple[int, int]) -> None:
-    """Has a JPEG decoded to a part of its size; nothing for a PNG."""
+    """Sets the size at which Pillow decodes a JPEG; does nothing for a PNG."""
     if opened.format != "JPEG" or not all(min_size):
         return
     factor = _MAX_REDUCTION
@@ -221,9 +223,9 @@ def _reduce(opened: Image, min_size: tuple[int, int]) -> None:
 def _loaded(opened: Image, mode: str) -> Image:
     try:
         opened.load()
-        if opened.mode.startswith("I;16"):  # 16 bits: the upper eight, as TensorFlow's decoder has them
+        if opened.mode.startswith("I;16"):  # 16 bits: the upper eight, as in TensorFlow's decoder
             return _pillow().fromarray((np.asarray(opened) >> 8).astype(np.uint8)).convert(mode)
-        # Of an image with a palette the transparency is in the palette: by way of RGBA, for the colours to be its own.
+        # The palette contains the transparency; converting to RGBA first keeps the colours of transparent pixels.
         return (opened.convert("RGBA") if opened.mode == "P" else opened).convert(mode)
     except LockstepError:
         raise
@@ -251,10 +253,10 @@ def _unreadable(data: bytes) -> CorruptDataError:
 
 
 def num_channels_given(given: Any) -> int:
-    """Returns a number of channels that images can have.
+    """Checks a number of channels, and returns it.
 
     Raises:
-        InvalidInputError: it is none of 1, 3 and 4.
+        InvalidInputError: If the number is not 1, 3 or 4.
     """
     number = whole_or_none(given)
     if number not in _MODES:
@@ -264,7 +266,7 @@ def num_channels_given(given: Any) -> int:
 
 def _file_given(given: Any) -> bytes:
     if isinstance(given, bytes | bytearray | memoryview):
-        return bytes(given)  # the same object where it is bytes
+        return bytes(given)  # without a copy if it is bytes
     raise InvalidInputError("an image file", received=shown(given), allowed="the bytes of a JPEG or PNG")
 
 
@@ -288,7 +290,7 @@ def _box_given(given: Any, height: int, width: int) -> tuple[float, float, float
 
 def _pillow() -> Any:
     try:
-        import PIL.Image  # an extra
+        import PIL.Image  # of the extra `images`
     except ImportError:
         raise _missing("Pillow") from None
     return PIL.Image
@@ -296,7 +298,7 @@ def _pillow() -> Any:
 
 def _simplejpeg() -> Any:
     try:
-        import simplejpeg  # an extra
+        import simplejpeg  # of the extra `images`
     except ImportError:
         raise _missing("simplejpeg") from None
     return simplejpeg

@@ -1,4 +1,4 @@
-"""A contact sheet: images of many records in one picture, each with its label under it."""
+"""Contact sheets: one picture with the images of many records and their labels."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from PIL.ImageDraw import ImageDraw
 
 LABEL: Final = "label"
-"""The feature that says what a record shows."""
+"""The name of the feature with a record's label."""
 
 MAX_IMAGES: Final = 2000
-"""How many images a sheet has at most: it is one picture, which somebody opens."""
+"""The largest number of images on a sheet: more would make a picture that is hard to open."""
 
 _CELL_PIXELS: Final = 96
 _GAP_PIXELS: Final = 6
@@ -42,12 +42,12 @@ _ALARM: Final = (190, 30, 30)
 @final
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """Records that are shown together.
+    """Records that are shown together under a heading.
 
     Attributes:
-        heading: what stands over them.
-        records: for each its values by feature, as they were decoded.
-        classes: what labels mean, by their number; empty where nobody said.
+        heading: the text above the images.
+        records: the decoded values of each record, by feature.
+        classes: the class names, by the number that is the label; empty if they are not known.
     """
 
     heading: str
@@ -58,7 +58,7 @@ class Section:
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Cell:
-    """One image and its caption; None in the place of an image that cannot be decoded."""
+    """One image and its caption; the image is None if it cannot be decoded."""
 
     image: Image | None
     caption: str
@@ -67,10 +67,10 @@ class _Cell:
 def make_contact_sheet(sections: Iterable[Section]) -> bytes:
     """Draws a contact sheet.
 
-    Images are features of 8-bit values with two dims (height, width) or three (and 1, 3 or 4 channels), and bytes that
-    begin as a JPEG or a PNG does. Larger ones are scaled down, small ones up by whole numbers.
-    An image that cannot be decoded is crossed out; the others are shown. Under each stands its feature `LABEL`: the
-    class's name where it is known, and otherwise the value.
+    An image is a feature of uint8 with two dimensions (height, width) or three (with 1, 3 or 4 channels), or of bytes
+    that begin like a JPEG or a PNG. Large images are scaled down, and small ones are scaled up by whole numbers. An
+    image that cannot be decoded is crossed out. The caption is the record's feature `LABEL`: the name of the class if
+    it is known, otherwise the value.
 
     Args:
         sections: the records, in the order in which they are shown.
@@ -79,7 +79,7 @@ def make_contact_sheet(sections: Iterable[Section]) -> bytes:
         The bytes of a PNG file.
 
     Raises:
-        InvalidInputError: no record has an image, there are more than `MAX_IMAGES`, or Pillow is not installed.
+        InvalidInputError: If no record has an image, there are more than `MAX_IMAGES`, or Pillow is not installed.
     """
     drawn: list[tuple[str, list[_Cell]]] = []
     seen: set[str] = set()
@@ -104,7 +104,7 @@ def make_contact_sheet(sections: Iterable[Section]) -> bytes:
 
 
 def is_image(value: Any) -> bool:
-    """Whether a feature's value of one record is what `make_contact_sheet` shows."""
+    """Whether a feature's value of one record is an image that `make_contact_sheet` shows."""
     return _encoded(value) is not None or _raw(value) is not None
 
 
@@ -113,7 +113,7 @@ def _cells_of(record: Mapping[str, Any], classes: Sequence[str]) -> list[_Cell]:
     images = {name: value for name, value in record.items() if is_image(value)}
     cells: list[_Cell] = []
     for name, value in images.items():
-        # Of several images in a record each is named; the label says all of one.
+        # If a record has several images, captions name the feature; for a single image, the label is enough.
         caption = f"{label} {name}".strip() if len(images) > 1 or not label else label
         try:
             cells.append(_Cell(image=_fit(_pixels_of(value)), caption=caption))
@@ -123,7 +123,7 @@ def _cells_of(record: Mapping[str, Any], classes: Sequence[str]) -> list[_Cell]:
 
 
 def _pixels_of(value: Any) -> np.ndarray:
-    """Returns an image of shape (height, width, channels)."""
+    """Returns an image's pixels in the shape (height, width, channels)."""
     encoded = _encoded(value)
     pixels = _raw(value) if encoded is None else decode_image(encoded, min_size=(_CELL_PIXELS, _CELL_PIXELS))
     assert pixels is not None, "it was one when the record was looked at"
@@ -131,7 +131,7 @@ def _pixels_of(value: Any) -> np.ndarray:
 
 
 def _encoded(value: Any) -> bytes | None:
-    """Returns the bytes of a JPEG or PNG; None where the value is something else."""
+    """Returns the bytes of a JPEG or PNG; None if the value is something else."""
     if isinstance(value, np.ndarray) and value.dtype == object and value.size == 1:
         value = value.item()
     elif isinstance(value, list) and len(value) == 1:
@@ -140,7 +140,7 @@ def _encoded(value: Any) -> bytes | None:
 
 
 def _raw(value: Any) -> np.ndarray | None:
-    """Returns pixels as shape (height, width, channels); None where the value is something else."""
+    """Returns pixels in the shape (height, width, channels); None if the value is something else."""
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or not value.size:
         return None
     if value.ndim == 2 and min(value.shape) > 1:
@@ -166,9 +166,9 @@ def _describe_label(value: Any, classes: Sequence[str]) -> str:
 
 
 def _fit(pixels: np.ndarray) -> Image:
-    """Returns an image that fits into a cell."""
+    """Returns an image scaled to fit into a cell, with transparent pixels blended onto the background."""
     image = to_pillow(pixels)
-    import PIL.Image  # an extra, and there: the line before says so where it is not
+    import PIL.Image  # of the extra `images`; the line before raises an error if it is missing
 
     if image.mode == "RGBA":
         paper = PIL.Image.new("RGBA", image.size, (*_PAPER, 255))
@@ -183,13 +183,13 @@ def _fit(pixels: np.ndarray) -> Image:
 
 
 def _draw(sections: Sequence[tuple[str, Sequence[_Cell]]]) -> bytes:
-    import PIL.Image  # an extra; it is there, or no image would have been fitted
+    import PIL.Image  # of the extra `images`; without it, `_fit` would have raised an error
     import PIL.ImageDraw
     import PIL.ImageFont
 
     font: Any = PIL.ImageFont.load_default(_FONT_PIXELS)
     if not all(cell.caption.isascii() for _, cells in sections for cell in cells):
-        with suppress(OSError):  # Pillow's own has English letters alone; many systems have this one
+        with suppress(OSError):  # Pillow's default font has English letters only; many systems have this one
             font = PIL.ImageFont.truetype("DejaVuSans.ttf", _FONT_PIXELS)
     most = max(len(cells) for _, cells in sections)
     num_columns = min(_MAX_COLUMNS, max(4, math.ceil(math.sqrt(1.6 * most))))

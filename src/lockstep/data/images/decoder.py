@@ -1,4 +1,4 @@
-"""A batch of image files becomes one array, written in place."""
+"""Decodes the image files of a batch into one array."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ _NO_DRAWS: Final = np.empty(0)
 
 @final
 class ImageDecoder:
-    """Decodes the images of a batch, does some steps to each, and puts them into one array.
+    """Decodes the images of a batch, applies steps to each of them, and writes them into one array.
 
-    Each image is decoded, changed and written to its place by itself, while it lies in the processor's cache, and
-    without Python's lock: several batches are made side by side by several threads. Where a step makes an image smaller
-    right away, a JPEG is decoded to a part of its size to begin with.
+    Images are processed one by one, so that each stays in the processor's cache until it is written to its row. The
+    work releases the GIL, so several threads make batches in parallel. If the first step with a size of its own makes
+    images smaller, JPEGs are decoded at a reduced size.
 
     It may be pickled, and called from any thread.
 
     Args:
-        *steps: in their order: of `lockstep.data.images`, those that work on pixels first, then `Rescaling` and
-            `Normalization`, if any.
-        num_channels: 1, 3 or 4, as `decode_image` takes it.
-        dtype: of the result: uint8 where nothing rescales, and otherwise float32 by default, or another float.
+        *steps: the steps of `lockstep.data.images` to apply, in order: first those that work on pixels, then
+            `Rescaling` and `Normalization`, if any.
+        num_channels: the number of channels: 1, 3 or 4, as for `decode_image`.
+        dtype: the dtype of the result. By default uint8 without rescaling, and float32 with it; another float is
+            possible.
 
     Raises:
-        InvalidInputError: the steps are not in this order, an argument is none of these, or the dtype cannot hold
-            what comes out.
+        InvalidInputError: If the steps are not in this order, if an argument is not valid, or if the dtype cannot hold
+            the results.
     """
 
     def __init__(
@@ -76,12 +77,13 @@ class ImageDecoder:
         """Returns the images as an array of shape (num_images, height, width, channels).
 
         Args:
-            images: the bytes of image files: a sequence, or an array of objects of shape (num_images,).
-            random: what steps that are random draw from, as `Batches` gives it to its ``random_transform``.
+            images: the bytes of image files, as a sequence, or as an array of objects of shape (num_images,).
+            random: the random numbers for random steps, as `Batches` passes them to its ``random_transform``.
 
         Raises:
-            CorruptDataError: one is no image, or damaged; the message says which of the batch.
-            InvalidInputError: something is no bytes, images come out in different sizes, or a step needs ``random``.
+            CorruptDataError: If a file is not an image, or is damaged; the message has its position in the batch.
+            InvalidInputError: If a file is not bytes, if the resulting images differ in size, or if a step needs
+                ``random``.
         """
         if not is_sequence(images):
             raise InvalidInputError(
@@ -126,7 +128,7 @@ class ImageDecoder:
         return random.uniform(self._num_draws)
 
     def _make(self, data: bytes, draws: np.ndarray, scratch: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        """Returns an image after its steps, and memory that the next one may be decoded into once that was copied."""
+        """Returns an image after all steps, and memory (or None) for the next image once this one has been copied."""
         reverse = self._is_mirrored(draws)
         image = decode_image(
             data,
@@ -166,13 +168,13 @@ class ImageDecoder:
         if self._scale is None:
             np.copyto(row, image, casting="unsafe" if self._dtype.kind == "f" else "no")
             return
-        # Lines of pixels as one dimension, so that scales of channels are lines, too, and not runs of three.
+        # A line's pixels and channels are one dimension, so that scales of channels are long arrays, not runs of three.
         height, width = image.shape[:2]
         lines, target = image.reshape(height, -1), row.reshape(height, -1)
         scale, offset = self._scale, self._offset
         if scale.size > 1:
             scale, offset = np.tile(scale, width), np.tile(offset, width)
-        if self._dtype.itemsize < scale.itemsize:  # rounded once, at the end
+        if self._dtype.itemsize < scale.itemsize:  # computed in float32, and rounded once at the end
             np.copyto(target, lines * scale + offset, casting="same_kind")
             return
         np.multiply(lines, scale, out=target, casting="same_kind")
@@ -181,7 +183,7 @@ class ImageDecoder:
 
 
 def _fold(scalings: Sequence[Any], num_channels: int) -> tuple[np.ndarray | None, np.ndarray]:
-    """Makes one multiplication and one addition of several: float32, of shape () or (num_channels,)."""
+    """Combines several scalings into one scale and one offset: float32, of shape () or (num_channels,)."""
     if not scalings:
         return None, _NO_DRAWS
     scale, offset = np.ones(()), np.zeros(())

@@ -1,4 +1,4 @@
-"""What kind of file some bytes are, for errors about files that are no JPEG or PNG."""
+"""Detects the format of a file by its first bytes, for errors about files that are not JPEG or PNG."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TEXTS: Final = ((b"<!doctype html", "HTML"), (b"<html", "HTML"), (b"<svg", "SVG
 
 
 def format_of(data: bytes) -> str | None:
-    """Returns the name of a file's format, by its first bytes; None for one that is not known here."""
+    """Returns the name of a file's format, by its first bytes; None if the format is not known here."""
     for start, beginning, name in _BEGINNINGS:
         if data.startswith(beginning, start):
             return name

@@ -1,7 +1,7 @@
-"""What is done to an image on the host, under the names and with the arguments of Keras's layers.
+"""Image steps for the host, with the names and arguments of Keras's layers.
 
-`keras.layers` has the same for the device, inside the step: there it costs no host time, and takes whole batches of
-one shape. Here images may differ in shape, and what comes out is what the decoder makes a batch of.
+The layers in `keras.layers` run on the device as part of the training step. They cost no time on the host, but need
+whole batches of one shape. Here, images may differ in shape, and `ImageDecoder` makes batches of the results.
 """
 
 from __future__ import annotations
@@ -19,60 +19,60 @@ from lockstep.errors import InvalidInputError
 FillMode = Literal["reflect", "wrap", "constant", "nearest"]
 
 _PAD_MODES: Final[dict[str, Any]] = {"reflect": "symmetric", "wrap": "wrap", "nearest": "edge"}
-"""Keras's names for what lies beyond an image's edge, and NumPy's."""
+"""The modes of filling pixels beyond an image's edge: Keras's names, and NumPy's for the same."""
 
 
 class AbstractImageStep(ABC):
-    """Something that is done to one image. It may be called from any thread and changes nothing of its own.
+    """A step that changes one image. It has no state that changes, and may be called from any thread.
 
     Attributes:
-        num_draws: how many random numbers it needs for each image.
+        num_draws: the number of random numbers that it needs for each image.
     """
 
     num_draws: int = 0
 
     @abstractmethod
     def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
-        """Returns the image that comes out, which may share memory with the one that goes in.
+        """Returns the changed image, which may share memory with the given one.
 
         Args:
-            image: uint8 of shape (height, width, channels).
-            draws: numbers in [0, 1), float64 of shape (num_draws,).
+            image: the pixels, uint8 of shape (height, width, channels).
+            draws: random numbers in [0, 1), float64 of shape (num_draws,).
         """
 
     @abstractmethod
     def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int] | None:
-        """Says which size of an image would do for this step, for a JPEG to be decoded to a part of its own.
+        """Returns the image size that is sufficient for this step, so that a JPEG can be decoded at a reduced size.
 
         Args:
-            size: height and width that the image has.
-            draws: as for `apply`.
+            size: the image's height and width.
+            draws: random numbers, as for `apply`.
 
         Returns:
-            Height and width; (0, 0) where nothing but the image's own will do; None where this step does not care,
-            and the next one has the say.
+            Height and width; (0, 0) if the step needs the image's full size; None if any size is sufficient, so that
+            the next step decides.
         """
 
 
 class AbstractMirror(AbstractImageStep):
-    """A step that may put left to right; the decoder wants to know ahead, for `decode_image`'s ``reverse_channels``."""
+    """A step that may mirror an image; the decoder asks before decoding, for `decode_image`'s ``reverse_channels``."""
 
     @abstractmethod
     def mirrors(self, draws: np.ndarray) -> bool:
-        """Says whether it does so to an image."""
+        """Whether the step mirrors an image left to right."""
 
 
 @final
 class Resizing(AbstractImageStep):
-    """Resizes to one size, bilinearly and with antialiasing, as ``keras.layers.Resizing`` (which is without).
+    """Resizes images to one size, bilinearly, as ``keras.layers.Resizing`` does, but with antialiasing.
 
     Args:
-        height: of the result, in pixels.
-        width: of the result.
-        crop_to_aspect_ratio: whether the middle of the image that has the result's proportions is taken, instead of
-            distorting all of it.
-        pad_to_aspect_ratio: whether the whole image goes in undistorted, with a border of ``fill_value``.
-        fill_value: of the border, 0 to 255.
+        height: the height of the result, in pixels.
+        width: the width of the result, in pixels.
+        crop_to_aspect_ratio: whether only the central part with the result's proportions is used, instead of distorting
+            the image.
+        pad_to_aspect_ratio: whether the whole image is used without distortion, with a border of ``fill_value``.
+        fill_value: the value of the border's pixels, 0 to 255.
     """
 
     def __init__(
@@ -123,11 +123,11 @@ class Resizing(AbstractImageStep):
 
 @final
 class CenterCrop(AbstractImageStep):
-    """Takes the middle, as ``keras.layers.CenterCrop``; of a smaller image it takes the middle after enlarging it.
+    """Crops the central part, as ``keras.layers.CenterCrop`` does; a smaller image is enlarged first.
 
     Args:
-        height: of the result, in pixels.
-        width: of the result.
+        height: the height of the result, in pixels.
+        width: the width of the result, in pixels.
     """
 
     def __init__(self, height: int, width: int) -> None:
@@ -139,18 +139,18 @@ class CenterCrop(AbstractImageStep):
         return _cropped(image, self._size, 0.5, 0.5)
 
     def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
-        """See the base class: the image's own."""
+        """See the base class; cropping needs the image's full size."""
         del size, draws
         return 0, 0
 
 
 @final
 class RandomCrop(AbstractImageStep):
-    """Takes a part of a size, from a random place, as ``keras.layers.RandomCrop``; a smaller image is enlarged first.
+    """Crops at a random position, as ``keras.layers.RandomCrop`` does; a smaller image is enlarged first.
 
     Args:
-        height: of the result, in pixels.
-        width: of the result.
+        height: the height of the result, in pixels.
+        width: the width of the result, in pixels.
     """
 
     num_draws = 2
@@ -163,22 +163,22 @@ class RandomCrop(AbstractImageStep):
         return _cropped(image, self._size, *draws.tolist())
 
     def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
-        """See the base class: the image's own."""
+        """See the base class; cropping needs the image's full size."""
         del size, draws
         return 0, 0
 
 
 @final
 class RandomResizedCrop(AbstractImageStep):
-    """Takes a part of random area, proportions and place, and resizes it: how Inception was trained.
+    """Crops a part of random area, proportions and position, and resizes it, as in the training of Inception.
 
     (Szegedy et al., "Going deeper with convolutions", 2015; torchvision's transform of this name.)
 
     Args:
-        height: of the result, in pixels.
-        width: of the result.
-        scale: between which parts of the image's area it takes.
-        ratio: between which proportions, width to height, before resizing.
+        height: the height of the result, in pixels.
+        width: the width of the result, in pixels.
+        scale: the smallest and largest area of the part, as fractions of the image's area.
+        ratio: the smallest and largest ratio of the part's width to its height, before resizing.
     """
 
     num_draws = 4
@@ -201,7 +201,7 @@ class RandomResizedCrop(AbstractImageStep):
         return resize_image(image, size=self._size, box=self._box(height, width, draws))
 
     def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
-        """See the base class: at which the part is as large as the result."""
+        """See the base class; the size at which the part is as large as the result."""
         top, left, bottom, right = self._box(*size, draws)
         height, width = size
         return math.ceil(height * self._size[0] / (bottom - top)), math.ceil(width * self._size[1] / (right - left))
@@ -211,7 +211,7 @@ class RandomResizedCrop(AbstractImageStep):
         area = height * width * (low + (high - low) * draws[0])
         low, high = map(math.log, self._ratio)
         ratio = math.exp(low + (high - low) * draws[1])
-        # A part that would stick out is cut to the image, at the proportions that come nearest.
+        # A part that would be larger than the image is cut to it, so that the proportions are as near as possible.
         crop_width = min(math.sqrt(area * ratio), width)
         crop_height = min(area / crop_width, height)
         top, left = draws[2] * (height - crop_height), draws[3] * (width - crop_width)
@@ -220,10 +220,10 @@ class RandomResizedCrop(AbstractImageStep):
 
 @final
 class RandomFlip(AbstractMirror):
-    """Mirrors every other image at random, as ``keras.layers.RandomFlip``.
+    """Flips each image with a probability of 1/2, as ``keras.layers.RandomFlip`` does.
 
     Args:
-        mode: "horizontal" (left to right), "vertical" (upside down), or both, each by itself.
+        mode: "horizontal" (left to right), "vertical" (upside down), or "horizontal_and_vertical": both, independently.
     """
 
     num_draws = 2
@@ -245,20 +245,20 @@ class RandomFlip(AbstractMirror):
         return image[::-1] if self._vertical and draws[1] < 0.5 else image
 
     def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> None:
-        """See the base class: any."""
+        """See the base class; any size is sufficient."""
         del size, draws
 
 
 @final
 class RandomRotation(AbstractImageStep):
-    """Turns about the middle by a random angle, bilinearly, as ``keras.layers.RandomRotation``; the size stays.
+    """Rotates about the centre by a random angle, bilinearly, as ``keras.layers.RandomRotation`` does; keeps the size.
 
     Args:
-        factor: the angle's bound as a part of a whole turn: 0.1 turns by up to 36 degrees either way. Or two bounds,
-            lower and upper; what is positive turns counter-clockwise.
-        fill_mode: what comes in from beyond the edge: the image mirrored there ("reflect"), repeated ("wrap"), its last
-            pixel ("nearest"), or ``fill_value`` ("constant").
-        fill_value: 0 to 255.
+        factor: the largest angle, as a fraction of a full turn: 0.1 rotates by up to 36 degrees in either direction. Or
+            a lower and an upper bound; positive angles are counter-clockwise.
+        fill_mode: the pixels from beyond the edge: the image mirrored at the edge ("reflect") or repeated ("wrap"), its
+            last pixel ("nearest"), or ``fill_value`` ("constant").
+        fill_value: the pixel value for "constant", 0 to 255.
     """
 
     num_draws = 1
@@ -279,7 +279,7 @@ class RandomRotation(AbstractImageStep):
 
     def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """See the base class."""
-        import PIL.Image  # an extra; the image came through it or its like
+        import PIL.Image  # of the extra `images`
 
         height, width, num_channels = image.shape
         degrees = 360 * (self._low + (self._high - self._low) * float(draws[0]))
@@ -293,17 +293,17 @@ class RandomRotation(AbstractImageStep):
         return pixels[margins[0] : margins[0] + height, margins[1] : margins[1] + width]
 
     def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> None:
-        """See the base class: any."""
+        """See the base class; any size is sufficient."""
         del size, draws
 
 
 @final
 class Rescaling:
-    """Multiplies and adds, in float32, as ``keras.layers.Rescaling``. Comes after the steps that work on pixels.
+    """Multiplies and adds, in float32, as ``keras.layers.Rescaling`` does; comes after the steps that work on pixels.
 
     Args:
-        scale: what each value is multiplied by: a number, or one for each channel.
-        offset: what is added after that: likewise.
+        scale: the factor for each value: a number, or one for each channel.
+        offset: the number that is added after that: a number, or one for each channel.
     """
 
     def __init__(self, scale: float | tuple[float, ...], offset: float | tuple[float, ...] = 0.0) -> None:
@@ -313,12 +313,12 @@ class Rescaling:
 
 @final
 class Normalization:
-    """Subtracts a mean and divides by a standard deviation, as ``keras.layers.Normalization`` with given ones.
+    """Subtracts a mean and divides by a standard deviation, as ``keras.layers.Normalization`` does with given values.
 
     Args:
-        mean: of the values that come in, 0 to 255 where nothing rescales them before: a number, or one for each
-            channel.
-        variance: the square of their standard deviation: likewise.
+        mean: the mean of the incoming values, which are 0 to 255 unless an earlier step rescales them: a number, or one
+            for each channel.
+        variance: the square of the standard deviation of these values: a number, or one for each channel.
     """
 
     def __init__(self, mean: float | tuple[float, ...], variance: float | tuple[float, ...]) -> None:
@@ -342,7 +342,7 @@ def _cropped(image: np.ndarray, size: tuple[int, int], down: float, across: floa
 
 
 def _margins(height: int, width: int, angle: float) -> tuple[int, int]:
-    """Returns how far beyond the edges a turned frame of an image's size reaches, at most: down and across."""
+    """Returns how many pixels a rotated frame reaches beyond an image's edges, at most: vertically, horizontally."""
     sine, cosine = abs(math.sin(angle)), abs(math.cos(angle))
     down = math.ceil((height * cosine + width * sine - height) / 2) + 1
     across = math.ceil((width * cosine + height * sine - width) / 2) + 1
@@ -364,15 +364,15 @@ def _positive_range(given: Any, *, of: str, most: float) -> tuple[float, float]:
 
 
 def _byte(value: Any, *, of: str) -> int:
-    number = number_given(value, of=f"the fill_value of {of}", least=0, most=255)  # Keras writes 0.0
+    number = number_given(value, of=f"the fill_value of {of}", least=0, most=255)  # Keras's default is 0.0
     return whole_given(int(number) if number.is_integer() else value, of=f"the fill_value of {of}", least=0, most=255)
 
 
 def _numbers(given: Any, *, of: str) -> np.ndarray:
-    """Returns a number, or one for each channel, as float64 of shape () or (num_channels,)."""
+    """Checks a number or one number for each channel; returns float64 of shape () or (num_channels,)."""
     try:
         numbers = np.asarray(given)
-    except ValueError:  # of rows of different lengths
+    except ValueError:  # rows have different lengths
         numbers = np.empty(0)
     if numbers.dtype.kind not in "iuf" or numbers.ndim > 1 or not numbers.size or not np.isfinite(numbers).all():
         raise InvalidInputError(of, received=shown(given), allowed="a number, or one for each channel")
