@@ -83,3 +83,12 @@ def test_the_options_decide(folder):
         read(Dataset.range(8).batch(2), FILE, 2)
     beside = Dataset.zip((pipelines(folder)["records"], Dataset.range(30)))
     assert read(beside.map(lambda record, number: number).batch(2), AUTO, 2)[1] == {DATA}
+
+
+@pytest.mark.parametrize("policy", [FILE, OFF])
+def test_elements_without_rows_are_refused(folder, policy):
+    files = [str(folder / str(file)) for file in range(len(SIZES))]
+    context = InputContext(num_input_pipelines=2, input_pipeline_id=0, num_replicas_in_sync=2)
+    part, _ = TFRecordDataset(files).divide(policy, input_context=context)
+    with pytest.raises(InvalidInputError, match=r"no rows .*; received 'bytes'; call \.batch\(\)"):
+        next(iter(part))

@@ -428,7 +428,7 @@ class Joined(AbstractNumbered):
 
 @final
 class Kept(AbstractNumbered):
-    """Elements that are computed once.
+    """Elements that keep the value that was computed first, also if several threads compute one at the same time.
 
     Args:
         parent: the step that computes the elements.
@@ -445,7 +445,8 @@ class Kept(AbstractNumbered):
         missing = [number for number in numbers.tolist() if number not in self._memory]
         if missing:
             computed = self._elements.elements(np.array(missing, np.int64))
-            self._memory.update(zip(missing, computed, strict=True))
+            for number, element in zip(missing, computed, strict=True):
+                self._memory.setdefault(number, element)
         return [map_leaves(own, self._memory[number]) for number in numbers.tolist()]
 
 

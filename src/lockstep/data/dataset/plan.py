@@ -165,10 +165,19 @@ def own_pieces(pipeline: Pipeline, *, index: int, count: int, batch_size: int | 
 
     If a batch does not divide evenly, its pieces have two sizes. The larger ones are at different positions in each
     process, so that the pieces of all processes in one step add up to a whole batch.
+
+    Raises:
+        InvalidInputError: If an element has no rows. The iterator raises it.
     """
 
     def cut(batch: Any) -> list[Any]:
-        num_rows = max(np.shape(leaf)[0] for leaf in leaves_of(batch) if np.shape(leaf))
+        num_rows = max((np.shape(leaf)[0] for leaf in leaves_of(batch) if np.shape(leaf)), default=None)
+        if num_rows is None:
+            raise InvalidInputError(
+                "an element has no rows that could be divided over the processes",
+                received=", ".join(type(leaf).__name__ for leaf in leaves_of(batch)),
+                action="call .batch() on the data set first, or set auto_shard_policy to DATA",
+            )
         even, more = divmod(batch_size or num_rows, count)
         sizes = [even + ((index + piece) % count < more) for piece in range(count)]
         ends = np.minimum(np.cumsum([0, *sizes]), num_rows).tolist()
