@@ -11,7 +11,7 @@ handles the signal itself. Then the process ends by the signal.
 from __future__ import annotations
 
 import atexit
-import concurrent.futures.thread  # noqa: F401 # pyright: ignore[reportUnusedImport] - so that its exit function runs after ours
+import concurrent.futures.thread  # noqa: F401 # pyright: ignore[reportUnusedImport] - its exit function runs after ours
 import contextlib
 import logging
 import os
