@@ -111,7 +111,7 @@ def _print_webhook(hook: Mapping[str, Any]) -> None:
 
 
 def _state(replica: Mapping[str, Any]) -> str:
-    number = len(replica.get("restarts", ()))  # not recorded for jobs of old versions
+    number = len(replica.get("restarts", ()))  # not recorded for jobs that ended long ago
     again = f", launched again {number} x" if number else ""
     return f"{replica['end'] or replica['phase']}{again}"
 
