@@ -1,7 +1,7 @@
-"""Lockstep: Keras 3 training by ``tf.distribute``'s strategy names, on one device or a cluster, as managed jobs.
+"""Lockstep: Keras 3 training with ``tf.distribute``'s strategies, on one device or a cluster, as managed jobs.
 
-Importing this package selects Keras's JAX backend and imports neither JAX nor Keras: the rooms below are imported when
-they are first used, so that the command line and the service start without them.
+Importing this package selects Keras's JAX backend, but imports neither JAX nor Keras. The rooms below are imported on
+first use, so the command line and the service start without JAX and Keras.
 """
 
 from __future__ import annotations
@@ -56,28 +56,28 @@ _ROOMS: Final = frozenset(
 
 
 def _select_backend() -> None:
-    """Has Keras run on JAX, unless somebody chose otherwise before; the rooms that need Keras check again.
+    """Selects JAX as Keras's backend, unless ``KERAS_BACKEND`` is set already.
 
-    A variable that names another backend is left as it is here, and refused by `lockstep.strategies`: the command
-    line and the service import this package too and need no Keras.
+    A variable that names another backend stays as it is here, because the command line and the service import this
+    package too and do not need Keras. The rooms that need Keras check again: `lockstep.strategies` rejects it.
     """
-    os.environ.setdefault("KERAS_BACKEND", "jax")  # the variable goes before ~/.keras/keras.json
+    os.environ.setdefault("KERAS_BACKEND", "jax")  # the variable takes precedence over ~/.keras/keras.json
     if "keras" in sys.modules:
-        from lockstep.strategies.backend import require_jax_backend  # Keras is imported already: nothing is slow here
+        from lockstep.strategies.backend import require_jax_backend  # fast: Keras is imported already
 
         require_jax_backend()
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version  # reads the installed package's files: only when asked
+        from importlib.metadata import version  # imported on use, since it reads the installed package's files
 
         return version("lockstep-train")
     if name in _ROOMS:
         return importlib.import_module(f"lockstep.{name}")
     if name == "report_progress":
         return importlib.import_module("lockstep.heartbeat").report_progress
-    if name in __all__:  # what custom training loops use most
+    if name in __all__:  # the names that custom training loops use most
         return getattr(importlib.import_module("lockstep.strategies"), name)
     raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
 

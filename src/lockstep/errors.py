@@ -1,10 +1,10 @@
-"""The one exception tree: every error that a person can meet is a class here.
+"""The exceptions of Lockstep: every error that a user can get is a class here.
 
-Each class carries its HTTP status, its Google API status (``google.rpc.Code`` name) and its process exit code, so that
-the REST interface and the command line say the same thing without a table of their own. Exit codes follow BSD's
-``sysexits.h`` where it has a fitting one; Lockstep's own start at 10.
+Each class has an HTTP status, a Google API status (the name of a ``google.rpc.Code``) and a process exit code. The REST
+interface and the command line take them from the class, so they agree without tables of their own. Exit codes are
+those of BSD's ``sysexits.h`` if it has a fitting one; Lockstep's own exit codes start at 10.
 
-The message form is one line: what was wrong, what was received, what is allowed, what to do.
+A message is one line: what was wrong, what was received, what is allowed, and what to do.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import ClassVar
 
 
 class LockstepError(Exception):
-    """Base of all of Lockstep's errors: an internal fault unless a subclass says otherwise.
+    """Base class of all errors of Lockstep: an internal error, unless a subclass says otherwise.
 
     Args:
         what: what was wrong, without a full stop.
-        received: what was received, if that helps; shown by ``repr``.
+        received: the value that was received, if that helps; the message shows its ``repr``.
         allowed: what is allowed instead: a sentence, or the allowed values.
-        action: what the reader can do.
+        action: what the user can do about it.
     """
 
     http_status: ClassVar[int] = 500
@@ -59,7 +59,10 @@ class LockstepError(Exception):
 
     @classmethod
     def reason(cls) -> str:
-        """Names the class in an answer of the service, as ``google.rpc.ErrorInfo`` does: ``WRONG_STATE``."""
+        """Returns the error's name for the service's responses, in the style of ``google.rpc.ErrorInfo``.
+
+        For example, ``WRONG_STATE`` for `WrongStateError`.
+        """
         words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Error"))
         return "_".join(words).upper()
 
@@ -69,7 +72,7 @@ def _shorten(text: str, *, limit: int = 200) -> str:
 
 
 def closest(word: str, candidates: Iterable[str]) -> str | None:
-    """Returns "did you mean X?" for the candidate nearest to a misspelt word, or None."""
+    """Returns "did you mean X?" with the candidate most similar to a misspelt word, or None if none is similar."""
     near = get_close_matches(word, list(candidates), n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else None
 
@@ -80,7 +83,7 @@ def counted(number: int, noun: str) -> str:
 
 
 class InvalidInputError(LockstepError):
-    """A value that a person or a program gave is not usable (a flag, a request, an argument)."""
+    """A value from a user or a program is not valid: a flag, a request, or an argument."""
 
     http_status = 400
     rpc_status = "INVALID_ARGUMENT"
@@ -88,13 +91,13 @@ class InvalidInputError(LockstepError):
 
 
 class ConfigError(InvalidInputError):
-    """A configuration file or environment variable has an unknown key or a wrong type."""
+    """A configuration file or an environment variable has an unknown key or a value of the wrong type."""
 
     exit_code = 78
 
 
 class CorruptDataError(LockstepError):
-    """Data fails its own checks: a truncated record, a checksum that does not match, a file of another format."""
+    """Data is corrupt: a truncated record, a checksum that does not match, or a file of another format."""
 
     http_status = 422
     rpc_status = "DATA_LOSS"
@@ -102,7 +105,7 @@ class CorruptDataError(LockstepError):
 
 
 class MissingInputError(LockstepError):
-    """A file, folder or object that was named does not exist."""
+    """A named file, folder or object does not exist."""
 
     http_status = 404
     rpc_status = "NOT_FOUND"
@@ -118,7 +121,7 @@ class NotFoundError(LockstepError):
 
 
 class ConflictError(LockstepError):
-    """The resource exists already, or changed since it was read."""
+    """The resource exists already, or was changed since it was read."""
 
     http_status = 409
     rpc_status = "ALREADY_EXISTS"
@@ -126,7 +129,7 @@ class ConflictError(LockstepError):
 
 
 class WrongStateError(LockstepError):
-    """The request does not fit the state that the resource is in."""
+    """The request is not possible in the resource's current state."""
 
     http_status = 400
     rpc_status = "FAILED_PRECONDITION"
@@ -134,7 +137,7 @@ class WrongStateError(LockstepError):
 
 
 class UnimplementedError(LockstepError):
-    """The contract has it, this version has not; the message says what takes its place."""
+    """The contract has this feature, but Lockstep does not implement it; the message says what to use instead."""
 
     http_status = 501
     rpc_status = "UNIMPLEMENTED"
@@ -142,21 +145,21 @@ class UnimplementedError(LockstepError):
 
 
 class BodyTooLargeError(InvalidInputError):
-    """A request's body is longer than the server takes."""
+    """The body of a request is larger than the server accepts."""
 
     http_status = 413
     exit_code = 22
 
 
 class MediaTypeError(InvalidInputError):
-    """A request's body is said to be something else than JSON."""
+    """The content type of a request's body is not JSON."""
 
     http_status = 415
     exit_code = 26
 
 
 class AuthenticationError(LockstepError):
-    """The request carries no key, or one that is not valid."""
+    """The request has no key, or its key is not valid."""
 
     http_status = 401
     rpc_status = "UNAUTHENTICATED"
@@ -164,7 +167,7 @@ class AuthenticationError(LockstepError):
 
 
 class PermissionDeniedError(LockstepError):
-    """The key is valid, but not for what was asked for."""
+    """The key is valid, but does not permit the request."""
 
     http_status = 403
     rpc_status = "PERMISSION_DENIED"
@@ -172,7 +175,7 @@ class PermissionDeniedError(LockstepError):
 
 
 class UnavailableError(LockstepError):
-    """The service, or something that it needs, does not answer."""
+    """The service, or something that it needs, does not respond."""
 
     http_status = 503
     rpc_status = "UNAVAILABLE"
@@ -180,7 +183,7 @@ class UnavailableError(LockstepError):
 
 
 class OverloadedError(LockstepError):
-    """The server has more requests waiting than it takes."""
+    """The server's queue of waiting requests is full."""
 
     http_status = 429
     rpc_status = "RESOURCE_EXHAUSTED"
@@ -188,7 +191,7 @@ class OverloadedError(LockstepError):
 
 
 class StorageError(LockstepError):
-    """A bucket could not be read or listed for a reason other than absence."""
+    """A bucket could not be read or listed, for another reason than a missing object."""
 
     http_status = 502
     rpc_status = "UNAVAILABLE"
@@ -202,7 +205,7 @@ class StorageWriteError(StorageError):
 
 
 class StoragePermissionError(StorageError):
-    """A bucket refuses to be read, listed or written: credentials are missing or not valid, or not enough."""
+    """A bucket denies access: credentials are missing or invalid, or lack the permission to read, list or write."""
 
     http_status = 403
     rpc_status = "PERMISSION_DENIED"
@@ -210,7 +213,7 @@ class StoragePermissionError(StorageError):
 
 
 class AlreadyRunningError(LockstepError):
-    """Another service runs on this home already."""
+    """Another service is already running on this home."""
 
     http_status = 409
     rpc_status = "ALREADY_EXISTS"
@@ -218,7 +221,7 @@ class AlreadyRunningError(LockstepError):
 
 
 class PortInUseError(LockstepError):
-    """A network port that was asked for is taken."""
+    """A requested network port is in use."""
 
     http_status = 409
     rpc_status = "FAILED_PRECONDITION"
@@ -226,7 +229,7 @@ class PortInUseError(LockstepError):
 
 
 class JobsRunningError(LockstepError):
-    """The service was asked to go down while jobs run."""
+    """The service was told to shut down while jobs are running."""
 
     http_status = 409
     rpc_status = "FAILED_PRECONDITION"
@@ -234,13 +237,13 @@ class JobsRunningError(LockstepError):
 
 
 class JobFailedError(LockstepError):
-    """A job whose end was waited for did not succeed."""
+    """A job did not succeed, and the command waited for its end."""
 
     exit_code = 10
 
 
 class EngineError(LockstepError):
-    """The engine (Ray) could not be started or reached, or lost something it held."""
+    """The engine (Ray) could not be started or reached, or lost something that it kept."""
 
     http_status = 503
     rpc_status = "UNAVAILABLE"
@@ -248,7 +251,7 @@ class EngineError(LockstepError):
 
 
 class BackendError(LockstepError):
-    """Keras runs on another backend than JAX, or the devices that a strategy needs are not there."""
+    """Keras runs on a backend other than JAX, or the devices that a strategy needs do not exist."""
 
     exit_code = 15
 
@@ -262,7 +265,7 @@ class ModelError(LockstepError):
 
 
 class PeerLostError(LockstepError):
-    """Another process of the same training run died, went silent, failed or never came: this one cannot go on alone."""
+    """A peer died, failed, stopped responding or never connected, and this process cannot continue without it."""
 
     http_status = 503
     rpc_status = "UNAVAILABLE"
@@ -270,7 +273,7 @@ class PeerLostError(LockstepError):
 
 
 class ContainerEngineError(LockstepError):
-    """No container engine (podman or docker) is there, or it did not do what it was asked."""
+    """There is no container engine (podman or docker), or a command of it failed."""
 
     http_status = 503
     rpc_status = "UNAVAILABLE"
@@ -278,7 +281,7 @@ class ContainerEngineError(LockstepError):
 
 
 class ImageError(LockstepError):
-    """A container image does not exist, may not be had, or cannot be run or built."""
+    """A container image does not exist, may not be pulled, or cannot be run or built."""
 
     http_status = 400
     rpc_status = "FAILED_PRECONDITION"

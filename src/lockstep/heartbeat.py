@@ -1,7 +1,8 @@
-"""Signs of life of a training program: small datagrams to a socket that its environment names.
+"""Heartbeats of a training program: small datagrams to a socket that an environment variable names.
 
-Whoever runs the program listens there; the program knows nothing of who that is, and without the variable nothing is
-sent. Sending never waits and never fails: a datagram that finds no room, or nobody, is dropped.
+The runner of the program listens on the socket. The program does not know who listens, and sends nothing if the
+variable is not set. Sending never blocks and never fails: a datagram is dropped if the socket's buffer is full or
+nobody listens.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from typing import Any, Final, Self, cast, final
 from lockstep.local_sockets import short_address
 
 HEARTBEAT_VARIABLE: Final = "LOCKSTEP_HEARTBEAT"
-"""Names the Unix datagram socket that a program's heartbeats go to."""
+"""The environment variable with the path of the Unix datagram socket to send heartbeats to."""
 
 MAX_BEAT_BYTES: Final = 4096
 MAX_METRICS: Final = 16
 MAX_NAME_LENGTH: Final = 64
 SEND_INTERVAL_S: Final = 0.5
-"""Between two heartbeats of one program, at least; the last one before a pause follows when the program ends."""
+"""The shortest time between two heartbeats of one program, in seconds.
+
+A heartbeat that comes earlier is kept, and is sent with the next one or when the program ends.
+"""
 
 _MAX_COUNT: Final = 2**53
 
@@ -36,12 +40,12 @@ _MAX_COUNT: Final = 2**53
 @final
 @dataclass(frozen=True, kw_only=True)
 class Beat:
-    """How far a program says it is.
+    """One heartbeat: a program's progress as the program itself reports it.
 
     Attributes:
-        step: steps taken, counted over all epochs.
-        epoch: the epoch that it is in, from 1.
-        num_examples: examples seen so far; all of the job's, where it trains on one global batch.
+        step: the number of steps so far, over all epochs.
+        epoch: the current epoch, from 1.
+        num_examples: the number of examples so far; those of the whole job if it trains on one global batch.
         metrics: the latest loss and metrics by name.
     """
 
@@ -51,7 +55,7 @@ class Beat:
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def to_bytes(self) -> bytes:
-        """Returns it as a datagram, with as many metrics as may be in one."""
+        """Returns the heartbeat as a datagram of at most 4096 bytes, with as many of the metrics as fit."""
         named = [(name, value) for name, value in self.metrics.items() if 0 < len(name) <= MAX_NAME_LENGTH]
         count = min(len(named), MAX_METRICS)
         while len(data := self._encode(dict(named[:count]))) > MAX_BEAT_BYTES:
@@ -64,7 +68,7 @@ class Beat:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self | None:
-        """Reads a datagram; None for one that is no heartbeat: anybody in the program may write to the socket."""
+        """Parses a datagram; None if it is not a heartbeat, because any code of the program may write to the socket."""
         try:
             document = json.loads(data)
         except (ValueError, RecursionError):
@@ -104,8 +108,8 @@ class HeartbeatSender:
     """Sends a program's heartbeats. Thread-safe; never blocks, never raises.
 
     Args:
-        path: the socket.
-        clock: seconds, growing.
+        path: the path of the socket.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -121,21 +125,21 @@ class HeartbeatSender:
 
     @property
     def num_steps(self) -> int:
-        """Steps that the program has said it has taken: what trains next in it counts on from there."""
+        """The number of steps that the program has reported; its next training loop continues counting from here."""
         return self._num_steps
 
     @property
     def num_examples(self) -> int:
-        """Examples that it has said it has seen."""
+        """The number of examples that the program has reported."""
         return self._num_examples
 
     @property
     def is_due(self) -> bool:
-        """Whether a heartbeat would be sent now, rather than kept for later."""
+        """Whether a heartbeat would be sent at once, rather than kept for later."""
         return self._clock() - self._sent >= SEND_INTERVAL_S
 
     def send(self, beat: Beat) -> None:
-        """Sends a heartbeat, or keeps it until the next one or `flush` where the last one is not long ago."""
+        """Sends a heartbeat, or keeps it until the next one or `flush` if the last one was sent a moment ago."""
         with self._lock:
             self._waiting = beat
             self._num_steps = self._num_steps if beat.step is None else beat.step
@@ -144,14 +148,14 @@ class HeartbeatSender:
                 self._send()
 
     def flush(self) -> None:
-        """Sends what was kept."""
+        """Sends the heartbeat that was kept, if there is one."""
         with self._lock:
             if self._waiting is not None:
                 self._send()
 
     def _send(self) -> None:
         assert self._waiting is not None
-        # Nobody listens, or not fast enough, or this system has no such socket: training goes on.
+        # Training continues if nobody listens, if the listener is too slow, or if the system has no such sockets.
         with contextlib.suppress(OSError), short_address(self._path) as address:
             self._socket.sendto(self._waiting.to_bytes(), address)
         self._waiting = None
@@ -163,7 +167,7 @@ _senders: dict[str, HeartbeatSender] = {}
 
 
 def current_sender() -> HeartbeatSender | None:
-    """Returns what sends this process's heartbeats; None where nobody asked for them."""
+    """Returns the sender of this process's heartbeats; None if no environment variable names a socket."""
     path = os.environ.get(HEARTBEAT_VARIABLE)
     if not path:
         return None
@@ -176,25 +180,24 @@ def current_sender() -> HeartbeatSender | None:
 def report_progress(
     *, step: int | None = None, epoch: int | None = None, num_examples: int | None = None, **metrics: float
 ) -> None:
-    """Says how far a custom training loop is; ``fit`` under a strategy says it by itself.
+    """Reports the progress of a custom training loop; under a strategy, ``fit`` reports its progress itself.
 
-    In a managed job it is what ``lockstep describe`` shows, and a sign that the program is not stuck. Elsewhere it does
-    nothing. It never waits for whoever listens and never fails; twice a second at the most it looks at the metrics.
+    In a managed job, ``lockstep describe`` shows the progress, and the report proves that the program is not stuck.
+    Elsewhere, the function does nothing. It never waits for the listener and never fails. It reads the metrics at most
+    twice a second.
 
     Args:
-        step: steps taken so far.
-        epoch: the epoch, from 1.
-        num_examples: examples seen so far; examples a second are made of it.
-        metrics: loss and metrics; numbers, or arrays of one number.
+        step: the number of steps so far.
+        epoch: the current epoch, from 1.
+        num_examples: the number of examples so far; the examples per second are computed from it.
+        metrics: the loss and the metrics: numbers, or arrays of one number.
     """
     sender = current_sender()
     if sender is None:
         return
     values: dict[str, float] = {}
-    for name, value in metrics.items() if sender.is_due else ():  # to read an array is to wait for the step
-        with contextlib.suppress(
-            Exception
-        ):  # an array of several numbers, or a deleted one: each has errors of its own
+    for name, value in metrics.items() if sender.is_due else ():  # reading an array waits for its step
+        with contextlib.suppress(Exception):  # arrays of several numbers and deleted arrays raise different errors
             values[name] = float(value)
     sender.send(Beat(step=_whole(step), epoch=_whole(epoch), num_examples=_whole(num_examples), metrics=values))
 

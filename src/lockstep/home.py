@@ -1,7 +1,7 @@
-"""Where Lockstep keeps its state on this machine: paths alone, no contents.
+"""The home: the paths of the files in which Lockstep keeps its state on this machine, without their contents.
 
-``$LOCKSTEP_HOME`` names the folder; without it the platform's user data folder is used. The service, the client that
-finds it, and the embedded engine all look here, which is why this stands in row 0.
+``$LOCKSTEP_HOME`` is the folder; the default is the platform's user data folder. This module is in row 0 because the
+service, the client that finds the service, and the embedded engine all use it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Home:
     """The folder of one Lockstep installation.
 
     Attributes:
-        path: absolute path of the folder; it need not exist yet.
+        path: the absolute path of the folder, which need not exist yet.
     """
 
     path: Path
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:
-        """Reads ``$LOCKSTEP_HOME``, or takes the platform's user data folder."""
+        """Returns the home that ``$LOCKSTEP_HOME`` names, by default the platform's user data folder."""
         named = (os.environ if env is None else env).get(HOME_VARIABLE)
         path = Path(named) if named else Path(platformdirs.user_data_dir("lockstep"))
         return cls(path=path.expanduser().absolute())
@@ -45,52 +45,52 @@ class Home:
 
     @property
     def database_choice(self) -> Path:
-        """The URL of the database, without a password, where it is another one than the home's own."""
+        """The file with the URL (without a password) of the database, if the home's own is not used."""
         return self.path / "database"
 
     @property
     def token(self) -> Path:
-        """The bearer token of the REST interface, mode 0600."""
+        """The file with the bearer token of the REST interface, mode 0600."""
         return self.path / "token"
 
     @property
     def secret_key(self) -> Path:
-        """The key that jobs' secrets are encrypted with, mode 0600."""
+        """The file with the key that encrypts the secrets of jobs, mode 0600."""
         return self.path / "secret-key"
 
     @property
     def cluster_token(self) -> Path:
-        """The token of this user's clusters with parameter servers that are on loopback alone, mode 0600."""
+        """The file with the token of this user's parameter server clusters on loopback, mode 0600."""
         return self.path / "cluster-token"
 
     @property
     def address(self) -> Path:
-        """Where the running service says its URL and pid (JSON)."""
+        """The file to which the running service writes its URL and process id (JSON)."""
         return self.path / "service.json"
 
     @property
     def lock(self) -> Path:
-        """Held by the one service that runs on this home."""
+        """The lock that the service running on this home holds; there is at most one."""
         return self.path / "service.lock"
 
     @property
     def lifecycle_lock(self) -> Path:
-        """Held by whoever brings the service up or down, and by a service until it answers."""
+        """The lock held by each process that starts or stops the service, and by a service until it responds."""
         return self.path / "lifecycle.lock"
 
     @property
     def keeper(self) -> Path:
-        """Which process starts the service again when it dies (JSON)."""
+        """The file that says which process restarts the service when it dies (JSON)."""
         return self.path / "keeper.json"
 
     @property
     def service_end(self) -> Path:
-        """How the service died last (JSON)."""
+        """The file that says how the service died the last time (JSON)."""
         return self.path / "service-end.json"
 
     @property
     def service_log(self) -> Path:
-        """What the service process printed."""
+        """The file with the output of the service process."""
         return self.path / "service.log"
 
     @property
@@ -100,31 +100,33 @@ class Home:
 
     @property
     def engine(self) -> Path:
-        """The embedded engine's own folder: its token, its record, its logs."""
+        """The embedded engine's folder: its token, its record and its logs."""
         return self.path / "engine"
 
     @property
     def cluster(self) -> Path:
-        """Which engine this home has, where it is not the embedded one (JSON)."""
+        """The file that says which engine this home has, if it is not the embedded one (JSON)."""
         return self.path / "cluster.json"
 
     @property
     def machines(self) -> Path:
-        """Records of local machines that stand for a cluster's."""
+        """The folder with records of local machines that stand in for a cluster's."""
         return self.path / "machines"
 
     @property
     def spool(self) -> Path:
-        """Working folders of replicas and prediction servers on this node."""
+        """The folder with the working folders of replicas and prediction servers on this node."""
         return self.path / "spool"
 
     @property
     def cache(self) -> Path:
-        """What can be had again: downloaded data, record indexes, compiled programs."""
+        """The folder for data that can be obtained again: downloads, record indexes and compiled programs."""
         return self.path / "cache"
 
     def environments(self, project: str) -> Path:
-        """Python environments of a project's jobs on this node; a project cannot prepare another's.
+        """Returns the folder with the Python environments of a project's jobs on this node.
+
+        Each project has a folder of its own, so that no project can tamper with another's environments.
 
         Args:
             project: the project's name.
@@ -132,20 +134,22 @@ class Home:
         return self.cache / "environments" / project
 
     def create(self) -> None:
-        """Makes the folder, readable by its owner alone; one that is there already is made so.
+        """Creates the folder with access for its owner alone, or removes others' access from an existing folder.
 
         Raises:
-            StorageWriteError: it cannot be made, or written to, or belongs to others too.
+            StorageWriteError: the folder cannot be created or written, or is not this user's alone.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             found = self.path.stat()
-            # A sticky folder, such as /tmp, is many people's, whoever owns it.
+            # A sticky folder, such as /tmp, is shared by many users, whoever owns it.
             if found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX:
                 raise StorageWriteError(
                     f"the home {self.path} is not this user's alone", action=f"set {HOME_VARIABLE} to a folder that is"
                 )
-            if stat.S_IMODE(found.st_mode) & 0o066:  # others may pass through, where the service lets them
+            if (
+                stat.S_IMODE(found.st_mode) & 0o066
+            ):  # others may have execute permission, since the service may grant it
                 self.path.chmod(0o700)
             with tempfile.TemporaryFile(dir=self.path):
                 pass

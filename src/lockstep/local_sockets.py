@@ -10,27 +10,27 @@ from pathlib import Path
 from typing import Final
 
 MAX_ADDRESS_BYTES: Final = 107
-"""What a socket's address has room for on Linux; elsewhere it is about as much."""
+"""The maximum length of a socket's path on Linux, in bytes; it is about the same elsewhere."""
 
 
 @contextlib.contextmanager
 def short_address(path: Path) -> Iterator[str]:
-    """Gives an address by which a socket can be bound or reached within the block.
+    """Yields an address with which a socket can be bound or reached within the block.
 
-    A path that is too long is replaced by one through an open descriptor of its folder, which Linux alone has.
+    If the path is too long, the address goes through an open descriptor of its folder. Only Linux has such paths.
 
     Args:
-        path: where the socket lies.
+        path: the path of the socket.
 
     Raises:
-        OSError: the folder is not there, or may not be entered; the path is too long, and this system has no other way.
+        OSError: the folder does not exist or may not be entered, or the path is too long on a system other than Linux.
     """
     if len(os.fsencode(path)) <= MAX_ADDRESS_BYTES:
         yield str(path)
         return
     if not hasattr(os, "O_PATH"):
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), str(path))
-    # A path alone: a folder that one may pass through need not be one that one may read.
+    # O_PATH needs no read permission: a folder that may be entered need not be readable.
     descriptor = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{descriptor}/{path.name}"

@@ -1,4 +1,4 @@
-"""A replica's spool folder on its node: what lies in it, and what stays of it when the replica is over."""
+"""A replica's spool folder on its node: the files in it, and which of them remain after the replica has ended."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from pathlib import Path
 from typing import Final
 
 HEARTBEAT_SOCKET: Final = "heartbeat"
-"""The socket for a program's heartbeats."""
+"""The name of the socket for a program's heartbeats."""
 
 SHELL_SOCKET: Final = "shell"
-"""The socket for shells."""
+"""The name of the socket for shells."""
 
 LOG_FOLDER: Final = "log"
-"""Segments of the log that the bucket did not take yet."""
+"""The folder with log segments that the bucket has not accepted yet."""
 
 METRICS_FOLDER: Final = "metrics"
-"""Segments of metrics that the bucket did not take yet."""
+"""The folder with metrics segments that the bucket has not accepted yet."""
 
 RUNNER_LOG: Final = "runner.log"
-"""What the runner itself had to say."""
+"""The runner's own log."""
 
 STATUS_FILE: Final = "status.json"
-"""The last thing that the runner said of its replica, for a service that finds no engine to ask."""
+"""The runner's last report about its replica, for a service that cannot ask the engine."""
 
 SEGMENT_NAME: Final = re.compile(r"[0-9]+\.jsonl")
 
 KEEP_ATTEMPTS: Final = 3
-"""One pass over a folder may take a file that is being written from under its writer, and then the folder."""
+"""How often a segment is written before giving up: a cleanup may remove the file being written, and then the folder."""
 
 URL_FILE: Final = "url"
-"""Beside segments: the bucket URL under which they belong."""
+"""The file beside segments with the bucket URL to upload them to."""
 
 
 def segments_in(folder: Path) -> list[Path]:
-    """Returns the segments in a folder, in order; none if it is not there, or goes meanwhile."""
-    # Not by `Path.glob`, which fails where the folder goes while it looks: who carries the last segment removes it.
+    """Returns the segments in a folder, in order; none if the folder does not exist or is being removed."""
+    # `Path.glob` fails if the folder is removed meanwhile, as it is when its last segment has been uploaded.
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -47,15 +47,15 @@ def segments_in(folder: Path) -> list[Path]:
 
 
 def segments_of(spool: Path) -> list[str]:
-    """Returns the segments in a replica's spool folder, by their paths in it, in order; none if it is not there."""
+    """Returns the segments in a replica's spool folder, as paths within it, in order; none if it does not exist."""
     return [f"{name}/{path.name}" for name in (LOG_FOLDER, METRICS_FOLDER) for path in segments_in(spool / name)]
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file whole or not at all, for this user alone: a disk that is full takes the beginning of one.
+    """Writes a file whole or not at all, since a full disk would leave a part of it; only this user can read it.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the file cannot be written.
     """
     partial = path.with_suffix(".partial")
     partial.touch(mode=0o600)
@@ -64,16 +64,16 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def keep_segment(folder: Path, *, url: str, key: str, data: bytes) -> Path:
-    """Writes a segment to a folder, beside the bucket's URL; returns its path.
+    """Writes a segment to a folder, beside the URL of its bucket, and returns the segment's path.
 
     Args:
-        folder: a replica's log or metrics folder; it need not be there.
-        url: bucket URL under which the segment is to appear.
-        key: its name there.
-        data: what it holds.
+        folder: a replica's log or metrics folder; created if it does not exist.
+        url: the bucket URL to upload the segment to.
+        key: the segment's key under this URL.
+        data: the content of the segment.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the segment cannot be written.
     """
     for num_left in reversed(range(KEEP_ATTEMPTS)):
         try:
@@ -81,17 +81,17 @@ def keep_segment(folder: Path, *, url: str, key: str, data: bytes) -> Path:
             write_whole(folder / URL_FILE, url.encode())
             write_whole(folder / key, data)
             break
-        except FileNotFoundError:  # whoever carries segments had emptied the folder, and removed it under this
+        except FileNotFoundError:  # the uploader of segments had emptied the folder and removed it meanwhile
             if not num_left:
                 raise
     return folder / key
 
 
 def forget_status(spool: Path) -> None:
-    """Removes what a runner said of its replica, once that is recorded; see `remove_if_over`.
+    """Removes the runner's last report about its replica, once it is recorded, then calls `remove_if_over`.
 
     Args:
-        spool: the replica's folder; it need not be there.
+        spool: the replica's folder; it need not exist.
     """
     with contextlib.suppress(OSError):
         (spool / STATUS_FILE).unlink(missing_ok=True)
@@ -99,14 +99,14 @@ def forget_status(spool: Path) -> None:
 
 
 def remove_if_over(spool: Path) -> None:
-    """Removes a replica's spool folder, and its gang's, where nothing is in it that anybody needs.
+    """Removes a replica's spool folder if it holds nothing but the runner's log, and then its gang's if that is empty.
 
-    What cannot be removed stays, and nothing is raised.
+    Whatever cannot be removed stays, without an error.
 
     Args:
-        spool: the replica's folder; it need not be there.
+        spool: the replica's folder; it need not exist.
     """
-    with contextlib.suppress(OSError):  # something of the replica, or of its gang, is still there
+    with contextlib.suppress(OSError):  # rmdir fails if files of the replica, or of its gang, are still there
         if all(path.name == RUNNER_LOG for path in spool.iterdir()):
             (spool / RUNNER_LOG).unlink(missing_ok=True)
             spool.rmdir()
@@ -114,18 +114,18 @@ def remove_if_over(spool: Path) -> None:
 
 
 def clear_spool(spool: Path) -> None:
-    """Removes a replica's spool folder, for when the replica is over; what still has to be read stays.
+    """Removes the spool folder of a replica that has ended, except files that still have to be read.
 
-    That is what the bucket did not take, and what the runner said last. What cannot be removed stays, and nothing is
-    raised.
+    These are the segments that the bucket has not accepted, the runner's last report, and beside them the runner's log.
+    Whatever cannot be removed stays, without an error.
 
     Args:
-        spool: the folder; it need not be there.
+        spool: the replica's folder; it need not exist.
     """
     try:
         kept = [name for name in (LOG_FOLDER, METRICS_FOLDER) if segments_in(spool / name)]
         kept += [STATUS_FILE] if (spool / STATUS_FILE).exists() else []
-    except OSError:  # where it cannot be seen what has to stay, all stays
+    except OSError:  # keep everything if it is unknown what has to stay
         return
     if not kept:
         shutil.rmtree(spool, ignore_errors=True)
@@ -138,4 +138,4 @@ def clear_spool(spool: Path) -> None:
             else:
                 entry.unlink()
     with contextlib.suppress(OSError):
-        spool.parent.rmdir()  # the gang's folder, when this was its last replica
+        spool.parent.rmdir()  # the gang's folder, if this was its last replica

@@ -1,1 +1,1 @@
-"""The command line: one file a verb, on top of `lockstep.client`."""
+"""The command line, with one file per command, on top of `lockstep.client`."""

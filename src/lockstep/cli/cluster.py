@@ -1,4 +1,4 @@
-"""``lockstep cluster``: which machines jobs run on."""
+"""``lockstep cluster``: chooses and shows the machines that jobs run on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lockstep.jobs.provisioning import Provider, parse_cluster
 
 @final
 class ClusterForm(StrEnum):
-    """Who reads what is written of a cluster."""
+    """The format in which a cluster's definition is written."""
 
     RAY = "ray"
     KUBERAY = "kuberay"
@@ -40,7 +40,10 @@ app = typer.Typer(help="Choose the machines that jobs run on, and see them.", no
 def use(
     file: Annotated[Path, typer.Argument(help="Definition of the cluster; see docs/clusters.md.")],
 ) -> None:
-    """Run jobs on machines that come and go with the queue."""
+    """Run jobs on machines that are created and deleted as the queue needs them.
+
+    Takes effect with the next `lockstep up`.
+    """
     definition = parse_cluster(read_yaml(file, flag="FILE"), source=str(file), catalogue=load_catalogue())
     check_machines(definition, catalogue=load_catalogue())
     _choose(EngineChoice(name=PROVISIONED, definition=definition))
@@ -57,7 +60,7 @@ def generate(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Standard output if left out.")] = None,
     ssh_user: Annotated[str, typer.Option(help="As whom Ray logs in to machines; for ray.")] = "ubuntu",
 ) -> None:
-    """Write a cluster's definition for whoever else keeps it: Ray's launcher, or the KubeRay operator."""
+    """Write a cluster's definition for Ray's cluster launcher or the KubeRay operator, if one of them manages it."""
     catalogue = load_catalogue()
     definition = parse_cluster(read_yaml(file, flag="FILE"), source=str(file), catalogue=catalogue)
     is_kubernetes = definition.provider.type is Provider.KUBERNETES
@@ -87,14 +90,17 @@ def generate(
 def attach(
     address: Annotated[str, typer.Argument(help='"host:port" of the control store of a Ray that runs already.')],
 ) -> None:
-    """Run jobs on the nodes of a Ray that somebody else keeps; this machine has to be one of them."""
+    """Run jobs on the nodes of a running Ray cluster that Lockstep does not manage.
+
+    This machine must be one of its nodes. Takes effect with the next `lockstep up`.
+    """
     _choose(EngineChoice(name=ATTACHED, address=address))
     OUTPUT.print(f"jobs run on the Ray at {address} from the next `lockstep up` on")
 
 
 @app.command("reset")
 def reset() -> None:
-    """Run jobs on this machine again."""
+    """Run jobs on this machine again, from the next `lockstep up` on."""
     _choose(EngineChoice())
     OUTPUT.print("jobs run on this machine from the next `lockstep up` on")
 
@@ -103,7 +109,7 @@ def reset() -> None:
 def nodes(
     everything: Annotated[bool, typer.Option("--all", help="Those that are gone, too.")] = False,
 ) -> None:
-    """Show the cluster's nodes: when each was asked for, ready, and given back, and why."""
+    """Show the cluster's nodes: when each one was requested, became ready and was released, and why."""
     with connect() as client:
         found = client.nodes(everything=everything)
     if not found["nodes"]:
@@ -132,7 +138,7 @@ def _row(node: dict[str, Any]) -> list[str]:
 
 
 def _choose(choice: EngineChoice) -> None:
-    from lockstep.service.process.turns import alone  # the service's rooms take a while to import
+    from lockstep.service.process.turns import alone  # here, since the service's rooms take a while to import
 
     home = Home.from_env()
     home.create()
@@ -142,11 +148,11 @@ def _choose(choice: EngineChoice) -> None:
 
 def _replace(home: Home, choice: EngineChoice) -> None:
     before: EngineChoice | None = None
-    with contextlib.suppress(CorruptDataError, ConfigError):  # one that cannot be read is what this replaces
+    with contextlib.suppress(CorruptDataError, ConfigError):  # an unreadable choice is replaced
         before = read_choice(home, catalogue=load_catalogue())
     running = find_service(home)
-    # The home says where its service is until `down` has ended all: one that was killed left its engine, its jobs and
-    # its machines, which nobody would find again with another choice.
+    # The home has the service's address until `down` has ended everything. A service that was killed left its engine,
+    # jobs and machines behind, and nothing would find them again after another choice.
     was_killed = running is None and before is not None and home.address.exists()
     if choice != before and (running is not None or was_killed):
         what = "was not ended: what it started may run" if was_killed else "runs"

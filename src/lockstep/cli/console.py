@@ -1,4 +1,4 @@
-"""What the verbs print with, and the options that many of them share."""
+"""Printing for all commands, and the options that several of them share."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from lockstep.client import Client
 from lockstep.storage import check_shared_url
 
 NUM_COLUMNS_OF_FILES: Final = 200
-"""Width of tables that do not go to a terminal: wide enough that nothing is cut."""
+"""The width of tables that are not printed to a terminal, in columns: wide enough that nothing is cut off."""
 
 
 def _console(stream: TextIO, *, stderr: bool) -> SanitizingConsole:
     width = None if stream.isatty() else NUM_COLUMNS_OF_FILES
-    # Names and paths may hold brackets and colons: nothing that is printed is read as markup.
+    # Names and paths may contain brackets and colons, so no printed text is parsed as markup.
     return SanitizingConsole(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False, width=width)
 
 
 OUTPUT: Final = _console(sys.stdout, stderr=False)
 ERRORS: Final = _console(sys.stderr, stderr=True)
-# All that the verbs print goes through these two and the functions below, which sanitize it; Ruff bans Typer's own.
+# All commands print with these two consoles and the functions below, which sanitize the text; Ruff bans Typer's own.
 
 
 def print_line(text: str, *, colour: str | None = None) -> None:
-    """Prints a line as it is, at any length, with its tabs; its own colours stay on a terminal.
+    """Prints a line without wrapping it or replacing its tabs. A terminal shows the line's own colours.
 
     Args:
-        text: the line, or several.
-        colour: the colour of all of it on a terminal.
+        text: one or more lines.
+        colour: the colour of the whole text on a terminal.
     """
     has_colours = OUTPUT.is_terminal and not OUTPUT.no_color
     line = sanitized(text, keeps_colours=has_colours)
@@ -44,31 +44,31 @@ def print_line(text: str, *, colour: str | None = None) -> None:
 
 
 def print_document(text: str) -> None:
-    """Prints a text that may be meant for a file: as it is where it goes to one, sanitized on a terminal.
+    """Prints a text that may be redirected to a file: unchanged to a file, sanitized on a terminal.
 
     Args:
-        text: the text, or a part of it; no new line is added.
+        text: the text, or a part of it; no newline is added.
     """
     shown = sanitized(text.replace("\r\n", "\n")) if OUTPUT.is_terminal else text
     typer.echo(shown, nl=False)  # noqa: TID251
 
 
 def print_json(document: object, *, indent: int | None = None) -> None:
-    """Prints JSON in ASCII, which is the same document to whoever reads it, and moves no terminal.
+    """Prints JSON in ASCII: the same document for its reader, without characters that control a terminal.
 
     Args:
-        document: what `json.dumps` takes.
-        indent: how far each level is set in; None for one line.
+        document: a value that `json.dumps` accepts.
+        indent: the number of spaces for each level; None for one line.
     """
-    # The one control character that JSON does not escape by itself.
+    # The only control character that `json.dumps` does not escape.
     typer.echo(json.dumps(document, indent=indent).replace("\x7f", "\\u007f"))  # noqa: TID251
 
 
 def ask(question: str) -> bool:
-    """Asks whoever sits there, on standard error; no answer is a no.
+    """Asks the user a yes-or-no question on standard error; the default is no.
 
     Raises:
-        Abort: of Typer: they ended the question.
+        Abort: Typer's error if the user presses Ctrl-C or Ctrl-D.
     """
     return typer.confirm(sanitized(question), err=True)  # noqa: TID251
 
@@ -87,32 +87,32 @@ DEFAULT_PROJECT: Final = "local"
 
 
 def connect(project: str = DEFAULT_PROJECT) -> Client:
-    """Returns a client of the service that the environment names, or of this home's."""
+    """Returns a client of the service that the environment names, by default of the home's service."""
     return Client.from_env(project=project)
 
 
 def warn_of_users(service: Mapping[str, Any]) -> None:
-    """Warns, in a line, where programs run as root though nobody asked for that.
+    """Prints a warning if programs run as root although this was not requested.
 
     Args:
-        service: how the service is.
+        service: the status of the service.
     """
-    if warning := service.get("programsWarning"):  # which a service of another version does not say
+    if warning := service.get("programsWarning"):  # missing in the status of a service of another version
         ERRORS.print(f"warning: {warning}", style="yellow")
 
 
 def simulated_suffix(job: Mapping[str, Any]) -> str:
-    """Returns " (simulated)" for a job whose accelerators are."""
+    """Returns " (simulated)" for a job with simulated accelerators, otherwise an empty text."""
     return " (simulated)" if job["lockstep"]["simulated"] else ""
 
 
 def progress_text(progress: Mapping[str, Any]) -> str:
-    """Returns how far a program is, and when it said so: "step 1200, loss 0.31, 3.0 s ago"."""
+    """Returns a program's progress, and the age of the report: "step 1200, loss 0.31, 3.0 s ago"."""
     return f"{progress['text']}, {duration(max(0.0, time.time() - progress['time']))} ago"
 
 
 def budget_text(budget: Mapping[str, Any]) -> str:
-    """Returns how a budget is: "vision: $36.10 of $40.00 in 2026-11-22 (UTC), stops there; told at 50%, 90%"."""
+    """Returns the state of a budget: "vision: $36.10 of $40.00 in 2026-11-22 (UTC), stops there; told at 50%, 90%"."""
     shares = ", ".join(f"{float(share) * 100:g}%" for share in budget["alertShares"])
     told = f"; told at {shares}" if shares else ""
     stop = ", stops there" if budget["stopAtLimit"] else ""
@@ -121,7 +121,7 @@ def budget_text(budget: Mapping[str, Any]) -> str:
 
 
 def local_time(timestamp: str | float | None) -> str:
-    """Returns a time of the service as this machine's clock shows it; "-" for none."""
+    """Returns a time from the service in this machine's time zone; "-" for None."""
     if timestamp is None:
         return "-"
     moment = (
@@ -152,14 +152,14 @@ def size(num_bytes: float) -> str:
 
 
 def absolute_url(url: str, *, what: str) -> str:
-    """Returns a bucket's or object's URL as the service can find it, which works in another folder than this process.
+    """Returns the URL of a bucket or object, with an absolute path, because the service runs in another folder.
 
     Args:
         url: the URL, or a path of this machine.
-        what: the flag that names it.
+        what: the flag that the URL was given with, for error messages.
 
     Raises:
-        InvalidInputError: it is not usable, or in the memory of one process.
+        InvalidInputError: the URL is not valid, or is one of ``memory://``, which only one process can access.
     """
     absolute = os.path.abspath(url) if url and "://" not in url else url
     check_shared_url(absolute, what=what)

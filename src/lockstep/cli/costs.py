@@ -24,7 +24,7 @@ def costs(
     ] = False,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Show what finished jobs cost, and running jobs up to now."""
+    """Show the costs of finished jobs, and of running jobs up to now."""
     with connect(project) as client:
         report = client.costs(by=by, since=since, until=until, all_projects=all_projects)
     rows = (*report["rows"], report["total"])

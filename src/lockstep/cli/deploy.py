@@ -29,7 +29,7 @@ def deploy(
     version: Annotated[str | None, typer.Option(help="The version's name; the next v1, v2, ... if left out.")] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Deploy a model as a new version, make it the default, and wait until it answers."""
+    """Deploy a model as a new version, wait until it is ready, and make it the default version."""
     if (job is None) == (model_url is None):
         raise InvalidInputError("deploy needs --job or --model-url, and not both")
     if job is not None and package_uri:
@@ -48,7 +48,7 @@ def deploy(
             url = model_to_deploy([model["url"] for model in client.job_models(found["jobId"])], job=found)
             packages = found["trainingInput"].get("packageUris", [])
             module = found["trainingInput"].get("pythonModule") if packages else None
-        with contextlib.suppress(ConflictError):  # a further version of a model that is there
+        with contextlib.suppress(ConflictError):  # another version of an existing model
             client.create_model(model)
         name = version or _next_version(client, model)
         with OUTPUT.status(f"starting the prediction server of {model}/{name}"):

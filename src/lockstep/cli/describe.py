@@ -16,7 +16,7 @@ def describe(
     project: ProjectOption = DEFAULT_PROJECT,
     as_json: Annotated[bool, typer.Option("--json", help="Print the contract's JSON.")] = False,
 ) -> None:
-    """Show a job: state, transitions, replicas, cost, where its results are stored."""
+    """Show a job: its state, transitions, replicas and cost, and where its results are stored."""
     with connect(project) as client:
         found = client.job(job)
         events = client.job_events(job)

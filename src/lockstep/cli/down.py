@@ -13,8 +13,11 @@ from lockstep.home import Home
 def down(
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel jobs that are not over, first.")] = False,
 ) -> None:
-    """End the service with its engine and prediction servers; refuses while jobs run."""
-    # The service's rooms take a while to import; other verbs do without them.
+    """Stop the service, its engine and its prediction servers.
+
+    Fails without changing anything if jobs are queued or running, unless --cancel is given.
+    """
+    # Imported here because the service's rooms take a while to import, and other commands do not need them.
     from lockstep.service.lifecycle import down as end
     from lockstep.service.settings import Settings, choose_database
 

@@ -1,4 +1,4 @@
-"""``lockstep submit --dry-run``: what a job would be."""
+"""``lockstep submit --dry-run``: prints the preview of a job."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from lockstep.jobs.machines.catalogue import load_catalogue
 
 
 def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | None, python: str) -> None:
-    """Prints what a job would be; nothing is recorded.
+    """Prints the preview of a job, without recording the job.
 
     Args:
-        body: the job, as it would be submitted.
-        project: its project.
-        client: asks the service, which knows its accelerators and its queue; without one, both stay open.
-        python: the Python environment, in words.
+        body: the job, in the form in which it would be submitted.
+        project: the job's project.
+        client: a client of the service, which knows its accelerators and its queue; None leaves both unknown.
+        python: a description of the Python environment.
 
     Raises:
-        InvalidInputError: it could not run; all else of it was printed.
+        InvalidInputError: the job could not run; the rest of the preview has been printed.
     """
     document = _preview(body, project=project) if client is None else client.preview_job(body)
     replicas = document["replicas"]
@@ -53,7 +53,7 @@ def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | Non
 
 
 def _preview(body: Mapping[str, Any], *, project: str) -> Mapping[str, Any]:
-    # The service's rooms take a while to import; other verbs do without them.
+    # Imported here because the service's rooms take a while to import, and other commands do not need them.
     from lockstep.service.api.control.preview import NoAccelerators, preview
     from lockstep.service.control.containers import check_containers
     from lockstep.service.settings import Settings

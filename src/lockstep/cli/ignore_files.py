@@ -1,4 +1,4 @@
-"""What ``.gitignore`` and ``.lockstepignore`` files leave out of a folder, by git's own rules."""
+"""Which files of a folder ``.gitignore`` and ``.lockstepignore`` exclude, by git's rules."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathspec import GitIgnoreSpec
 from lockstep.errors import ConfigError
 
 IGNORE_FILES: Final = (".lockstepignore", ".gitignore")
-"""In the order in which they are asked: what the first one says of a path, in whatever folder it lies, counts."""
+"""The names of ignore files, in order of precedence: a match in any ``.lockstepignore`` beats every ``.gitignore``."""
 
 
 @final
 class IgnoreFiles:
-    """The ignore files that have a say in a folder: its own, those below it, and those above it in its repository.
+    """The ignore files that apply to a folder: its own, those below it, and those above it in its git repository.
 
-    The nearest file that says something of a path decides, and in it the last pattern that matches; a folder that is
-    left out takes all that is in it with it.
+    Among the files of one name, the one nearest to a path that has a matching pattern decides. Within a file, the last
+    matching pattern decides. The contents of an excluded folder are excluded too.
 
     Args:
-        folder: the folder; it is not left out itself, since somebody named it.
+        folder: the folder; it is never excluded itself, because the user named it.
 
     Raises:
-        ConfigError: a pattern is not one.
+        ConfigError: a pattern is not valid.
         OSError: an ignore file cannot be read.
     """
 
@@ -35,14 +35,16 @@ class IgnoreFiles:
         repository = next((place for place in above if (place / ".git").exists()), folder)
         if repository != folder:
             self._top = repository
-            if self.leaves_out(folder, is_folder=True):  # then whatever is above says nothing of what is within
+            if self.leaves_out(folder, is_folder=True):  # then the files above it do not apply to its contents
                 self._top = folder
 
     def leaves_out(self, path: Path, *, is_folder: bool) -> bool:
-        """Says whether a path below the folder is left out.
+        """Returns whether a path below the folder is excluded.
+
+        The caller checks the folders above the path first.
 
         Raises:
-            ConfigError: a pattern is not one.
+            ConfigError: a pattern is not valid.
             OSError: an ignore file cannot be read.
         """
         places = [place for place in path.parents if place.is_relative_to(self._top)]

@@ -1,4 +1,4 @@
-"""The flags of ``lockstep submit`` as a training input; flags win over what the file says."""
+"""Converts the flags of ``lockstep submit`` to a training input; flags take precedence over the ``--config`` file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROLES: Final = {
     "parameter_server": "parameterServer",
     "evaluator": "evaluator",
 }
-"""The training input's keys of roles, by the flags' beginnings."""
+"""The prefix of each role's keys in the training input, by the prefix of its flags."""
 
 FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "scale_tier": ("scaleTier",),
@@ -37,16 +37,16 @@ FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "no_environment": ("lockstep", "environment", "none"),
     "user_args": ("args",),
 }
-"""Where in a training input each flag stands, by its parameter's name."""
+"""The path of each flag's field in the training input, by the name of the flag's parameter."""
 
 
 def flag_of(parameter: str) -> str:
-    """Returns a parameter's flag: ``master_image_uri`` is ``--master-image-uri``."""
+    """Returns the flag of a parameter, such as ``--master-image-uri`` for ``master_image_uri``."""
     return "-- USER_ARGS" if parameter == "user_args" else f"--{parameter.replace('_', '-')}"
 
 
 def given_flags(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters that somebody gave a value; no arguments of the program are none."""
+    """Returns the parameters of `FIELDS` that the user gave; an empty list of program arguments is not included."""
     asked = {name: parameters.get(name) for name in FIELDS}
     return {
         name: value
@@ -56,14 +56,14 @@ def given_flags(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge_flags(asked: TrainingInput, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what the file asks for with the flags over it, every path of this machine absolute.
+    """Returns the training input of the file with the flags merged into it, and all local paths made absolute.
 
     Args:
-        asked: what the file asks for.
-        parameters: the verb's parameters by name.
+        asked: the training input of the file.
+        parameters: the command's parameters by name.
 
     Raises:
-        InvalidInputError: an accelerator is not ``count=N,type=T``; a place is one that the service could not find.
+        InvalidInputError: a flag is not valid, or the service could not access a URL.
     """
     document: dict[str, Any] = asked.to_json()
     given = given_flags(parameters)
@@ -78,7 +78,7 @@ def merge_flags(asked: TrainingInput, parameters: Mapping[str, Any]) -> dict[str
     if {"requirements", "no_environment"} & given.keys():
         own.pop("environment", None)
     if variables := read_variables(parameters.get("env") or ()):
-        # A role that the job has not got needs none; whether it has it may be decided by its scale tier.
+        # For all roles, because the scale tier may decide which ones the job has; for the others they do no harm.
         own["env"] = {role: {**own.get("env", {}).get(role, {}), **variables} for role in get_args(Role)}
     for text in parameters.get("secret") or ():
         own["secrets"] = {**own.get("secrets", {}), **read_pairs(text, flag="--secret")}
@@ -95,10 +95,10 @@ def merge_flags(asked: TrainingInput, parameters: Mapping[str, Any]) -> dict[str
 
 
 def check_supported(request: JobRequest, parameters: Mapping[str, Any]) -> None:
-    """Refuses what this version cannot honour: by the flag that asked for it, or by the file's field.
+    """Rejects a job that this version does not support, and names the flag or the file's field.
 
     Raises:
-        InvalidInputError: the first of it, and how many more there are.
+        InvalidInputError: the job is not supported; the message has the first problem and the number of others.
     """
     problems = [renamed(line, names=_flag_names(parameters)) for line in unsupported(request.training_input)]
     if problems:
@@ -107,7 +107,7 @@ def check_supported(request: JobRequest, parameters: Mapping[str, Any]) -> None:
 
 
 def ignored_lines(request: JobRequest, parameters: Mapping[str, Any]) -> list[str]:
-    """Names what this version leaves undone and the job goes on without: by the flag, or by the file's field."""
+    """Returns a line for each flag, or field of the file, that this version ignores."""
     return [renamed(line, names=_flag_names(parameters)) for line in ignored(request.training_input)]
 
 
@@ -116,10 +116,10 @@ def _flag_names(parameters: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read_pairs(text: str, *, flag: str) -> dict[str, str]:
-    """Reads ``key=value,key=value``.
+    """Parses ``key=value,key=value``.
 
     Raises:
-        InvalidInputError: it is not that.
+        InvalidInputError: the text does not have this form.
     """
     pairs = [part.partition("=") for part in text.split(",") if part]
     if not pairs or not all(key and sign for key, sign, _ in pairs):
@@ -128,19 +128,19 @@ def read_pairs(text: str, *, flag: str) -> dict[str, str]:
 
 
 def read_variables(texts: Sequence[str]) -> dict[str, str]:
-    """Reads the flags ``--env``: each ``NAME=VALUE``, of which the value may be empty and hold anything.
+    """Parses the values of ``--env``. Each is ``NAME=VALUE``; the value may be empty or any text.
 
     Args:
-        texts: what was given, one for each variable.
+        texts: the values of ``--env``, one for each variable.
 
     Raises:
-        InvalidInputError: one is not that, a name is not allowed, or given twice.
+        InvalidInputError: a text does not have this form, or a name is not allowed or is given twice.
     """
     variables: dict[str, str] = {}
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign:
-            # Not the value that this process has: nobody would see what is sent.
+            # The variable's value in this process is not used, because the command would not show what is sent.
             raise InvalidInputError("--env", received=text, allowed="NAME=VALUE")
         allowed = allowed_variables(name)
         if allowed is not None:
@@ -152,7 +152,7 @@ def read_variables(texts: Sequence[str]) -> dict[str, str]:
 
 
 def read_webhooks(urls: Sequence[str], *, secrets: Sequence[str]) -> list[dict[str, str]]:
-    """Reads the flags ``--webhook`` and ``--webhook-secret``: one secret for all of them, or one for each.
+    """Parses the values of ``--webhook`` and ``--webhook-secret``: no secret, one for all webhooks, or one for each.
 
     Raises:
         InvalidInputError: there is another number of secrets.
@@ -170,10 +170,10 @@ def read_webhooks(urls: Sequence[str], *, secrets: Sequence[str]) -> list[dict[s
 
 
 def read_accelerator(text: str, *, flag: str) -> dict[str, str]:
-    """Reads ``count=N,type=T``; types may be written as gcloud does, ``nvidia-tesla-v100``.
+    """Parses ``count=N,type=T``; the type may have gcloud's spelling, such as ``nvidia-tesla-v100``.
 
     Raises:
-        InvalidInputError: it is not that.
+        InvalidInputError: the text does not have this form.
     """
     pairs = read_pairs(text, flag=flag)
     if not {"type"} <= set(pairs) <= {"count", "type"}:

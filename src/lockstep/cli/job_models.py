@@ -1,4 +1,4 @@
-"""The models that a job left: which of them `deploy` takes, and what `describe` shows."""
+"""The models that a job saved: the one to deploy, and the URLs to show in summaries."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ NUM_NAMED: Final = 5
 
 
 def model_urls(client: Client, job: Mapping[str, Any]) -> list[str]:
-    """Returns where the models of a job that succeeded lie; where that cannot be found out, where they belong.
+    """Returns the URLs of the models that a successful job saved.
+
+    For other jobs, or if no models are found, the only URL is that of the job's model folder.
 
     Args:
-        client: the client.
-        job: the job.
+        client: the client of the service.
+        job: the job, in the contract's JSON form.
     """
     belong = [job["lockstep"]["outputs"]["model"]]
     if job["state"] != JobState.SUCCEEDED:
@@ -29,16 +31,16 @@ def model_urls(client: Client, job: Mapping[str, Any]) -> list[str]:
 
 
 def model_to_deploy(urls: Sequence[str], *, job: Mapping[str, Any]) -> str:
-    """Returns the URL of the one model that a job left.
+    """Returns the URL of the only model that a job saved.
 
-    Checkpoints are models only where there is nothing else.
+    Files in the job's checkpoint folder count only if there are no others.
 
     Args:
-        urls: of all the ``.keras`` files that it left.
-        job: the job.
+        urls: the URLs of all ``.keras`` files that the job saved.
+        job: the job, in the contract's JSON form.
 
     Raises:
-        ModelError: it left none, or several.
+        ModelError: the job saved no model, or several.
     """
     outputs = job["lockstep"]["outputs"]
     finished = [url for url in urls if not url.startswith(f"{outputs['checkpoints'].rstrip('/')}/")]

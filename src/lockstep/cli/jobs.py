@@ -27,11 +27,11 @@ SORTED_BY: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "endTime": lambda job: job.get("endTime", ""),
     "mlUnits": lambda job: job["trainingOutput"].get("consumedMLUnits", -1.0),
 }
-"""What a job has under each field; what it has not comes before all else."""
+"""The sort key of a job for each field that ``--sort-by`` accepts; a job without the field sorts first."""
 
 
 def read_sort_key(text: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns what ``--sort-by`` sorts by.
+    """Returns the sort key function for a value of ``--sort-by``.
 
     Raises:
         InvalidInputError: there is no such field.

@@ -35,8 +35,8 @@ def logs(
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many entries.")] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Print a job's log; every entry exactly once."""
-    parse_log_filter(filter_text)  # refused here, with its own columns
+    """Print a job's log. Each entry is printed exactly once."""
+    parse_log_filter(filter_text)  # an error here counts columns in the text as the user wrote it
     parts = [filter_text] if filter_text.strip() else []
     if severity is not None:
         parts.append(f"severity>={_severity(severity).name}")
@@ -46,8 +46,8 @@ def logs(
         parts.append(f"labels.attempt={attempt}")
     if since is not None:
         parts.append(f"timestamp>={quoted(read_moment(since, flag='--since'))}")
-    # Parts beside each other are joined by AND, which binds loosest, so none needs parentheses; each has a line of its
-    # own, since one may end with a comment.
+    # Adjacent parts are joined by AND, which binds loosest, so none needs parentheses. Each part has a line of its own,
+    # because the user's filter may end with a comment.
     wanted = "\n".join(parts)
     with connect(project) as client:
         if replica is not None:
@@ -65,7 +65,7 @@ def logs(
 
 
 def _say_why_empty(client: Client, job: str, attempt: int) -> None:
-    """Says of a start without a line whether there was none, or whether its programs never ran."""
+    """Prints why an attempt has no entries: it does not exist, or its programs never ran."""
     known = {each["attempt"]: each for each in client.job(job)["lockstep"]["attempts"] or ()}
     found = known.get(attempt)
     if found is None and known and attempt > max(known):
@@ -76,7 +76,7 @@ def _say_why_empty(client: Client, job: str, attempt: int) -> None:
 
 def _check_replica(client: Client, job: str, replica: str) -> None:
     names = tuple(known["name"] for known in client.job(job)["lockstep"]["replicas"])
-    if names and replica not in names:  # before its machines are found a job has none
+    if names and replica not in names:  # a job has no replicas until its machines are known
         raise InvalidInputError("--replica", received=replica, allowed=names)
 
 

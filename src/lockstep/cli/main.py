@@ -1,4 +1,4 @@
-"""``lockstep``: the verbs, and errors as one line with an exit code."""
+"""``lockstep``: registers the commands, and prints each error as one line, with an exit code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from lockstep.cli.console import ERRORS, print_line
 from lockstep.errors import LockstepError
 
 USAGE_ERROR: Final = cast("type[Exception]", typer.BadParameter.__base__)
-"""Wrong usage as Typer raises it: an unknown option, a missing argument, a value of a wrong type."""
+"""Typer's error for wrong usage: an unknown option, a missing argument, or a value of the wrong type."""
 
 app = typer.Typer(
     name="lockstep",
@@ -92,7 +92,7 @@ def options(
 
 def _say_usage(error: Any) -> int:
     message = error.format_message().rstrip(".")
-    if message.startswith("Usage:"):  # a verb without arguments shows its help
+    if message.startswith("Usage:"):  # a command without arguments shows its help
         print_line(message)
     else:
         path = "lockstep" if error.ctx is None else error.ctx.command_path
@@ -101,7 +101,7 @@ def _say_usage(error: Any) -> int:
 
 
 def main() -> None:
-    """Runs the command line; exits with the error's own code."""
+    """Runs the command line, and exits with the exit code of the error, if there is one."""
     try:
         sys.exit(app(prog_name="lockstep", standalone_mode=False))
     except USAGE_ERROR as error:
@@ -109,13 +109,13 @@ def main() -> None:
     except LockstepError as error:
         ERRORS.print(f"lockstep: error: {error}")
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):  # the latter: Ctrl-C or Ctrl-D where something is asked for
+    except (KeyboardInterrupt, typer.Abort):  # the latter: Ctrl-C or Ctrl-D at a prompt
         sys.exit(130)
     except SystemExit as error:
         if not isinstance(error.__context__, BrokenPipeError):
             raise
-        # The reader went away (`lockstep logs J | head`), which Typer takes for a failure: nothing is wrong, and
-        # Python's own flush must not complain.
+        # The reader of the output has ended (`lockstep logs J | head`). Typer takes this for a failure, but it is none,
+        # and Python's own flush must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
 

@@ -31,7 +31,7 @@ def metrics(
     as_json: Annotated[bool, typer.Option("--json", help="Print all points as JSON, one series on each line.")] = False,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Show what a job's replicas used over time: processors, memory, disks, network, GPUs, steps and examples."""
+    """Show the metrics of a job's replicas over time: CPU, memory, disks, network, GPUs, steps and examples."""
     query = {
         "name": name or [],
         "replica": replica,
@@ -67,7 +67,7 @@ def _add(table: Table, series: Mapping[str, Any], *, interval_s: float) -> None:
 
 
 def _writer(unit: str) -> tuple[Callable[[float], str], str]:
-    """Returns what writes an amount, and what stands in the column of units."""
+    """Returns the function that formats values of a unit, and the text for the UNIT column."""
     if unit == Unit.BYTES:
         return size, ""
     if unit == Unit.BYTES_PER_S:
@@ -78,15 +78,15 @@ def _writer(unit: str) -> tuple[Callable[[float], str], str]:
 
 
 def sparkline(points: Sequence[Sequence[float]], *, interval_s: float) -> str:
-    """Returns points as bars between their least and their greatest; a gap where nothing was measured.
+    """Returns points as bars, scaled between the smallest and the largest value, with gaps between measurements.
 
     Args:
-        points: times and values, one an interval at the most.
-        interval_s: how long an interval is.
+        points: pairs of a time in seconds and a value, at most one for each interval.
+        interval_s: the length of an interval, in seconds.
     """
     first_s = points[0][0]
     places = {round((time_s - first_s) / interval_s): value for time_s, value in points}
-    halves = {place: value / 2 for place, value in places.items()}  # whose span a float holds, whatever they are
+    halves = {place: value / 2 for place, value in places.items()}  # so that their span never overflows a float
     low = min(halves.values())
     span = max(halves.values()) - low
     bars = {place: BARS[round((half - low) / span * (len(BARS) - 1)) if span else 0] for place, half in halves.items()}

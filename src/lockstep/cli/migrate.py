@@ -1,4 +1,4 @@
-"""``lockstep migrate``: scripts of `tf.keras` and `tf.distribute`, rewritten for Keras 3 and Lockstep."""
+"""``lockstep migrate``: rewrites scripts of `tf.keras` and `tf.distribute` for Keras 3 and Lockstep."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ def migrate(
 ) -> None:
     """Rewrite scripts of tf.keras and tf.distribute for Keras 3 and Lockstep.
 
-    Shows what would change as a unified diff, which `git apply` and `patch -p1` take; --write writes it. Comments and
-    layout stay, nothing of a script is run, and a second time changes nothing.
+    The command prints the changes as a unified diff for `git apply` or `patch -p1`. With --write, it changes the files.
+    Comments and layout are kept. No code of the scripts is run. Rewritten scripts are not changed again.
 
-    What cannot be rewritten stays as it is, under a comment "# lockstep migrate: ..." that says what to do, and is
-    listed on the standard error with the page that tells more. Exit codes: 0, also where something is left to you; 64 a
-    file is no Python that can be parsed (the others are rewritten); 66 nothing is there; 73 a file cannot be written.
+    Code that cannot be rewritten stays as it is, under a comment "# lockstep migrate: ..." that says what to do. These
+    places are also listed on standard error, each with a link to the documentation.
+
+    Exit codes: 0 success, even if places are left to change by hand; 64 a file is not valid Python (the others are
+    rewritten); 66 there are no scripts; 73 a file cannot be written.
     """
-    # The room that does the work is imported here, and Keras by it: every other verb starts without them.
+    # Imported here because it imports Keras, which other commands do not need.
     from lockstep.migration import find_scripts, migrate_file
 
     worst: LockstepError | None = None
@@ -64,6 +66,6 @@ def migrate(
 
 def _show(migrated: Migrated, *, write: bool) -> None:
     if not write and migrated.is_changed:
-        print_document(migrated.diff())  # what goes to a file can be applied
+        print_document(migrated.diff())  # unchanged if redirected to a file, so that it can be applied
     for remark in migrated.remarks:
         ERRORS.print(printable(f"{migrated.path}:{remark.line}: {remark.what} ({remark.link})"))

@@ -1,4 +1,4 @@
-"""A user's code on its way to a job: a folder packed by its content, packages as they are, each uploaded once."""
+"""Stages a user's code for a job: packs a folder, and uploads it and other packages once per content."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ MAX_BYTES: Final = 100 * 1024 * 1024
 NUM_LARGEST: Final = 3
 _FLAG: Final = "--package-path"
 SKIPPED: Final = frozenset({"__pycache__"})
-"""Left out whatever the ignore files say, as is what begins with a dot, a virtual environment, and a Lockstep home,
-which holds tokens."""
+"""Names of folders that are never packed, whatever the ignore files say. Names that begin with a dot, virtual
+environments, and Lockstep homes (which contain tokens) are never packed either."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class PackedFolder:
-    """A folder as an archive.
+    """A folder, packed as an archive.
 
     Attributes:
         name: the folder's name.
-        data: a ``.tar.gz`` with one folder, which depends on the files' names and contents alone.
-        num_files: how many files are in it.
-        size_bytes: how long they are together.
+        data: the bytes of a ``.tar.gz`` with one folder. They depend only on the names, contents and executable bits of
+            the files.
+        num_files: the number of files.
+        size_bytes: the total size of the files before compression.
     """
 
     name: str
@@ -47,17 +48,17 @@ class PackedFolder:
     size_bytes: int
 
     def describe(self) -> str:
-        """Says it in words: "my_job: 12 files, 34.5 KiB"."""
+        """Returns a description, such as "my_job: 12 files, 34.5 KiB"."""
         return f"{self.name}: {counted(self.num_files, 'file')}, {size(self.size_bytes)}"
 
 
 def pack_folder(folder: Path) -> PackedFolder:
-    """Returns a folder packed, without what its ignore files leave out.
+    """Packs a folder, without the files that its ignore files exclude.
 
     Raises:
-        MissingInputError: there is no such folder, or something in it cannot be read.
-        InvalidInputError: it is larger than `MAX_BYTES`, or empty.
-        ConfigError: an ignore file has a pattern that is not one.
+        MissingInputError: the folder does not exist, or something in it cannot be read.
+        InvalidInputError: the files are larger than `MAX_BYTES`, or there are none.
+        ConfigError: a pattern of an ignore file is not valid.
     """
     folder = folder.resolve()
     files = kept_files(folder, what=_FLAG)
@@ -68,26 +69,27 @@ def pack_folder(folder: Path) -> PackedFolder:
 
 
 def packed_files(folder: Path) -> frozenset[Path]:
-    """Returns the files of a folder that `pack_folder` would pack, by their resolved paths.
+    """Returns the resolved paths of the files that `pack_folder` would pack.
 
     Raises:
-        InvalidInputError: it is larger than `MAX_BYTES`, or empty.
-        ConfigError: an ignore file has a pattern that is not one.
+        MissingInputError: the folder does not exist, or something in it cannot be read.
+        InvalidInputError: the files are larger than `MAX_BYTES`, or there are none.
+        ConfigError: a pattern of an ignore file is not valid.
     """
     return frozenset(path.resolve() for path in kept_files(folder.resolve(), what=_FLAG))
 
 
 def kept_files(folder: Path, *, what: str) -> list[Path]:
-    """Returns the files of a folder without what its ignore files leave out, in order.
+    """Returns the files of a folder that its ignore files do not exclude, in sorted order.
 
     Args:
         folder: the folder, as an absolute path.
-        what: the flag or argument that names it, for messages.
+        what: the flag or argument that the folder was given with, for error messages.
 
     Raises:
-        MissingInputError: there is no such folder, or something in it cannot be read.
-        InvalidInputError: it is larger than `MAX_BYTES`, or empty.
-        ConfigError: an ignore file has a pattern that is not one.
+        MissingInputError: the folder does not exist, or something in it cannot be read.
+        InvalidInputError: the files are larger than `MAX_BYTES`, or there are none.
+        ConfigError: a pattern of an ignore file is not valid.
     """
     if not folder.is_dir():
         raise MissingInputError(f"{what}: no folder {folder}", action="name the folder that holds the module")
@@ -149,7 +151,7 @@ def _archive(folder: Path, files: Sequence[Path]) -> PackedFolder:
         tarfile.open(fileobj=compressed, mode="w") as archive,
     ):
         for path in files:
-            data = path.read_bytes()  # at once: a file that is written meanwhile has the size that was read
+            data = path.read_bytes()  # as a whole, so that the entry's size is right even if the file is being written
             entry = tarfile.TarInfo(f"{folder.name}/{path.relative_to(folder).as_posix()}")
             entry.size = len(data)
             entry.mode = 0o755 if path.stat().st_mode & 0o100 else 0o644
@@ -159,12 +161,12 @@ def _archive(folder: Path, files: Sequence[Path]) -> PackedFolder:
 
 
 def check_module(folder: Path, *, module: str) -> None:
-    """Refuses a module that the folder does not hold, before a job is made of it.
+    """Checks that a folder contains a module, before a job is submitted with it.
 
     Both ``train`` and ``folder.train`` name ``folder/train.py``.
 
     Raises:
-        MissingInputError: there is no such module.
+        MissingInputError: the folder does not contain the module.
     """
     parts = module.split(".")
     for base in (folder.resolve(), folder.resolve().parent):
@@ -178,10 +180,10 @@ def check_module(folder: Path, *, module: str) -> None:
 
 
 def check_installed(module: str) -> None:
-    """Refuses a module that comes with no package and is not installed.
+    """Checks that a module is installed, for a job without packages.
 
     Raises:
-        MissingInputError: there is no such module.
+        MissingInputError: the module is not installed.
     """
     try:
         found = importlib.util.find_spec(module.partition(".")[0])
@@ -196,13 +198,13 @@ def check_installed(module: str) -> None:
 def stage_folder(
     folder: Path, *, staging: str, upload: bool = True, say: Callable[[str], object] = lambda _: None
 ) -> str:
-    """Packs a folder and puts it into the staging bucket, if the same content is not there yet; returns its URL.
+    """Packs a folder, uploads it unless the bucket has the same content already, and returns its URL.
 
     Args:
         folder: the folder.
-        staging: the bucket's URL.
-        upload: whether to write anything; otherwise the URL is what it would be.
-        say: is told what was packed.
+        staging: the URL of the staging bucket.
+        upload: whether to upload; False only computes the URL.
+        say: a function that prints a line about the packed folder.
 
     Raises:
         StorageWriteError: the bucket cannot be written.
@@ -215,19 +217,19 @@ def stage_folder(
 
 
 def stage_package(name: str, *, staging: str, upload: bool = True) -> str:
-    """Puts a package of ``--packages`` into the staging bucket, if the same content is not there yet.
+    """Uploads a package of ``--packages``, unless the bucket has the same content already.
 
     Args:
-        name: a local file, or the URL of an object, which stays where it is.
-        staging: the bucket's URL.
-        upload: whether to write anything; otherwise the URL is what it would be.
+        name: a local file, or the URL of an object, which is used as it is.
+        staging: the URL of the staging bucket.
+        upload: whether to upload; False only computes the URL.
 
     Returns:
-        Its URL. A file keeps its name there.
+        The package's URL, in which a local file keeps its name.
 
     Raises:
-        MissingInputError: there is no such file.
-        InvalidInputError: it is no package that a job can import from.
+        MissingInputError: the file cannot be read.
+        InvalidInputError: the file is not a package that a job can import.
         StorageWriteError: the bucket cannot be written.
     """
     if "://" in name:
@@ -249,7 +251,7 @@ def _digest(data: bytes) -> str:
 
 
 def _upload(data: bytes, url: str) -> bool:
-    """Writes an object that is not there yet; returns whether it was not."""
+    """Writes an object unless it exists already, and returns whether it was written."""
     bucket_url, key = split_url(url)
     bucket = open_bucket(bucket_url)
     if bucket.exists(key):

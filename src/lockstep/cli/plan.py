@@ -1,4 +1,4 @@
-"""``lockstep plan``: what a script's training step would take on machines that you do not have."""
+"""``lockstep plan``: what a script's training step would need on hardware that you do not have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lockstep.cli.console import OUTPUT
 from lockstep.errors import InvalidInputError
 
 DOES_NOT_FIT: Final = 1
-"""Exit code of a plan that says so: ``lockstep plan train.py && lockstep submit ...`` stops there."""
+"""The exit code if the step does not fit, so that ``lockstep plan train.py && lockstep submit ...`` stops."""
 
 
 def plan(
@@ -33,10 +33,10 @@ def plan(
 ) -> None:
     """Compile a script's training step for TPUs that you do not have: memory, traffic, operations, time, cost.
 
-    The script runs on this machine up to its first training step, which is compiled for the chips and not run; nothing
-    after it happens. Exits with 1 where the step does not fit.
+    The script runs on this machine up to its first training step. This step is compiled for the chips but not run, and
+    the script ends there. The exit code is 1 if the step does not fit into the memory of a chip.
     """
-    # The rooms that do the work are imported here: every other verb of the command line starts without them.
+    # Imported here so that other commands start without these rooms.
     from lockstep.jobs.machines.catalogue import load_catalogue
     from lockstep.planning import Target, make_report, plan_script
 

@@ -21,7 +21,7 @@ def predict(
     version: Annotated[str | None, typer.Option(help="A version; the default one if left out.")] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Ask a deployed model for predictions; prints {"predictions": [...]}."""
+    """Request predictions from a deployed model, and print them as {"predictions": [...]}."""
     with connect(project) as client:
         answer = client.predict(model, _instances(instances), version=version)
     print_json({"predictions": answer})
@@ -38,7 +38,7 @@ def _instances(path: Path) -> list[Any]:
         raise MissingInputError(f"--json-request: {path} cannot be read: {error.strerror}") from None
     try:
         document = json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:  # bytes that are no text among them
+    except (ValueError, RecursionError) as error:  # also if the bytes are not text
         raise InvalidInputError(f"--json-request: {path} is not JSON: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("instances"), list):
         raise InvalidInputError(f"--json-request: {path}", allowed='{"instances": [...]}')

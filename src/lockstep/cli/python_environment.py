@@ -1,4 +1,4 @@
-"""A job's Python environment as its submitter sees it: named by flags, found in the folder, checked at once."""
+"""Finds and checks a job's Python environment before the job is submitted, from its flags and its folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lockstep.runner.python_environment import Source, find_source
 
 
 def requirements_path(requirements: Path | None, *, folder: Path | None) -> str | None:
-    """Returns what ``--requirements`` names, as a path within the program's folder.
+    """Returns the path of the ``--requirements`` file within the program's folder, or None if there is none.
 
     Raises:
-        InvalidInputError: it lies elsewhere, from where it would not come along.
+        InvalidInputError: the file is outside the folder, so it would not be packed.
     """
     if requirements is None:
         return None
@@ -26,15 +26,15 @@ def requirements_path(requirements: Path | None, *, folder: Path | None) -> str 
 
 
 def source_of(folder: Path | None, *, asked: PythonEnvironment) -> Source | None:
-    """Returns what a program's Python environment would be built from; None where it needs none.
+    """Returns the file that a program's Python environment would be built from; None if it needs no environment.
 
     Args:
-        folder: the program's folder; None where its code is elsewhere, and nobody looks into it here.
-        asked: what the job says.
+        folder: the program's folder; None if its code is elsewhere and cannot be checked here.
+        asked: the Python environment that the job asks for.
 
     Raises:
-        MissingInputError: the file that the job names is not there, or left out of what is packed.
-        InvalidInputError: it cannot be read, or asks for what cannot be.
+        MissingInputError: the file that the job names does not exist, or is not packed.
+        InvalidInputError: the file cannot be read, or lists packages that an environment cannot have.
     """
     if folder is None or not folder.is_dir():
         return None
@@ -43,16 +43,16 @@ def source_of(folder: Path | None, *, asked: PythonEnvironment) -> Source | None
         return None
     if source.path.resolve() not in packed_files(folder):
         if asked.requirements is None and not asked.project:
-            return None  # what is not packed is not found on the node either
+            return None  # a file that is not packed does not exist on the node either
         raise MissingInputError(
             f"{source.name} is left out of what is packed", action="see .gitignore, .lockstepignore"
         )
-    source.digest()  # which refuses what no environment can hold
+    source.digest()  # raises for packages that no environment can have
     return source
 
 
 def describe(source: Source | None, *, asked: PythonEnvironment) -> str:
-    """Says it in words."""
+    """Returns a description of the Python environment."""
     if asked.none:
         return "the node's own, as was asked"
     if source is None:

@@ -1,8 +1,8 @@
-r"""What a terminal would obey is taken out of all that the command line prints.
+r"""Removes characters that control a terminal from all text that the command line prints.
 
-``print("\x1b]0;a title\x07")`` in a job would otherwise set the title of the terminal of whoever reads its log.
-Names, errors, labels and descriptions are somebody else's words as well, so this happens where text leaves the process,
-not in each verb.
+Otherwise, ``print("\x1b]0;a title\x07")`` in a job would set the title of the terminal of everyone who reads its log.
+Names, errors, labels and descriptions come from other people too. So the text is sanitized where it is printed, rather
+than in each command.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from rich.text import Text
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 
 _COLOURS: Final = re.compile("\x1b\\[[0-9;:]*m")
-"""Select Graphic Rendition (ECMA-48): colours and type, which move and answer nothing."""
+"""Select Graphic Rendition (ECMA-48): colours and fonts, which neither move the cursor nor make a terminal respond."""
 _END_OF_COLOURS: Final = "\x1b[0m"
 
 _OBEYED: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and new line, DEL, C1
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # Unicode's Bidi_Control: text is shown in another order
-    "\u2028\u2029\u206a-\u206f\ufff9-\ufffb"  # separators of lines, deprecated and interlinear controls
-    "\ud800-\udfff]"  # surrogates alone, which cannot be written
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 except tab and newline, DEL, C1
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # Unicode's Bidi_Control, which changes the order of text
+    "\u2028\u2029\u206a-\u206f\ufff9-\ufffb"  # line and paragraph separators, deprecated and interlinear controls
+    "\ud800-\udfff]"  # lone surrogates, which cannot be encoded
 )
 
 
 def sanitized(text: str, *, keeps_colours: bool = False) -> str:
-    r"""Returns a text that a terminal shows and does not obey.
+    r"""Returns a text without characters that control a terminal.
 
-    Colours are left out, or ended with the text; any other control character becomes U+FFFD, so that one sees that
-    there was something. New lines, tabs and all letters stay.
+    Colours are removed, or kept and reset at the end of the text. Each other control character becomes U+FFFD, to show
+    that there was one. Newlines, tabs and all letters stay.
 
     Args:
         text: any text, such as ``"\x1b]52;c;aGk=\x07evil \x1b[31mred"``.
-        keeps_colours: let colours through.
+        keeps_colours: whether to keep colours.
     """
     if _OBEYED.search(text) is None:
         return text
     if not keeps_colours:
         return _OBEYED.sub(_REPLACEMENT, _COLOURS.sub("", text))
-    # No two matches lie next to each other without a part between them, which may be empty.
+    # There is a part, which may be empty, between each two adjacent matches.
     parts = [_OBEYED.sub(_REPLACEMENT, part) for part in _COLOURS.split(text)]
     colours = _COLOURS.findall(text)
     if not colours:
@@ -54,26 +54,26 @@ def sanitized(text: str, *, keeps_colours: bool = False) -> str:
 
 @final
 class SanitizingConsole(Console):
-    """Rich's console, of which every text is sanitized: of lines, of tables, of what stands beside a progress bar.
+    """Rich's console that sanitizes every text: in lines, in tables, and beside a progress bar.
 
-    What Rich itself has a terminal do (colours of a style, the cursor of a progress bar) is no text, and stays.
+    Control codes of Rich itself (the colours of a style, the cursor of a progress bar) are not text, and stay.
     """
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Renders a string, sanitized before anything measures how wide it is.
+        """Sanitizes and renders a string; it is sanitized before its width is measured.
 
         Args:
             text: any text.
-            options: Rich's.
+            options: the options of Rich's method.
         """
         return super().render_str(sanitized(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Renders anything that Rich can, and sanitizes its texts.
+        """Renders any renderable of Rich, and sanitizes its text.
 
         Args:
-            renderable: a string, or anything else of Rich's.
-            options: how wide, and so on; the console's own by default.
+            renderable: a string, or any other renderable of Rich.
+            options: the width and other options; by default those of the console.
         """
         for segment in super().render(renderable, options):
             if segment.control or _OBEYED.search(segment.text) is None:

@@ -37,9 +37,10 @@ def execute(
     ] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Run a command, or a shell, beside a replica's program: in its environment and folder.
+    """Run a command or an interactive shell beside a replica's program, in its environment and folder.
 
-    The job has to run, to be submitted by you, and with --enable-web-access. The exit code is the command's.
+    The job must be running, and you must have submitted it with --enable-web-access. The exit code is that of the
+    command.
     """
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     wanted = has_terminal if terminal is None else terminal
@@ -61,10 +62,13 @@ def _first_replica(replicas: list[dict[str, object]], job: str) -> str:
 
 
 def _terminal() -> Terminal:
-    """Returns the terminal that this process sits at; LINES and COLUMNS may be exported, and are not its window."""
+    """Returns the terminal of this process.
+
+    LINES and COLUMNS are not used, because they may be exported and not match the window.
+    """
     kind = os.environ.get("TERM", "xterm")[:64]
     for stream in (sys.stdout, sys.stdin, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # it is no terminal, or closed
+        with contextlib.suppress(OSError, ValueError):  # the stream is not a terminal, or is closed
             size = os.get_terminal_size(stream.fileno())
             if size.lines > 0 and size.columns > 0:
                 return Terminal(num_rows=size.lines, num_columns=size.columns, kind=kind)
@@ -73,7 +77,7 @@ def _terminal() -> Terminal:
 
 @contextlib.contextmanager
 def _raw_terminal() -> Iterator[None]:
-    """Hands every key on as it is typed, Ctrl-C too, within the block."""
+    """Sets the terminal to raw mode within the block, so that every key is forwarded, even Ctrl-C."""
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     tty.setraw(descriptor)
@@ -85,7 +89,7 @@ def _raw_terminal() -> Iterator[None]:
 
 @final
 class _Session:
-    """Carries what is typed to a shell, and what it prints back."""
+    """Forwards standard input to a shell, and prints the shell's output."""
 
     def __init__(self, shell: ShellConnection, *, follows_window: bool) -> None:
         self._shell = shell
@@ -93,7 +97,7 @@ class _Session:
         self._wake_read, self._wake_write = os.pipe()
 
     def run(self) -> ShellEnd:
-        """Returns how the shell ended."""
+        """Forwards input and output until the shell ends, and returns how it ended."""
         os.set_blocking(self._wake_write, False)
         if self._follows_window:
             signal.signal(signal.SIGWINCH, lambda _number, _frame: self._wake())
@@ -112,7 +116,7 @@ class _Session:
         return end
 
     def _wake(self) -> None:
-        # Nothing is sent from here: the handler may have interrupted whoever sends.
+        # A signal handler must not send anything, because it may have interrupted another send.
         with contextlib.suppress(BlockingIOError):
             os.write(self._wake_write, b"w")
 
@@ -121,7 +125,7 @@ class _Session:
             selector.register(self._wake_read, selectors.EVENT_READ)
             try:
                 selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
-            except PermissionError:  # a file is always ready, and cannot be waited for
+            except PermissionError:  # a regular file: always ready, but a selector cannot wait for it
                 self._carry_file()
             while True:
                 for key, _ in selector.select():

@@ -58,7 +58,7 @@ def status() -> None:
 
 
 def _show_death(home: Home) -> None:
-    """Says how the service of a home died last, where none answers."""
+    """Prints how the service of a home died the last time, for when no service responds."""
     end = None if find_service(home) is not None else unseen_end(home, now_s=time.time())
     end = end or read_end(home)
     if end is not None:

@@ -1,4 +1,4 @@
-"""Following a job's log: a reader of the service, whose end changes nothing for the job."""
+"""Follows a job's log. The job does not depend on the follower, which may end at any time."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lockstep.jobs.running.states import TERMINAL
 
 POLL_S: Final = 0.3
 JOB_S: Final = 1.0
-"""How often a follower asks how the job is, where nothing tells that it has moved on."""
+"""The interval between requests for the job's state, in seconds, unless the log shows that the state has changed."""
 PROGRESS_S: Final = 30.0
-"""How often a stream in which nothing is printed says how far the program is."""
+"""The interval at which the program's progress is printed while its log has no new entries, in seconds."""
 AWAY_S: Final = 60.0
 
 
@@ -31,20 +31,20 @@ _COLOURS: Final = {
 
 
 def followed(client: Client, job: str, *, filter_text: str = "") -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yields the pages of a job's log until the job is over and its log complete, each with the job as it was last.
+    """Yields the pages of a job's log, each with the latest known job, until the job has ended and its log is complete.
 
-    The service may go away and come back meanwhile, at another port and with another token; and its bucket may fail for
-    a while: the cursor is the reader's own. Where a page has all that is there, it pauses before it asks again, and it
-    does not ask for the job each time: many may follow one job.
+    The service may stop and restart meanwhile, with another port and token, and its bucket may fail for a while,
+    because the reader keeps the cursor. To limit the requests if many readers follow one job, the function pauses after
+    a page without more entries behind it, and does not request the job with each page.
 
     Args:
-        client: the client.
+        client: the client of the service.
         job: the job's name.
-        filter_text: yield entries that this holds for.
+        filter_text: the filter for entries, in Cloud Logging's query language.
 
     Raises:
-        UnavailableError: the service was away for longer than `AWAY_S`.
-        StorageError: the bucket could not be read for as long.
+        UnavailableError: the service did not respond for longer than `AWAY_S`.
+        StorageError: the bucket could not be read for longer than `AWAY_S`.
     """
     cursor = ""
     found: dict[str, Any] | None = None
@@ -74,17 +74,17 @@ def followed(client: Client, job: str, *, filter_text: str = "") -> Iterator[tup
 
 
 def follow(client: Client, job: str, *, filter_text: str = "", limit: int | None = None) -> dict[str, Any]:
-    """Prints a job's log until the job is over; returns the job as it was last.
+    """Prints a job's log until the job has ended, and returns the latest known job.
 
     Args:
-        client: the client.
+        client: the client of the service.
         job: the job's name.
-        filter_text: print what this holds for.
-        limit: end after so many entries.
+        filter_text: the filter for entries, in Cloud Logging's query language.
+        limit: the number of entries after which to stop; None for no limit.
 
     Raises:
-        UnavailableError: the service was away for longer than `AWAY_S`.
-        StorageError: the bucket could not be read for as long.
+        UnavailableError: the service did not respond for longer than `AWAY_S`.
+        StorageError: the bucket could not be read for longer than `AWAY_S`.
     """
     state = ""
     found: dict[str, Any] = {}
@@ -117,10 +117,10 @@ def _print_state(job: dict[str, Any]) -> None:
 
 @final
 class EntryPrinter:
-    """Prints entries of one job's log: time, replica, severity and text; in colours on a terminal alone.
+    """Prints entries of one job's log: time, replica, severity and text, with colours on a terminal.
 
     Attributes:
-        num_printed: how many so far.
+        num_printed: the number of entries printed so far.
     """
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class EntryPrinter:
         self._attempt = "0"
 
     def print(self, entry: dict[str, Any]) -> None:
-        """Prints one entry, and where another attempt begins, that."""
+        """Prints one entry, after a line about the attempt if a new one begins."""
         attempt = entry["labels"]["attempt"]
         if attempt != self._attempt:
             self._attempt = attempt

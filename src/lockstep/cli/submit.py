@@ -1,4 +1,4 @@
-"""``lockstep submit``: the flags of ``gcloud ai-platform jobs submit training``."""
+"""``lockstep submit``, with the flags of ``gcloud ai-platform jobs submit training``."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the job, and submit nothing.")] = False,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Submit a training job. Its log is printed until it ends; Ctrl-C leaves the job running."""
+    """Submit a training job, and print its log until it ends. Ctrl-C ends the printing, but not the job."""
     asked = _read_config(config, job=job)
     flags = {**context.params, "requirements": requirements_path(requirements, folder=package_path)}
     body: dict[str, Any] = {
@@ -123,7 +123,7 @@ def submit(
     asked_for = request.training_input
     master = asked_for.master_config
     environment = asked_for.lockstep.environment
-    image = None if master is None else master.image_uri  # of all roles that name no other
+    image = None if master is None else master.image_uri  # the image of all roles that name no other one
     source = source_of(package_path, asked=environment) if image is None else None
     client = _connect(project, required=not dry_run)
     try:
@@ -141,7 +141,7 @@ def submit(
 
 
 def _connect(project: str, *, required: bool) -> Client | None:
-    """Returns a client of the service; None where none runs and none is required."""
+    """Returns a client of the service; None if no service runs and none is required."""
     try:
         return connect(project)
     except UnavailableError:
@@ -151,21 +151,21 @@ def _connect(project: str, *, required: bool) -> Client | None:
 
 
 def _service_bucket(client: Client | None) -> str:
-    """Returns the service's own bucket, for the code; without a service, this home's."""
+    """Returns the bucket to stage code in: the service's own, or this home's if there is no service."""
     if client is None:
         return str(Home.from_env().bucket)
     return check_reachable(client.whoami()["bucket"], is_on_this_machine=client.is_on_this_machine)
 
 
 def check_reachable(bucket: str, *, is_on_this_machine: bool) -> str:
-    """Returns the service's bucket, if code can be put into it from here.
+    """Returns the service's bucket, if this machine can upload code to it.
 
     Args:
-        bucket: the bucket.
-        is_on_this_machine: whether the service is.
+        bucket: the bucket's URL or folder.
+        is_on_this_machine: whether the service runs on this machine.
 
     Raises:
-        InvalidInputError: it is a folder of another machine.
+        InvalidInputError: the bucket is a folder of another machine.
     """
     if not is_on_this_machine and "://" not in bucket:
         raise InvalidInputError(
@@ -195,7 +195,7 @@ def _submit(client: Client, body: dict[str, Any], *, job: str, stream_logs: bool
 def _stage(
     request: JobRequest, folder: Path | None, packages: Sequence[str], *, staging: str, upload: bool
 ) -> list[str]:
-    """Puts the program's folder and packages into the staging bucket; returns their URLs, the folder's first."""
+    """Stages the program's folder and packages, and returns their URLs, the folder's first."""
     module = request.training_input.python_module
     urls: list[str] = []
     if folder is not None:

@@ -1,4 +1,4 @@
-"""A job's summary: what `describe` shows, and `submit` at the end of its stream."""
+"""Prints a job's summary, for `describe`, and for `submit` when the job has ended."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from lockstep.cli.console import OUTPUT, duration, local_time, progress_text, si
 from lockstep.errors import counted
 
 LATE_S: Final = 5.0
-"""What is recorded so much later than it happened is shown with both times."""
+"""An event that was recorded at least this many seconds after it happened is shown with both times."""
 
 _COLOURS = {"SUCCEEDED": "green", "FAILED": "red", "CANCELLED": "yellow"}
 
 
 def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *, models: Sequence[str]) -> None:
-    """Prints a job: state, transitions, replicas, cost, outputs.
+    """Prints a job: its state, transitions, replicas, cost and outputs.
 
     Args:
-        job: the job.
-        events: what happened to it.
-        models: where its models lie, or belong.
+        job: the job, in the contract's JSON form.
+        events: the job's events, the oldest first.
+        models: the URLs of the job's models, or of its model folder; see `model_urls`.
     """
     own = job["lockstep"]
     state = Text(job["state"], style=_COLOURS.get(job["state"], ""))
@@ -111,7 +111,7 @@ def _print_webhook(hook: Mapping[str, Any]) -> None:
 
 
 def _state(replica: Mapping[str, Any]) -> str:
-    number = len(replica.get("restarts", ()))  # of which nothing is recorded of jobs that ended long ago
+    number = len(replica.get("restarts", ()))  # not recorded for jobs that ended long ago
     again = f", launched again {number} x" if number else ""
     return f"{replica['end'] or replica['phase']}{again}"
 

@@ -72,8 +72,8 @@ def up(
         typer.Option("--print-unit", help="Print a unit for systemd with these settings, and start nothing."),
     ] = False,
 ) -> None:
-    """Start the service on this machine: engine, database, REST interface."""
-    # The service's rooms take a while to import; other verbs do without them.
+    """Start the service on this machine, with its engine, database and REST interface."""
+    # Imported here because the service's rooms take a while to import, and other commands do not need them.
     from lockstep.service.lifecycle import up as start
     from lockstep.service.notifications.webhooks import read_webhooks
     from lockstep.service.settings import Settings, choose_database
@@ -106,7 +106,7 @@ def up(
     if print_unit:
         from lockstep.service.process.unit import check_unit, unit_of  # as above
 
-        home.create()  # where systemd is to write the service's log
+        home.create()  # systemd writes the service's log into it
         warn_of_users({"programsWarning": check_unit(settings)})
         print_document(f"{unit_of(settings)}\n")
         return

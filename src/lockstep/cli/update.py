@@ -1,4 +1,4 @@
-"""``lockstep update``: the labels of a job, as ``gcloud ai-platform jobs update`` changes them."""
+"""``lockstep update``: changes the labels of a job, as ``gcloud ai-platform jobs update`` does."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def update(
 def change_labels(
     client: Client, job: str, *, added: Mapping[str, str], removed: Sequence[str], clear: bool
 ) -> dict[str, str]:
-    """Changes a job's labels; what somebody else changes meanwhile is read again and kept.
+    """Changes a job's labels, and keeps concurrent changes: if the job has changed, it is read again.
 
     Args:
-        client: the service.
+        client: the client of the service.
         job: the job's name.
-        added: labels to set.
-        removed: keys to take away; one that is not there is no error.
-        clear: whether to take away all others.
+        added: the labels to set.
+        removed: the keys to remove; a missing key is not an error.
+        clear: whether to remove all other labels.
 
     Returns:
-        The job's labels.
+        The job's new labels.
 
     Raises:
-        ConflictError: it changed each time between reading and writing.
+        ConflictError: the job changed between reading and writing in each of `NUM_ATTEMPTS` attempts.
     """
     for _ in range(NUM_ATTEMPTS - 1):
         with contextlib.suppress(ConflictError):

@@ -7,7 +7,7 @@ from lockstep.jobs.security.access import ALL_PROJECTS
 
 
 def whoami() -> None:
-    """Show whose key is used, what it may do, and where the service is."""
+    """Show whose key you use, its permissions, and the address of the service."""
     with connect() as client:
         found = client.whoami()
         url = client.url

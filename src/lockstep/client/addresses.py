@@ -1,4 +1,4 @@
-"""Where a service is, and what opens it: of this machine's home, or of the environment's variables."""
+"""Finds the address of a service and the key for it, from environment variables or from this machine's home."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ TOKEN_FILE_VARIABLE: Final = "LOCKSTEP_TOKEN_FILE"  # noqa: S105 - the variable'
 AUTHORITY_VARIABLE: Final = "LOCKSTEP_CA_CERT"
 
 CLIENT_VARIABLES: Final = frozenset({URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, AUTHORITY_VARIABLE})
-"""Variables of whoever uses a service, which a service and its jobs have no use for."""
+"""The environment variables of clients; a service and its jobs do not use them."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class ServiceAddress:
-    """Where a service is, and what opens it.
+    """The address of a service, with the key and the trusted certificates to connect to it.
 
     Attributes:
-        url: base of its REST paths.
+        url: the base URL of the service's REST paths.
         token: the home's token, or an API key.
-        certificate: the one certificate that is trusted, in PEM: the service of a home on this machine says its own.
-        authority_file: file of the authorities that are trusted; None for the system's.
+        certificate: the only trusted certificate, in PEM, as a service on this machine writes it to its home; None to
+            verify the service's certificate by authorities.
+        authority_file: a file with the certificates of the trusted authorities; None for the system's.
     """
 
     url: str
@@ -43,18 +44,18 @@ class ServiceAddress:
 
     @property
     def is_on_this_machine(self) -> bool:
-        """Whether it is: over loopback, or as the service of a home, whichever of the machine's addresses it has."""
+        """Whether the service runs on this machine: its host is loopback, or a home's file has its certificate."""
         return self.certificate is not None or _is_loopback(urlsplit(self.url).hostname or "")
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class RunningService:
-    """The service of a home.
+    """The running service of a home.
 
     Attributes:
-        address: where it is.
-        process: its process.
+        address: the service's address.
+        process: the service's process.
     """
 
     address: ServiceAddress
@@ -67,10 +68,10 @@ class RunningService:
 
 
 def find_service(home: Home) -> RunningService | None:
-    """Returns the running service of a home, None if there is none.
+    """Returns the running service of a home, or None if there is none.
 
     Raises:
-        StorageError: the home's files are there, but may not be read.
+        StorageError: the home's files exist, but cannot be read.
     """
     try:
         document = json.loads(home.address.read_text())
@@ -94,16 +95,17 @@ def find_service(home: Home) -> RunningService | None:
 
 
 def find_address(home: Home, *, env: Mapping[str, str]) -> ServiceAddress:
-    """Returns the service to talk to: the one that the environment names, or else the home's.
+    """Returns the address of the service that the environment names, by default the service of the home.
 
     Args:
-        home: where to look for a running one.
-        env: ``LOCKSTEP_URL`` names a service, ``LOCKSTEP_TOKEN`` or ``LOCKSTEP_TOKEN_FILE`` a key, also for the home's
-            own service, and ``LOCKSTEP_CA_CERT`` a file of the authorities that are trusted instead of the system's.
+        home: the home whose running service is the default.
+        env: the environment variables. ``LOCKSTEP_URL`` is the URL of a service. ``LOCKSTEP_TOKEN`` is a key, and
+            ``LOCKSTEP_TOKEN_FILE`` a file with one; the home's service accepts such a key, too. ``LOCKSTEP_CA_CERT`` is
+            a file with the certificates of the authorities to trust instead of the system's.
 
     Raises:
-        ConfigError: a variable is not usable, or one is missing.
-        UnavailableError: none is named, and none runs on the home.
+        ConfigError: a variable is not valid, or one is missing.
+        UnavailableError: no service is named, and none runs on the home.
     """
     key = _read_key(env)
     if env.get(URL_VARIABLE):
@@ -136,7 +138,7 @@ def _read_key(env: Mapping[str, str]) -> str | None:
         return None
     value = (value or "").strip()
     if not value or not value.isascii() or not value.isprintable() or " " in value:
-        # What it is must not be shown: it may be a key with something beside it.
+        # The message must not show the value, because it may contain a key.
         raise ConfigError(f"{TOKEN_FILE_VARIABLE if file else TOKEN_VARIABLE} holds no key", allowed="one key alone")
     return value
 
@@ -146,7 +148,7 @@ def _read_url(text: str) -> str:
     try:
         parts = urlsplit(text)
         host = parts.hostname or ""
-        _ = parts.port  # raises where it is no number
+        _ = parts.port  # raises ValueError if it is not a number
     except ValueError:
         raise ConfigError(f"{URL_VARIABLE} is not a URL", allowed=form) from None
     if parts.username is not None or parts.password is not None:

@@ -1,4 +1,4 @@
-"""Calls of the service's REST interface."""
+"""Requests to the service's REST interface."""
 
 from __future__ import annotations
 
@@ -26,24 +26,29 @@ _CLASSES: Final = [kind for kind in vars(errors).values() if isinstance(kind, ty
 _BY_REASON: Final = {kind.reason(): kind for kind in _CLASSES}
 _BY_HTTP_STATUS: Final = {
     **{kind.http_status: kind for kind in reversed(_CLASSES)},
-    errors.NotFoundError.http_status: errors.NotFoundError,  # of the service, rather than a file
+    errors.NotFoundError.http_status: errors.NotFoundError,  # a resource of the service, rather than a file
 }
-"""For answers that name no reason, as a prediction server's; the first class of a status stands for it."""
+"""The error class of each HTTP status, for responses without a reason, such as those of a prediction server.
+
+Several classes may have the same status. The first one in `lockstep.errors` is used, except for 404.
+"""
 
 
 @final
 class Client:
-    """Calls the service. Thread-safe, but for `find_again`; each method is one request unless it says otherwise.
+    """Sends requests to the service. Thread-safe, except for `find_again`.
+
+    Each method sends one request unless it says otherwise.
 
     Args:
-        address: where the service is.
-        project: whose jobs and models.
-        locate: where `find_again` looks; None where it stays where it is.
+        address: the service's address.
+        project: the project of the jobs, secrets and models.
+        locate: finds the service's current address, for `find_again`; None if the address never changes.
 
     Raises:
-        LockstepError: what the service refused, as the class that it raised there.
-        ConfigError: what its certificate is to be verified with cannot be read, or a proxy cannot be used.
-        UnavailableError: it does not answer, or its certificate is not trusted.
+        LockstepError: the service rejects a request; the class is the one that the service raised.
+        ConfigError: the certificates to verify the service with cannot be read, or a proxy cannot be used.
+        UnavailableError: the service does not respond, or its certificate is not trusted.
     """
 
     def __init__(
@@ -60,20 +65,20 @@ class Client:
 
     @classmethod
     def from_home(cls, home: Home, *, project: str = "local") -> Self:
-        """Returns a client of a home's running service, opened by the home's own token.
+        """Returns a client of a home's running service that uses the home's own token.
 
         Raises:
-            UnavailableError: none runs.
+            UnavailableError: no service runs on the home.
         """
         return cls._located(lambda: find_address(home, env={}), project=project)
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, *, project: str = "local") -> Self:
-        """Returns a client of the service that the environment names, or of the home's: see `find_address`.
+        """Returns a client of the service that the environment names, by default the home's: see `find_address`.
 
         Raises:
-            ConfigError: a variable is not usable, or one is missing.
-            UnavailableError: none is named, and none runs.
+            ConfigError: a variable is not valid, or one is missing.
+            UnavailableError: no service is named, and none runs on the home.
         """
         variables = dict(os.environ if env is None else env)
         return cls._located(lambda: find_address(Home.from_env(variables), env=variables), project=project)
@@ -84,21 +89,21 @@ class Client:
 
     @property
     def url(self) -> str:
-        """Base of the service's REST paths."""
+        """The base URL of the service's REST paths."""
         return self._address.url
 
     @property
     def is_on_this_machine(self) -> bool:
-        """Whether the service is, so that paths mean the same to both."""
+        """Whether the service runs on this machine, so that a path means the same file to both."""
         return self._address.is_on_this_machine
 
     def find_again(self) -> None:
-        """Looks for the service anew: another one may run on the home by now, with another port and another token.
+        """Finds the service again, because another one may run on the home by now, with another port and token.
 
-        Sends nothing.
+        Sends no request, so a process that has got the old port in the meantime never receives a token.
 
         Raises:
-            UnavailableError: none runs; whoever has its old port by now is not asked, and gets no token.
+            UnavailableError: no service runs.
         """
         address = self._address if self._locate is None else self._locate()
         if address != self._address:
@@ -116,15 +121,15 @@ class Client:
         self.close()
 
     def check_health(self) -> None:
-        """Returns if the service answers."""
+        """Returns if the service responds, and raises otherwise."""
         self._call("GET", "/healthz")
 
     def whoami(self) -> dict[str, Any]:
-        """Returns what this client's key is for, and which bucket code is staged in."""
+        """Returns the label, scope and project of this client's key, and the bucket that code is staged in."""
         return self._call("GET", "/v1/whoami")
 
     def create_key(self, *, label: str, scope: str, project: str, valid_s: float | None) -> dict[str, Any]:
-        """Makes a key; returns it with its secret, which nobody can find out again."""
+        """Creates a key, and returns it with its secret, which cannot be read again later."""
         body = {"label": label, "scope": scope, "project": project, "validSeconds": valid_s}
         return self._call("POST", "/v1/keys", body=body)
 
@@ -133,15 +138,15 @@ class Client:
         return self._call("GET", "/v1/keys")["keys"]
 
     def revoke_key(self, key_id: str) -> dict[str, Any]:
-        """Revokes a key; returns it."""
+        """Revokes a key, and returns it."""
         return self._call("POST", f"/v1/keys/{_segment(key_id, what='key')}:revoke")
 
     def set_secret(self, name: str, *, value: str) -> None:
-        """Sets a secret of the project, new or not."""
+        """Creates or replaces a secret of the project."""
         self._call("PUT", self._secret(name), body={"value": value})
 
     def secrets(self) -> list[dict[str, Any]]:
-        """Returns the project's secrets by name, without their values, which nobody reads back."""
+        """Returns the project's secrets, ordered by name, without their values, which cannot be read back."""
         return self._call("GET", f"{self._prefix}/secrets")["secrets"]
 
     def remove_secret(self, name: str) -> None:
@@ -149,27 +154,27 @@ class Client:
         self._call("DELETE", self._secret(name))
 
     def service(self) -> dict[str, Any]:
-        """Returns how the service is."""
+        """Returns the status of the service."""
         return self._call("GET", "/v1/service")
 
     def nodes(self, *, everything: bool = False) -> dict[str, Any]:
-        """Returns the nodes of a cluster whose machines come and go.
+        """Returns the nodes of a cluster whose machines are created and deleted on demand.
 
         Args:
-            everything: those that are gone, too.
+            everything: whether to include nodes that no longer exist.
         """
         return self._call("GET", "/v1/nodes" + ("?all=true" if everything else ""))
 
     def create_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Submits a job, in the contract's JSON; returns it as created."""
+        """Submits a job in the contract's JSON form, and returns the created job."""
         return self._call("POST", f"{self._prefix}/jobs", body=job)
 
     def preview_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what a job would be, without submitting it."""
+        """Returns the preview of a job, without submitting it."""
         return self._call("POST", f"{self._prefix}/jobs", query={"validateOnly": "true"}, body=job)
 
     def update_labels(self, job_id: str, *, labels: Mapping[str, str], etag: str) -> dict[str, Any]:
-        """Replaces a job's labels, if it has not changed since it was read with this etag; returns it."""
+        """Replaces a job's labels, if the job has not changed since it was read with this etag, and returns the job."""
         body = {"labels": dict(labels), "etag": etag}
         return self._call("PATCH", self._job(job_id), query={"updateMask": "labels"}, body=body)
 
@@ -178,7 +183,7 @@ class Client:
         return self._call("GET", self._job(job_id))
 
     def jobs(self, *, filter_text: str = "", limit: int = 100) -> list[dict[str, Any]]:
-        """Returns jobs, the newest first; as many requests as the limit needs."""
+        """Returns up to ``limit`` jobs, the newest first; sends as many requests as needed."""
         found: list[dict[str, Any]] = []
         token = ""
         while len(found) < limit:
@@ -193,18 +198,18 @@ class Client:
         """Returns a page of jobs, the newest first.
 
         Args:
-            filter_text: those that this holds for.
-            size: how many at the most; 0 leaves it to the service.
-            token: the one of the page before; empty for the first page.
+            filter_text: the filter that selects jobs; empty for all.
+            size: the maximum number of jobs; 0 for the service's default.
+            token: the token from the previous page; empty for the first page.
 
         Returns:
-            ``{"jobs", "nextPageToken"}``; the token is there where more follow.
+            ``{"jobs", "nextPageToken"}``; the last page has no token.
         """
         query = {"filter": filter_text, "pageSize": size, "pageToken": token}
         return self._call("GET", f"{self._prefix}/jobs", query=query)
 
     def cancel_job(self, job_id: str) -> None:
-        """Asks for a job's end."""
+        """Requests the cancellation of a job."""
         self._call("POST", f"{self._job(job_id)}:cancel")
 
     def job_events(self, job_id: str) -> list[dict[str, Any]]:
@@ -212,34 +217,34 @@ class Client:
         return self._call("GET", f"{self._job(job_id)}/events")["events"]
 
     def job_models(self, job_id: str) -> list[dict[str, Any]]:
-        """Returns the ``.keras`` files that a job left, each with ``url`` and ``sizeBytes``."""
+        """Returns the ``.keras`` files that a job saved, each with ``url`` and ``sizeBytes``."""
         return self._call("GET", f"{self._job(job_id)}/models")["models"]
 
     def costs(self, *, by: str = "job", since: str = "", until: str = "", all_projects: bool = False) -> dict[str, Any]:
-        """Returns what the project's jobs cost, or everything: ``{"rows": [...], "total": {...}}``."""
+        """Returns the costs of the project's jobs, or of all projects: ``{"rows": [...], "total": {...}, ...}``."""
         path = "/v1/costs" if all_projects else f"{self._prefix}/costs"
         return self._call("GET", path, query={"by": by, "since": since, "until": until})
 
     def log_page(self, job_id: str, *, cursor: str = "", filter_text: str = "") -> dict[str, Any]:
-        """Returns the next entries of a job's log for which a filter holds.
+        """Returns the next entries of a job's log that match a filter.
 
         Args:
-            job_id: the job.
-            cursor: the one of the page before.
+            job_id: the job's id.
+            cursor: the cursor from the previous page; empty for the first page.
             filter_text: a filter in Cloud Logging's query language; see docs/logs.md.
 
         Returns:
-            ``{"entries", "cursor", "more", "complete", "numMissing"}``. A page may be empty and yet have more behind
-            it: the service looks for a bounded time.
+            ``{"entries", "cursor", "more", "complete", "numMissing"}``. An empty page may be followed by more, because
+            the service searches for a limited time per request.
         """
         query = {"cursor": cursor, "filter": filter_text}
         return self._call("GET", f"{self._job(job_id)}/logEntries", query=query)
 
     def log_entries(self, job_id: str, *, filter_text: str = "") -> Iterator[dict[str, Any]]:
-        """Yields what a job's log holds now, as Cloud Logging's ``LogEntry``; as many requests as it needs.
+        """Yields the current entries of a job's log, as Cloud Logging's ``LogEntry``; sends as many requests as needed.
 
         Args:
-            job_id: the job.
+            job_id: the job's id.
             filter_text: a filter in Cloud Logging's query language; see docs/logs.md.
         """
         cursor, more = "", True
@@ -249,12 +254,12 @@ class Client:
             cursor, more = page["cursor"], page["more"]
 
     def metric_pages(self, job_id: str, *, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yields what a job's replicas used over time, page by page; as many requests as it needs.
+        """Yields the metrics of a job's replicas over time, page by page; sends as many requests as needed.
 
         Args:
-            job_id: the job.
-            query: ``name`` (a list), ``replica``, ``attempt``, ``since``, ``until``, ``maxPoints``;
-                see docs/watching.md.
+            job_id: the job's id.
+            query: the query parameters ``name`` (a list), ``replica``, ``attempt``, ``since``, ``until`` and
+                ``maxPoints``; see docs/watching.md.
 
         Yields:
             ``{"series": [{"replica", "attempt", "name", "unit", "points"}], "intervalSeconds"}``.
@@ -271,9 +276,9 @@ class Client:
         """Opens a shell in a replica of a running job; see docs/watching.md.
 
         Args:
-            job_id: the job.
+            job_id: the job's id.
             replica: the replica's name.
-            request: what to run.
+            request: the command to run, and its terminal.
         """
         path = f"{self._job(job_id)}/replicas/{_segment(replica, what='replica')}:exec"
         try:
@@ -305,13 +310,13 @@ class Client:
         package_uris: Sequence[str] = (),
         python_module: str | None = None,
     ) -> dict[str, Any]:
-        """Starts the deployment of a version; returns its operation.
+        """Starts the deployment of a version, and returns its operation.
 
         Args:
-            model: the model.
+            model: the model's name.
             name: the version's name.
-            deployment_uri: URL of the ``.keras`` file, or of the folder that holds it.
-            package_uris: URLs of packages with classes of the model.
+            deployment_uri: the URL of the ``.keras`` file, or of the folder with the file.
+            package_uris: the URLs of packages that define the model's custom classes.
             python_module: the module that the model's job ran.
         """
         body: dict[str, Any] = {"name": name, "deploymentUri": deployment_uri}
@@ -330,15 +335,15 @@ class Client:
         return self._call("GET", f"{self._model(model)}/versions")["versions"]
 
     def set_default_version(self, model: str, *, name: str) -> dict[str, Any]:
-        """Makes a version the one that answers where none is named."""
+        """Makes a version the model's default, which serves requests that name no version."""
         return self._call("POST", f"{self._version(model, name)}:setDefault")
 
     def operation(self, name: str) -> dict[str, Any]:
-        """Returns an operation by its whole name."""
+        """Returns an operation by its full resource name."""
         return self._call("GET", f"/v1/{quote(name)}")
 
     def predict(self, model: str, instances: Sequence[Any], *, version: str | None = None) -> list[Any]:
-        """Returns a model's predictions, one an instance."""
+        """Returns a model's predictions, one per instance."""
         resource = self._model(model) if version is None else self._version(model, version)
         body = {"instances": instances}
         return self._call("POST", f"{resource}:predict", body=body, timeout_s=PREDICT_TIMEOUT_S)["predictions"]
@@ -366,7 +371,7 @@ class Client:
     ) -> dict[str, Any]:
         try:
             answer = self._http.request(method, path, params=query, json=body, timeout=timeout_s)
-        except ValueError as error:  # a NaN, say, for which JSON has no word
+        except ValueError as error:  # for example NaN, which JSON cannot express
             raise errors.InvalidInputError(f"the request cannot be written as JSON: {error}") from None
         except httpx.HTTPError as error:
             raise self._unavailable(error) from error
@@ -392,16 +397,16 @@ class Client:
 
 
 def _connect(address: ServiceAddress) -> httpx.Client:
-    verify = ssl_context(address) if address.url.startswith("https:") else False  # plain HTTP: loopback alone
+    verify = ssl_context(address) if address.url.startswith("https:") else False  # plain HTTP is for loopback only
     try:
         return httpx.Client(
             base_url=address.url,
             headers={"authorization": f"Bearer {address.token}"},
             timeout=TIMEOUT_S,
             verify=verify,
-            trust_env=not address.is_on_this_machine,  # proxies; whatever they are, loopback needs none
+            trust_env=not address.is_on_this_machine,  # a service on this machine is reached without a proxy
         )
-    except (ImportError, ValueError):  # a SOCKS proxy takes a package that httpx does not bring
+    except (ImportError, ValueError):  # a SOCKS proxy needs a package that httpx does not install
         raise errors.ConfigError(
             "the proxy that HTTPS_PROXY or ALL_PROXY names cannot be used",
             allowed="http://HOST:PORT, or socks5://HOST:PORT with the package httpx[socks]",
@@ -410,8 +415,8 @@ def _connect(address: ServiceAddress) -> httpx.Client:
 
 
 def _segment(name: str, *, what: str) -> str:
-    """Returns a name as one part of a path, whatever is in it."""
-    if name in ("", ".", "..") or "/" in name:  # what quoting does not make one part
+    """Returns a name, quoted as one segment of a URL's path."""
+    if name in ("", ".", "..") or "/" in name:  # quoting does not make one segment of these
         raise InvalidInputError(f"not the name of a {what}", received=name, allowed="letters, digits and underscores")
     return quote(name, safe="")
 
@@ -426,7 +431,7 @@ def _error(answer: httpx.Response) -> LockstepError:
     try:
         message = str(problem["message"])
         reasons = [str(detail["reason"]) for detail in problem.get("details", ()) if "reason" in detail]
-    except (AttributeError, KeyError, TypeError):  # somebody else's form: a proxy's, say
+    except (AttributeError, KeyError, TypeError):  # the form of some other server, such as a proxy
         return UnavailableError(f"the service answered {answer.status_code} without a reason")
     kind = _BY_REASON.get(reasons[0], LockstepError) if reasons else _BY_HTTP_STATUS.get(answer.status_code)
     return (kind or LockstepError)(message)

@@ -1,4 +1,4 @@
-"""A shell in a replica, as the client holds it."""
+"""The client's connection to a shell in a replica."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ OPEN_TIMEOUT_S: Final = 30.0
 
 @final
 class ShellConnection:
-    """An open shell. One thread may send while another reads.
+    """An open shell in a replica. One thread may send while another one reads.
 
     Args:
-        address: where the service is.
-        path: the replica's path there.
-        request: what to run.
+        address: the service's address.
+        path: the URL path of the replica's ``:exec`` method.
+        request: the command to run, and its terminal.
 
     Raises:
-        InvalidInputError: the command is no text.
-        OSError: the service does not answer.
-        websockets.exceptions.InvalidHandshake: it refused; ``response`` has its answer.
+        InvalidInputError: the command is not valid text.
+        OSError: the service does not respond.
+        websockets.exceptions.InvalidHandshake: the service rejects the request. `InvalidStatus`, a subclass, has its
+            ``response``.
     """
 
     def __init__(self, address: ServiceAddress, *, path: str, request: ShellRequest) -> None:
         try:
             asked = SHELL_REQUEST.dump_json(request).decode()
-        except ValueError:  # of bytes that Python could not read as text
+        except ValueError:  # lone surrogates, from bytes that Python could not decode as text
             raise InvalidInputError("the command has characters that are no text") from None
         is_tls = address.url.startswith("https:")
         opening = connect(
@@ -45,15 +46,15 @@ class ShellConnection:
             proxy=None if address.is_on_this_machine else True,
             open_timeout=OPEN_TIMEOUT_S,
             compression=None,
-            max_size=None,  # a frame has its own bound
+            max_size=None,  # frames have a limit of their own
         )
         self._ends = contextlib.ExitStack()
         self._socket: ClientConnection = self._ends.enter_context(opening)
-        with contextlib.suppress(ConnectionClosed):  # then `frames` yields none
+        with contextlib.suppress(ConnectionClosed):  # then `frames` yields nothing
             self._socket.send(asked)
 
     def send(self, kind: FrameKind, payload: bytes = b"") -> bool:
-        """Sends a frame; returns whether the shell was still there."""
+        """Sends a frame, and returns False if the connection was closed already."""
         try:
             self._socket.send(encode_frame(kind, payload))
         except ConnectionClosed:
@@ -61,7 +62,7 @@ class ShellConnection:
         return True
 
     def frames(self) -> Iterator[Frame]:
-        """Yields what the shell sends, until it is over."""
+        """Yields the frames from the shell, until the connection ends."""
         reader = FrameReader()
         with contextlib.suppress(ConnectionClosed):
             while True:
@@ -69,5 +70,5 @@ class ShellConnection:
                 yield from reader.feed(data.encode() if isinstance(data, str) else data)
 
     def close(self) -> None:
-        """Hangs up: what runs there is ended. Idempotent."""
+        """Closes the connection, which ends the shell's processes. Idempotent."""
         self._ends.close()

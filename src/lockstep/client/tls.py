@@ -1,4 +1,4 @@
-"""Whom a client trusts."""
+"""TLS for clients: which certificates of services are trusted."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from lockstep.errors import ConfigError
 
 
 def ssl_context(address: ServiceAddress) -> ssl.SSLContext:
-    """Returns what a connection to a service is verified with.
+    """Returns the TLS context that verifies connections to a service.
 
-    A home's service says its own certificate in a file that its owner alone can write: that very one is trusted, and
-    nothing else, whatever host it names. Another service has one of an authority, for its host.
+    A home's service writes its certificate to a file that only the home's owner can write. Exactly this certificate is
+    trusted, and no other, whatever host it is for. Any other service needs a certificate from a trusted authority for
+    its host.
 
     Raises:
         ConfigError: the file of authorities cannot be read.
@@ -22,11 +23,11 @@ def ssl_context(address: ServiceAddress) -> ssl.SSLContext:
     if address.certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
-        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN  # the certificate is its own authority
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN  # lets the certificate be its own authority
         context.load_verify_locations(cadata=address.certificate)
         return context
     if address.authority_file is None:
-        return httpx.create_ssl_context()  # SSL_CERT_FILE and SSL_CERT_DIR, or else certifi's
+        return httpx.create_ssl_context()  # uses SSL_CERT_FILE and SSL_CERT_DIR, by default certifi
     try:
         return ssl.create_default_context(cafile=str(address.authority_file))
     except (OSError, ssl.SSLError) as error:
@@ -35,7 +36,7 @@ def ssl_context(address: ServiceAddress) -> ssl.SSLContext:
 
 
 def untrusted(error: BaseException) -> str | None:
-    """Returns why a certificate was not trusted, if that is what is behind an error of a connection."""
+    """Returns why a certificate was not trusted, or None if a connection's error has another cause."""
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, ssl.SSLCertVerificationError):

@@ -1,6 +1,6 @@
-"""Scripts of `tf.keras` and `tf.distribute`, rewritten for Keras 3 and Lockstep by one table of names.
+"""Rewrites scripts of `tf.keras` and `tf.distribute` for Keras 3 and Lockstep, by one table of names.
 
-Nothing that a script says is run. What cannot be rewritten stays, with a comment before it.
+No code of a script is run. Code that cannot be rewritten stays as it is, with a comment before it.
 """
 
 from lockstep.migration.files import Migrated, find_scripts, migrate_file

@@ -1,4 +1,4 @@
-"""Writes the tables of `docs/migrating.md` anew, from the folder of the repository: `make docs`."""
+"""Updates the tables of `docs/migrating.md`. `make docs` runs it in the repository's folder."""
 
 from __future__ import annotations
 

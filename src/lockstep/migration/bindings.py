@@ -1,4 +1,4 @@
-"""In which order code reads and binds names."""
+"""Finds the order in which code reads and binds names."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import libcst as cst
 @final
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """A name that is read or bound.
+    """The reading or binding of a name.
 
     Attributes:
         name: the name.
-        binds: whether it is bound, rather than read.
-        is_certain: whether it happens whenever the code runs.
+        binds: whether the name is bound, rather than read.
+        is_certain: whether this happens in every run of the code, rather than only in some branch or iteration.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Event:
 
 
 def events(node: Any, *, is_certain: bool = True) -> Iterator[Event]:
-    """Yields what code reads and binds, in the order in which it does so; of functions in it, what they read."""
+    """Yields the names that code reads and binds, in execution order; of nested functions, only the names they read."""
     match node:
         case cst.Name(value=name):
             yield Event(name=name, binds=False, is_certain=is_certain)
@@ -56,7 +56,7 @@ def events(node: Any, *, is_certain: bool = True) -> Iterator[Event]:
             yield from events(body, is_certain=is_certain)
         case cst.For(iter=source, target=target, body=body, orelse=orelse):
             yield from events(source, is_certain=is_certain)
-            yield from _bound(target, is_certain=is_certain)  # where there is anything to go through
+            yield from _bound(target, is_certain=is_certain)  # if the iterable is not empty
             yield from events(body, is_certain=False)
             yield from events(orelse, is_certain=False)
         case cst.While(test=test, body=body, orelse=orelse) | cst.If(test=test, body=body, orelse=orelse):
@@ -94,7 +94,7 @@ def _bound(target: Any, *, is_certain: bool) -> Iterator[Event]:
         case cst.Tuple(elements=elements) | cst.List(elements=elements):
             for element in elements:
                 yield from _bound(element.value, is_certain=is_certain)
-        case cst.CSTNode():  # an attribute, an item: what it is of is read
+        case cst.CSTNode():  # an attribute or an item: its owner is read
             for child in target.children:
                 yield from events(child, is_certain=is_certain)
         case _:
@@ -102,7 +102,7 @@ def _bound(target: Any, *, is_certain: bool) -> Iterator[Event]:
 
 
 def _free(node: cst.CSTNode) -> Iterator[Event]:
-    """Yields the names that a scope of its own reads from around it."""
+    """Yields the names that a nested scope, such as a function, reads from the scopes around it."""
     found = [event for child in node.children for event in _within(child)]
     own = {event.name for event in found if event.binds}
     for event in found:
@@ -126,18 +126,18 @@ def _within(node: Any) -> Iterator[Event]:
             for child in (*node.ifs, *([] if node.inner_for_in is None else [node.inner_for_in])):
                 yield from _within(child)
         case cst.Name():
-            return  # its own name
+            return  # the name of the function or class itself
         case _:
             yield from events(node)
 
 
 def names_bound(nodes: Sequence[cst.CSTNode]) -> list[str]:
-    """Returns the names that code binds, in order."""
+    """Returns the names that code binds, each once, in order."""
     return list(dict.fromkeys(event.name for node in nodes for event in events(node) if event.binds))
 
 
 def names_read_first(nodes: Sequence[cst.CSTNode]) -> set[str]:
-    """Returns the names that code may read before it has bound them."""
+    """Returns the names that code may read before it has certainly bound them."""
     found: set[str] = set()
     bound: set[str] = set()
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Scripts in files: found, rewritten, written back whole or not at all."""
+"""Finds scripts, rewrites them, and replaces their files atomically."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _PASSED_OVER: Final = frozenset({"__pycache__", "node_modules", "site-packages"}
 @final
 @dataclass(frozen=True, kw_only=True)
 class Migrated:
-    """What became of a file.
+    """The result of migrating a file.
 
     Attributes:
-        path: the file.
-        before: what it has, or had.
-        after: what it is to have.
-        encoding: how its text is written.
-        remarks: what is left to a person.
+        path: the path of the file.
+        before: the original text.
+        after: the rewritten text.
+        encoding: the encoding of the file.
+        remarks: the remarks about code that a person has to change.
     """
 
     path: Path
@@ -40,25 +40,25 @@ class Migrated:
 
     @property
     def is_changed(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether the rewritten text differs from the original."""
         return self.before != self.after
 
     def diff(self) -> str:
-        """Returns the change as a unified diff, "" where there is none.
+        """Returns the change as a unified diff; "" if there is none.
 
-        ``git apply`` and ``patch -p1`` take it in the current folder.
+        The diff can be applied in the current folder with ``git apply`` or ``patch -p1``.
         """
         path = os.path.relpath(self.path)
         lines = difflib.unified_diff(_lines(self.before), _lines(self.after), fromfile=f"a/{path}", tofile=f"b/{path}")
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def write(self) -> None:
-        """Writes the file anew, with its permissions: it is the old one or the new one at any time.
+        """Replaces the file atomically with the rewritten text, and keeps its permissions.
 
         Raises:
-            StorageWriteError: it cannot be written.
+            StorageWriteError: the file cannot be written.
         """
-        target = self.path.resolve()  # of a link, what it leads to
+        target = self.path.resolve()  # the target of a symbolic link
         try:
             with tempfile.NamedTemporaryFile(
                 dir=target.parent, prefix=f".{target.name}.", suffix=".tmp", delete=False
@@ -78,11 +78,11 @@ class Migrated:
 
 
 def find_scripts(path: Path) -> Iterator[Path]:
-    """Yields a script, or those in a folder and below it, in their order; hidden folders and environments left out.
+    """Yields a script, or all scripts in and below a folder in sorted order, except hidden folders and environments.
 
     Raises:
-        MissingInputError: nothing is there, or a folder without scripts.
-        InvalidInputError: it is a file of another kind.
+        MissingInputError: the path does not exist, or is a folder without scripts.
+        InvalidInputError: the path is a notebook.
     """
     if path.is_dir():
         found = False
@@ -105,15 +105,15 @@ def find_scripts(path: Path) -> Iterator[Path]:
 
 
 def migrate_file(path: Path, *, keep_tf_data: bool = False) -> Migrated:
-    """Rewrites a script; nothing is written.
+    """Rewrites a script, without changing its file.
 
     Args:
-        path: the file.
-        keep_tf_data: whether input pipelines of ``tf.data`` stay as they are.
+        path: the path of the script.
+        keep_tf_data: whether to leave input pipelines of ``tf.data`` unchanged.
 
     Raises:
-        InvalidInputError: it is no Python that can be parsed.
-        StorageError: it cannot be read.
+        InvalidInputError: the file cannot be parsed as Python.
+        StorageError: the file cannot be read.
     """
     try:
         data = path.read_bytes()
@@ -130,7 +130,7 @@ def migrate_file(path: Path, *, keep_tf_data: bool = False) -> Migrated:
 
 
 def _lines(text: str) -> list[str]:
-    """Returns lines as `patch` counts them: a form feed, or another separator of Unicode's, ends none."""
+    """Splits a text into lines as `patch` does: a form feed or a line separator of Unicode does not end a line."""
     return list(io.StringIO(text, newline="\n"))
 
 

@@ -1,4 +1,4 @@
-"""`tf.function`s that take their batches themselves: here a batch is taken outside, and passed."""
+"""Rewrites `tf.function`s that take batches from an iterator: in Lockstep, the caller takes the batch and passes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DATA: Final = ("data", "dataset", "ds", "batches", "iterator")
 
 @final
 class FunctionPass(AbstractPass):
-    """Has the callers of a compiled function take the batch; a function that loops over data is compiled no more."""
+    """Moves taking the batch from compiled functions to their callers; functions that loop over data become plain."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -29,7 +29,7 @@ class FunctionPass(AbstractPass):
         self._plain: set[int] = set()
 
     def visit_Module(self, node: cst.Module) -> None:
-        """Looks at all functions before any is changed."""
+        """Analyzes all functions before any of them is changed."""
         for name in _all(node, cst.Name):
             self._referred[name.value] = self._referred.get(name.value, 0) + 1
         for call in _all(node, cst.Call):
@@ -48,9 +48,9 @@ class FunctionPass(AbstractPass):
 
     def _look_at(self, function: cst.FunctionDef) -> None:
         name = function.name.value
-        if name in self._scheduled:  # by a coordinator: there the batch is the worker's
+        if name in self._scheduled:  # by a coordinator: its closures take batches on the worker
             return
-        if name in self._making_data:  # it returns no arrays
+        if name in self._making_data:  # it returns a data set, not arrays
             self._plain.add(id(function))
             return
         loops = [loop for loop in _all(function.body, cst.For, cst.While) if self._is_over_data(loop, function)]
@@ -82,7 +82,7 @@ class FunctionPass(AbstractPass):
         return bool(source) and any(word in _DATA for word in source.lower().split("_"))
 
     def leave_FunctionDef(self, original_node: cst.FunctionDef, updated_node: cst.FunctionDef) -> cst.FunctionDef:
-        """Gives a function its batch, or has it run as it stands."""
+        """Turns the function's iterator parameter into a batch parameter, or removes the decorator."""
         if id(original_node) in self._plain:
             kept = [
                 new
@@ -108,7 +108,7 @@ class FunctionPass(AbstractPass):
         return updated_node.with_changes(params=updated_node.params.with_changes(params=parameters))
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
-        """Takes the batch where the function is called."""
+        """Takes the batch in calls of the function, and uses it inside the function."""
         if id(original_node) in self._taken:
             source = _taken_from(original_node)
             batch = next(batch for _, one, batch in self._taking.values() if one == source)
@@ -128,7 +128,7 @@ class FunctionPass(AbstractPass):
 
 
 def _taken_from(call: cst.Call) -> str | None:
-    """Returns the name of the iterator that a call takes a batch from: ``next(it)``, ``it.get_next()``."""
+    """Returns the name of the iterator that ``next(it)`` or ``it.get_next()`` takes a batch from; None otherwise."""
     if m.matches(call, m.Call(func=m.Name("next"), args=[m.Arg(value=m.Name())])):
         return last_name(call.args[0].value)
     if m.matches(call, m.Call(func=m.Attribute(value=m.Name(), attr=m.Name("get_next")), args=[])):

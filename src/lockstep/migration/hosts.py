@@ -1,4 +1,4 @@
-"""Which functions of a script run on the host: those that a data set maps its elements by."""
+"""Finds the functions of a script that run on the host, because a data set maps its elements with them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _MAPPING: Final = frozenset(
 
 
 def host_functions(module: cst.Module) -> frozenset[int]:
-    """Returns the ids of functions and lambdas that data sets call, or that only such functions call.
+    """Returns the ids of nodes of functions and lambdas that only data sets, or other such functions, call.
 
-    Functions are told apart by their names: where a step calls one of that name, too, it is not among them.
+    Functions are identified by name: if other code, such as a step, calls a function of the same name, the function is
+    not included.
     """
     functions: dict[str, list[cst.FunctionDef]] = {}
     referring: dict[str, set[int]] = {}
@@ -46,7 +47,7 @@ def _gather(
     handed: set[str],
     found: set[int],
 ) -> None:
-    """Notes each function by its name, who refers to it, and which are handed to a data set."""
+    """Collects functions by name, the functions that refer to each name, and the names passed to data sets."""
     skipped: set[int] = set()
     if isinstance(node, cst.FunctionDef):
         functions.setdefault(node.name.value, []).append(node)

@@ -1,4 +1,4 @@
-"""Imports: of TensorFlow where something of it remains, and of what rewritten code names, Lockstep's before Keras's."""
+"""Rewrites imports: removes TensorFlow's if unused, and adds those of rewritten code, Lockstep's before Keras's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ImportPass(AbstractPass):
         self._place: cst.CSTNode | None = None
 
     def visit_Module(self, node: cst.Module) -> None:
-        """Finds what the script imports for all of it, and where imports go."""
+        """Finds the imports at the top level of the script, and the place for new ones."""
         for statement in node.body:
             if not isinstance(statement, cst.SimpleStatementLine):
                 continue
@@ -49,7 +49,7 @@ class ImportPass(AbstractPass):
                 self._bound.add(name)
 
     def leave_Import(self, original_node: cst.Import, updated_node: cst.Import) -> Any:
-        """Rewrites `import tensorflow.keras.layers as L`, and leaves out what nothing refers to."""
+        """Rewrites imports such as `import tensorflow.keras.layers as L`, and removes unused ones of TensorFlow."""
         kept = [alias for alias in original_node.names if not self._is_left_out(original_node, alias)]
         others: list[str] = []
         final_names: list[cst.ImportAlias] = []
@@ -63,7 +63,7 @@ class ImportPass(AbstractPass):
         return _statements(updated_node, final_names, others)
 
     def leave_ImportFrom(self, original_node: cst.ImportFrom, updated_node: cst.ImportFrom) -> Any:
-        """Rewrites `from tensorflow.keras import layers`, and leaves out what nothing refers to."""
+        """Rewrites imports such as `from tensorflow.keras import layers`, and removes unused ones of TensorFlow."""
         if isinstance(original_node.names, cst.ImportStar) or original_node.relative or original_node.module is None:
             if isinstance(original_node.names, cst.ImportStar) and canonical(_module_of(original_node)[0]) is not None:
                 self.remark(
@@ -88,7 +88,7 @@ class ImportPass(AbstractPass):
         return _statements(updated_node, kept, _together(others))
 
     def _is_left_out(self, node: Any, alias: cst.ImportAlias) -> bool:
-        """Whether an import of TensorFlow has served its time: nothing of the script refers to it any more."""
+        """Whether to remove an import of TensorFlow, because nothing in the script refers to it any more."""
         module = "" if isinstance(node, cst.Import) else f"{get_full_name_for_node(node.module)}."
         if not (module + alias.evaluated_name).startswith("tensorflow"):
             return False
@@ -98,7 +98,7 @@ class ImportPass(AbstractPass):
         return not any(one.references for one in found)
 
     def leave_SimpleStatementLine(self, original_node: Any, updated_node: Any) -> Any:
-        """Puts what has to come first before TensorFlow's or Keras's first import."""
+        """Inserts the missing imports before the first import of TensorFlow or Keras."""
         rest = _one_a_line(updated_node) if isinstance(original_node.body[0], cst.Import | cst.ImportFrom) else []
         if original_node is not self._place:
             return cst.FlattenSentinel(rest) if len(rest) > 1 else updated_node
@@ -111,7 +111,7 @@ class ImportPass(AbstractPass):
         return cst.FlattenSentinel([first, *others, *[one.with_changes(leading_lines=[]) for one in rest]])
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
-        """Puts imports first where the script has none of TensorFlow."""
+        """Inserts the missing imports at the beginning, if the script has no import of TensorFlow or Keras."""
         lines = self._missing() if self._place is None and not self._has_place(original_node) else []
         if not lines:
             return updated_node
@@ -147,7 +147,7 @@ def _from(target: str, alias: str | None) -> str:
 
 
 def _together(lines: Sequence[str]) -> list[str]:
-    """Returns imports with those from one module in one statement."""
+    """Joins imports from the same module into one statement."""
     found: dict[str, list[str]] = {}
     for line in dict.fromkeys(lines):
         module, separator, name = line.partition(" import ")
@@ -156,7 +156,7 @@ def _together(lines: Sequence[str]) -> list[str]:
 
 
 def _statements(updated: Any, kept: Sequence[cst.ImportAlias], others: Sequence[str]) -> Any:
-    """Returns what takes an import's place within its line."""
+    """Returns the statements that replace an import within its line."""
     new: list[Any] = []
     if kept:
         *before, last = kept
@@ -171,7 +171,7 @@ def _statements(updated: Any, kept: Sequence[cst.ImportAlias], others: Sequence[
 
 
 def without_duplicates(module: cst.Module) -> cst.Module:
-    """Returns a script that has each of the imports that rewritten code needs once."""
+    """Returns a script without duplicates of the imports that rewritten code needs."""
     lines = {line.partition("  #")[0] for line in IMPORTS.values()}
     seen: set[str] = set()
     body: list[Any] = []
@@ -185,7 +185,7 @@ def without_duplicates(module: cst.Module) -> cst.Module:
 
 
 def _one_a_line(line: cst.SimpleStatementLine) -> list[cst.SimpleStatementLine]:
-    """Returns a line's statements in lines of their own."""
+    """Puts each statement of a line on a line of its own."""
     separate = [one.with_changes(semicolon=cst.MaybeSentinel.DEFAULT) for one in line.body]
     return [
         line.with_changes(body=[one], leading_lines=line.leading_lines if number == 0 else [])

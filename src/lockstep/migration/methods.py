@@ -1,4 +1,4 @@
-"""Methods and arguments that Keras 3, or a strategy here, has under another name."""
+"""Rewrites methods and arguments that have another name in Keras 3 or in Lockstep's strategies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DROPPED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _STATUS: Final = ("expect_partial", "assert_consumed", "assert_existing_objects_matched")
 _WEIGHT: Final = ("name", "shape", "dtype", "initializer", "regularizer", "trainable")
-"""The parameters of Keras 2's `add_weight`, in their order; Keras 3's begin with the shape."""
+"""The parameters of Keras 2's `add_weight`, in order; in Keras 3, the first parameter is the shape."""
 _WEIGHTS: Final = ".weights.h5"
 _MODEL: Final = ".keras"
 _MODEL_NAME: Final = re.compile(r"(?:^|_)model(?:_?\d+)?$", re.IGNORECASE)
@@ -60,7 +60,7 @@ class MethodPass(AbstractPass):
         self._needs_chief = False
 
     def visit_Module(self, node: cst.Module) -> None:
-        """Finds out which names are models, and which file names need another ending."""
+        """Finds the names of models, and the file names that need another ending."""
         for assign in m.findall(node, m.Assign()):
             assert isinstance(assign, cst.Assign), "just found"
             for target in assign.targets:
@@ -94,7 +94,7 @@ class MethodPass(AbstractPass):
     # Names of files
 
     def _mark_endings(self, call: cst.Call) -> None:
-        """Notes which file names in a call end otherwise in Keras 3."""
+        """Marks the file names in a call that need another ending in Keras 3."""
         if self.full_name(call.func) == _CHECKPOINT:
             weights = argument(call, "save_weights_only")
             ending = _WEIGHTS if isinstance(weights, cst.Name) and weights.value == "True" else _MODEL
@@ -116,7 +116,7 @@ class MethodPass(AbstractPass):
                 return
 
     def leave_SimpleString(self, original_node: cst.SimpleString, updated_node: cst.SimpleString) -> Any:
-        """Gives a file's name its ending."""
+        """Changes the ending of a marked file name."""
         ending = self._endings.get(id(original_node))
         if ending is None:
             return updated_node
@@ -125,7 +125,7 @@ class MethodPass(AbstractPass):
         return updated_node.with_changes(value=f"{original_node.prefix}{quote}{_ended(body, ending)}{quote}")
 
     def leave_FormattedString(self, original_node: cst.FormattedString, updated_node: cst.FormattedString) -> Any:
-        """Gives a file's name its ending."""
+        """Changes the ending of a marked file name."""
         ending = self._endings.get(id(original_node))
         if ending is None:
             return updated_node
@@ -137,7 +137,7 @@ class MethodPass(AbstractPass):
     # Attributes and calls
 
     def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign:
-        """Has a script that chooses Keras's backend choose JAX."""
+        """Changes an assignment of the variable KERAS_BACKEND to "jax"."""
         is_choice = m.matches(
             original_node,
             m.Assign(
@@ -158,7 +158,7 @@ class MethodPass(AbstractPass):
         )
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.Attribute:
-        """Rewrites an optimizer's `lr`."""
+        """Rewrites an optimizer's `lr`, and remarks on `strategy.extended`."""
         owner = last_name(original_node.value).lower()
         if original_node.attr.value == "lr" and (owner.endswith("optimizer") or owner in ("opt", "optim")):
             return updated_node.with_changes(attr=cst.Name("learning_rate"))
@@ -167,7 +167,7 @@ class MethodPass(AbstractPass):
         return updated_node
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
-        """Rewrites a method's call."""
+        """Rewrites the call of a method."""
         func = updated_node.func
         if self.full_name(original_node.func) in _LOADING:
             return self._loaded(original_node, updated_node)
@@ -181,14 +181,14 @@ class MethodPass(AbstractPass):
         if not isinstance(func, cst.Attribute) or not isinstance(original_node.func, cst.Attribute):
             return updated_node
         if self.full_name(original_node.func) is not None:
-            return updated_node  # a function of a package's
+            return updated_node  # a function of a package, not a method
         name = func.attr.value
         if name == "save" and self._is_model(original_node.func.value):
             return self._saved(func, updated_node)
         if name in ("add_weight", "add_variable"):
             return _made_weight(func, updated_node)
         if name in _STATUS and isinstance(func.value, cst.Call) and last_name(func.value.func) == "load_weights":
-            return func.value  # Keras 3 returns nothing
+            return func.value  # Keras 3's load_weights returns None
         if name == "get_shape" and not updated_node.args:
             return func.with_changes(attr=cst.Name("shape"), lpar=updated_node.lpar, rpar=updated_node.rpar)
         if name == "as_list" and last_name(func.value) == "shape":
@@ -229,7 +229,7 @@ class MethodPass(AbstractPass):
             self.remark("Keras 3 tensors have no .numpy() on JAX: use np.asarray(...)", link=LINK)
             return call
         if isinstance(parent, cst.Attribute) and parent.attr.value == "decode":
-            return func.value  # text of a data set: bytes already
+            return func.value  # a text of a data set, which is bytes already
         return cst.Call(self.options.expression("np.asarray"), [cst.Arg(func.value)], lpar=call.lpar, rpar=call.rpar)
 
     def _computed_loss(self, func: cst.Attribute, call: cst.Call) -> cst.Call:
@@ -253,7 +253,7 @@ class MethodPass(AbstractPass):
                 self.remark(f"lockstep.training.save_model does not accept {', '.join(sorted(others))}", link=SAVING)
             return call
         if (string_of(path) or "").endswith((".h5", ".hdf5")):
-            return call  # Keras 3 has that, too
+            return call  # Keras 3 supports this, too
         return cst.Call(
             self.options.expression("lockstep.training.save_model"),
             [cst.Arg(func.value, comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))), cst.Arg(path)],
@@ -318,7 +318,7 @@ def _named(**values: Any) -> list[cst.Arg]:
 
 
 def _made_weight(func: cst.Attribute, call: cst.Call) -> cst.Call:
-    """Returns `add_weight` whose arguments have names, where the first one is Keras 2's name."""
+    """Returns a call of `add_weight`, with keyword arguments if its first positional one is a name, as in Keras 2."""
     args = list(call.args)
     positional = [arg for arg in args if arg.keyword is None and not arg.star]
     if positional and string_of(positional[0].value) is not None and len(positional) <= len(_WEIGHT):

@@ -1,4 +1,4 @@
-"""TensorFlow's names and calls, rewritten by the table; what it does not say stays, with a comment."""
+"""Rewrites TensorFlow's names and calls by the table; names that are not in the table stay, with a comment."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _WITH_DEVICES: Final = ("MirroredStrategy", "OneDeviceStrategy", "CentralStorage
 
 @functools.cache
 def exists(path: str) -> bool:
-    """Looks whether Lockstep, Keras or another package that is installed has a public name."""
+    """Returns whether an installed package, such as Lockstep or Keras, has a name, given as a dotted path."""
     first, *rest = path.split(".")
     try:
         found: Any = importlib.import_module(first)
@@ -57,7 +57,7 @@ def exists(path: str) -> bool:
 
 @final
 class NamePass(AbstractPass):
-    """Rewrites names, and calls of them whose arguments differ."""
+    """Rewrites names, and the arguments of calls."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -66,7 +66,7 @@ class NamePass(AbstractPass):
         self._variables = {"iterations", "learning_rate"}
 
     def visit_Module(self, node: cst.Module) -> None:
-        """Finds out which functions run on the host, and which names are variables."""
+        """Finds the functions that run on the host, and the names of variables."""
         self._hosts = host_functions(node)
         for assign in m.findall(node, m.Assign(value=m.Call())):
             assert isinstance(assign, cst.Assign), "just found"
@@ -82,7 +82,7 @@ class NamePass(AbstractPass):
         return False
 
     def visit_Call(self, node: cst.Call) -> None:
-        """Notes which arguments are left out: what they name is of no concern."""
+        """Marks the arguments that are dropped, so that names in them need no rewriting."""
         name = self.full_name(node.func)
         symbol = None if name is None else find_symbol(name)
         if symbol is None or name is None or self._stays(name, node):
@@ -92,13 +92,13 @@ class NamePass(AbstractPass):
                 self._dropped.add(id(arg))
 
     def visit_Arg(self, node: cst.Arg) -> bool:
-        """Passes over an argument that is left out."""
+        """Skips an argument that is dropped."""
         return id(node) not in self._dropped
 
     # Names
 
     def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
-        """Rewrites a name that stands alone."""
+        """Rewrites a name without dots, and remarks on an ambiguous one."""
         parent = self.parent_of(original_node)
         is_read = not isinstance(parent, cst.AssignTarget | cst.Param | cst.AsName)
         is_name = not (isinstance(parent, cst.Attribute) and parent.attr is original_node)
@@ -115,7 +115,7 @@ class NamePass(AbstractPass):
 
     def _renamed(self, original: Any, updated: Any) -> Any:
         parent = self.parent_of(original)
-        if isinstance(parent, cst.Attribute):  # the whole of it is looked at, not its beginning
+        if isinstance(parent, cst.Attribute):  # only the whole dotted name is rewritten, not its beginning
             return updated
         if (
             isinstance(parent, cst.Arg | cst.Param)
@@ -134,10 +134,10 @@ class NamePass(AbstractPass):
         if literal is not None and name == symbol.name:
             return self.options.expression(literal)
         if is_called and (name in _SPECIAL or symbol.row.template_of(symbol.name) is not None):
-            return updated  # the call is rewritten
+            return updated  # `leave_Call` rewrites the whole call
         target = self._target_of(name, symbol, original)
         if target is None and name == TAPE and self._is_entered(parent):
-            return updated  # the pass over tapes has said why it stays
+            return updated  # `TapePass` has remarked on it
         if target is None:
             self._say(name, symbol)
             return updated
@@ -147,7 +147,7 @@ class NamePass(AbstractPass):
         return isinstance(self.parent_of(call), cst.WithItem)
 
     def _target_of(self, name: str, symbol: Symbol, node: cst.CSTNode) -> str | None:
-        """Returns the name here; None where there is none, or not with these last parts."""
+        """Returns the new name; None if the table has none, or if the name with its last parts does not exist."""
         target = symbol.row.target_of(symbol.name)
         if target is None:
             return None
@@ -161,7 +161,7 @@ class NamePass(AbstractPass):
         return target if exists(target) else None
 
     def _spelled(self, target: str, original: Any, updated: Any) -> Any:
-        """Writes a name as the script may: by what it imports where that is part of it."""
+        """Returns the expression for a new name, by the name that the script imports if that is a part of it."""
         chain = chain_of(original)
         assert chain is not None, "it has a full name"
         imported = imported_target(self.full_name(chain[0]) or "")
@@ -175,7 +175,7 @@ class NamePass(AbstractPass):
     # Calls
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
-        """Rewrites a call's arguments, or the whole of it."""
+        """Rewrites the arguments of a call, or the whole call."""
         name = self.full_name(original_node.func)
         if name is None or name.split(".")[0] not in _OWN or self._stays(name, original_node):
             return updated_node
@@ -197,7 +197,7 @@ class NamePass(AbstractPass):
             return original_node
 
     def leave_Decorator(self, original_node: cst.Decorator, updated_node: cst.Decorator) -> cst.Decorator:
-        """Writes a decorator that has no arguments any more without parentheses."""
+        """Removes the parentheses of a decorator that has no arguments any more."""
         old, new = original_node.decorator, updated_node.decorator
         if isinstance(new, cst.Call) and not new.args and isinstance(old, cst.Call) and old.args:
             return updated_node.with_changes(decorator=new.func)
@@ -228,15 +228,15 @@ class NamePass(AbstractPass):
             return call
         if len(args) != len(call.args):
             args = without_last_comma(args)
-        if not args:  # they stood in lines of their own, it may be
+        if not args:  # they may have been on lines of their own
             call = call.with_changes(whitespace_before_args=cst.SimpleWhitespace(""))
         return call.with_changes(args=args)
 
     def _mapped(self, args: list[cst.Arg], row: Row, *, is_host: bool) -> list[cst.Arg]:
-        """Returns arguments with the names that they have here.
+        """Returns arguments with their new names.
 
         Raises:
-            NotPossible: one has no counterpart.
+            NotPossible: an argument has no counterpart.
         """
         limit = len(row.parameters) if row.num_positional is None else row.num_positional
         names = list(row.parameters.values())
@@ -262,7 +262,7 @@ class NamePass(AbstractPass):
         return mapped
 
     def _filled(self, template: str, call: cst.Call, row: Row, original: cst.Call) -> cst.BaseExpression:
-        """Returns the expression that a call becomes."""
+        """Returns the expression that replaces a call, from a template."""
         given: dict[str, cst.BaseExpression] = {}
         names = list(row.parameters.values())
         args = [arg for arg in call.args if arg.keyword is None or arg.keyword.value not in row.drop]
@@ -285,7 +285,7 @@ class NamePass(AbstractPass):
     # What is left
 
     def _stays(self, name: str, node: cst.CSTNode) -> bool:
-        """Whether it is part of an input pipeline that is to stay."""
+        """Whether a name is part of an input pipeline that must stay unchanged."""
         if not self.options.keep_tf_data:
             return False
         if _is_of(name, _TF_DATA) and not _is_of(name, _SUPPORTED_BY_KEEPING):
@@ -328,7 +328,7 @@ class NamePass(AbstractPass):
         self.remark(f"{name} has no counterpart: use keras.ops, or NumPy on the host", link=f"{PAGE}#operations")
 
     def special_range(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
-        """`tf.range`: Python's own in a loop, which is unrolled."""
+        """Rewrites `tf.range`: to Python's `range` in a loop, which JAX unrolls, or to `arange`."""
         parent = self.parent_of(original)
         is_looped = isinstance(parent, cst.For | cst.CompFor) and parent.iter is original
         args = [arg for arg in updated.args if arg.keyword is None or arg.keyword.value not in ("name", "delta")]
@@ -338,7 +338,7 @@ class NamePass(AbstractPass):
         return updated.with_changes(func=self.options.expression(name))
 
     def special_print(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
-        """`tf.print`: values in a format of `jax.debug.print`."""
+        """Rewrites `tf.print` to `jax.debug.print` with a format string."""
         del original
         if any(arg.keyword is not None or arg.star for arg in updated.args):
             raise NotPossible("jax.debug.print accepts only a format and values")
@@ -356,13 +356,13 @@ class NamePass(AbstractPass):
         return cst.Call(self.options.expression("jax.debug.print"), [cst.Arg(text), *values])
 
     def _value(self, node: cst.BaseExpression) -> cst.BaseExpression:
-        """Returns what has a variable's value; JAX's own functions take no variables of Keras."""
+        """Converts a variable to its value, because functions of JAX do not accept Keras variables."""
         if last_name(node) not in self._variables:
             return node
         return cst.Call(self.options.expression("keras.ops.convert_to_tensor"), [cst.Arg(node)])
 
     def special_operation(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
-        """Operations that become one thing or another by what they are given."""
+        """Rewrites operations whose replacement depends on their arguments."""
         template, given = OPERATIONS[self.full_name(original.func) or ""](updated)
         if self._is_on_host(original):
             template = template.replace("keras.ops.", "np.")
@@ -371,7 +371,7 @@ class NamePass(AbstractPass):
         return found
 
     def special_python_function(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
-        """`tf.numpy_function`: a call of the function, since elements are NumPy."""
+        """Rewrites `tf.numpy_function` to a call of the function, because elements are NumPy arrays."""
         del original
         function, inputs = argument(updated, "func", position=0), argument(updated, "inp", position=1)
         if function is None or not isinstance(inputs, cst.List | cst.Tuple):
@@ -379,12 +379,12 @@ class NamePass(AbstractPass):
         return cst.Call(function, without_last_comma([cst.Arg(element.value) for element in inputs.elements]))
 
     def special_loading(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
-        """`load_model`, where it was not a folder's: of Keras's files."""
+        """Rewrites `load_model`, if it does not load a folder, to Keras's own."""
         del original
         return updated.with_changes(func=self.options.expression("keras.saving.load_model"))
 
     def special_devices(self, original: cst.Call, updated: cst.Call) -> cst.BaseExpression:
-        """`tf.config.list_physical_devices`: those of this process, of one kind or all."""
+        """Rewrites `tf.config.list_physical_devices` to JAX's devices of this process, of one kind or all kinds."""
         del original
         kind = argument(updated, "device_type", position=0)
         if kind is None:
@@ -411,7 +411,7 @@ _SPECIAL: Final[Mapping[str, Any]] = {
 
 
 def imported_target(name: str) -> str | None:
-    """Returns what a module or name that a script imports is here; None where there is no one thing."""
+    """Returns the replacement of a module or name that a script imports; None if there is not exactly one."""
     symbol = find_symbol(name)
     target = None if symbol is None else symbol.row.target_of(symbol.name)
     if symbol is None or target is None:
@@ -443,7 +443,7 @@ def _as_learning_rate(arg: cst.Arg) -> cst.Arg:
 
 
 def _device_names(node: Any) -> Any:
-    """Writes TensorFlow's names of devices as JAX's: ``/gpu:0`` is ``gpu:0``."""
+    """Rewrites TensorFlow's names of devices to JAX's, such as ``/gpu:0`` to ``gpu:0``."""
 
     class _Devices(cst.CSTTransformer):
         def leave_SimpleString(self, original_node: cst.SimpleString, updated_node: cst.SimpleString) -> Any:

@@ -1,4 +1,4 @@
-"""Operations of TensorFlow whose arguments decide what they become."""
+"""Rewrites operations of TensorFlow whose replacement depends on their arguments."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import libcst as cst
 from lockstep.migration.scripts import argument
 
 Filling = tuple[str, Mapping[str, cst.BaseExpression]]
-"""A template, and the expressions for its places."""
+"""A template, and the expressions for its placeholders."""
 
 
 class NotPossible(Exception):
-    """A call that a person has to rewrite; its text says why."""
+    """A call that a person has to rewrite; the message says how."""
 
 
 def _split(call: cst.Call) -> Filling:
@@ -64,4 +64,4 @@ OPERATIONS: Final[Mapping[str, Callable[[cst.Call], Filling]]] = {
     "tf.matmul": _matmul,
     "tf.linalg.matmul": _matmul,
 }
-"""What a call becomes, by TensorFlow's name; raises `NotPossible` where a person has to decide."""
+"""The function that rewrites a call, by TensorFlow's name; it raises `NotPossible` if a person has to rewrite it."""

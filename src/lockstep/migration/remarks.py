@@ -1,4 +1,4 @@
-"""What is left to a person: a comment at the place, which the report is read from."""
+"""Remarks about code that a person has to change: comments in the script, from which the report is read."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MARKDOWN_LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 @final
 @dataclass(frozen=True, kw_only=True)
 class Remark:
-    """Something that is left to a person.
+    """A remark about code that a person has to change.
 
     Attributes:
-        line: where it stands in the migrated script, from 1.
-        what: what is to be done, in a sentence.
-        link: the page and the part of it that tell more.
+        line: the line of the remark in the migrated script, from 1.
+        what: a sentence that says what to do.
+        link: the path of the page, with the anchor of the section, that explains it.
     """
 
     line: int
@@ -30,16 +30,16 @@ class Remark:
 
 
 def comment_of(what: str, *, link: str) -> cst.EmptyLine:
-    """Returns the line that says it in the script."""
+    """Returns the comment line of a remark for the script."""
     return cst.EmptyLine(comment=cst.Comment(f"{MARK}{what} ({link})"))
 
 
 def plain(note: str) -> str:
-    """Returns a note of the table without Markdown."""
+    """Returns a note of the table without its Markdown syntax."""
     return " ".join(_MARKDOWN_LINK.sub(r"\1", note).replace("`", "").split())
 
 
 def read_remarks(source: str) -> tuple[Remark, ...]:
-    """Finds what is left to a person in a migrated script."""
+    """Finds the remarks in a migrated script."""
     found = ((number, _LINE.match(text)) for number, text in enumerate(source.splitlines(), 1))
     return tuple(Remark(line=number, what=match["what"], link=match["link"]) for number, match in found if match)

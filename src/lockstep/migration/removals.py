@@ -1,4 +1,4 @@
-"""Statements that have no meaning here: devices that are set up, memory that grows, TPUs that are connected to."""
+"""Removes statements that Lockstep does not need: set-up of devices, memory growth, connections to TPUs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _LOGICAL: Final = (
 )
 _SERVER: Final = "tf.distribute.Server"
 _UNUSED: Final = ("list_physical_devices", "list_logical_devices", "TPUClusterResolver")
-"""What is left out where nothing refers to it any more."""
+"""The names whose calls are removed with their assignments if nothing refers to the result any more."""
 
 
 @final
 class RemovalPass(AbstractPass):
-    """Leaves out statements that only call what the table says to remove, and blocks that are empty then."""
+    """Removes statements that only call names which the table says to remove, and blocks that become empty."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self.has_removed = False
 
     def leave_SimpleStatementLine(self, original_node: Any, updated_node: Any) -> Any:
-        """Leaves out a call that stands alone, or has it simulate devices."""
+        """Removes a statement that is only such a call, or replaces it by `simulate_devices`."""
         if len(original_node.body) != 1 or not isinstance(original_node.body[0], cst.Expr):
             return updated_node
         call = original_node.body[0].value
@@ -38,7 +38,7 @@ class RemovalPass(AbstractPass):
             and isinstance(call.func, cst.Attribute)
             and isinstance(call.func.value, cst.Call)
         ):
-            call = call.func.value  # a().b() is about a
+            call = call.func.value  # for a().b(), the name of a decides
         name = self.full_name(call.func) if isinstance(call, cst.Call) else None
         if name is None or not isinstance(call, cst.Call):
             return updated_node
@@ -57,32 +57,32 @@ class RemovalPass(AbstractPass):
         return updated_node
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
-        """Has `TPUStrategy` find its TPUs itself."""
+        """Removes the arguments of `TPUStrategy`, which finds its TPUs itself."""
         if (self.full_name(original_node.func) or "").endswith("TPUStrategy") and original_node.args:
             return updated_node.with_changes(args=[])
         return updated_node
 
     def leave_For(self, original_node: cst.For, updated_node: cst.For) -> Any:
-        """Leaves out an empty loop."""
+        """Removes a loop that has become empty."""
         return _kept(original_node, updated_node)
 
     def leave_With(self, original_node: cst.With, updated_node: cst.With) -> Any:
-        """Leaves out an empty block."""
+        """Removes a block that has become empty."""
         return _kept(original_node, updated_node)
 
     def leave_Try(self, original_node: cst.Try, updated_node: cst.Try) -> Any:
-        """Leaves out an attempt at nothing."""
+        """Removes a `try` statement whose block has become empty."""
         return _kept(original_node, updated_node)
 
     def leave_If(self, original_node: cst.If, updated_node: cst.If) -> Any:
-        """Leaves out a condition of nothing, and servers that some roles start: here every role runs the script."""
+        """Removes an `if` that has become empty, or that starts a server: in Lockstep, all roles run the script."""
         if original_node.orelse is None and self._starts_server(original_node.body):
             self.has_removed = True
             return cst.RemoveFromParent()
         return updated_node if updated_node.orelse is not None else _kept(original_node, updated_node)
 
     def _starts_server(self, body: cst.BaseSuite) -> bool:
-        """Whether a block starts a server of `tf.distribute` and waits for it, and does nothing else."""
+        """Whether a block only starts a server of `tf.distribute` and waits for it."""
         servers: set[str] = set()
         for line in body.body:
             for one in line.body if isinstance(line, cst.SimpleStatementLine) else [line]:
@@ -105,10 +105,10 @@ class RemovalPass(AbstractPass):
 
 @final
 class UnusedPass(AbstractPass):
-    """Leaves out assignments of devices and TPU resolvers that nothing refers to any more."""
+    """Removes assignments of devices and TPU resolvers to names that are not used any more."""
 
     def leave_SimpleStatementLine(self, original_node: Any, updated_node: Any) -> Any:
-        """Leaves out an assignment that nobody reads."""
+        """Removes such an assignment."""
         if len(original_node.body) != 1 or not isinstance(original_node.body[0], cst.Assign):
             return updated_node
         assign = original_node.body[0]
@@ -131,7 +131,7 @@ def _kept(original: Any, updated: Any) -> Any:
 
 
 def _count_of(devices: cst.BaseExpression | None) -> cst.BaseExpression | None:
-    """Returns how many devices a list describes."""
+    """Returns the expression for the number of devices that a list describes; None if it is unknown."""
     match devices:
         case cst.List(elements=elements):
             return cst.Integer(str(len(elements)))

@@ -1,4 +1,4 @@
-"""A whole script: the passes in their order."""
+"""Rewrites a whole script, by running the passes in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lockstep.migration.tapes import rewrite_tapes
 from lockstep.migration.training_steps import TrainingStepPass
 
 _TOLD_BY: Final = ("tensorflow", "keras")
-"""A script that has neither of these words is left alone."""
+"""A script with none of these words is not changed."""
 
 
 _HAS_LOCKSTEP: Final = re.compile(r"^(?:import|from) lockstep\b", re.MULTILINE)
@@ -31,12 +31,12 @@ _HAS_KERAS: Final = re.compile(r"^\s*(?:import|from) (?:tensorflow|keras)\b", re
 @final
 @dataclass(frozen=True, kw_only=True)
 class Rewritten:
-    """What became of a script.
+    """The result of rewriting a script.
 
     Attributes:
-        source: the script.
-        encoding: how it is written, as it declares.
-        remarks: what is left to a person, in the order of its lines.
+        source: the rewritten script.
+        encoding: the encoding that the script declares.
+        remarks: the remarks about code that a person has to change, in the order of the lines.
     """
 
     source: str
@@ -45,18 +45,18 @@ class Rewritten:
 
 
 def rewrite(source: str | bytes, *, name: str = "the script", keep_tf_data: bool = False) -> Rewritten:
-    """Rewrites a script of `tf.keras` and `tf.distribute` for Keras 3 and Lockstep; nothing is run.
+    """Rewrites a script of `tf.keras` and `tf.distribute` for Keras 3 and Lockstep, without running it.
 
-    A second time changes nothing. Comments and layout stay, and so does the code that cannot be rewritten, each with a
-    comment before it that says what to do.
+    Comments and layout are kept. Code that cannot be rewritten stays as it is, with a comment before it that says what
+    to do. Rewriting a rewritten script again changes nothing.
 
     Args:
-        source: the script; bytes with whatever encoding they declare.
-        name: what messages call it.
-        keep_tf_data: whether input pipelines of ``tf.data`` stay as they are.
+        source: the script's text, or its bytes in the encoding that they declare.
+        name: the name of the script in error messages.
+        keep_tf_data: whether to leave input pipelines of ``tf.data`` unchanged.
 
     Raises:
-        InvalidInputError: it is no Python that can be parsed.
+        InvalidInputError: the script cannot be parsed as Python.
     """
     try:
         module = cst.parse_module(source)
@@ -80,7 +80,7 @@ def rewrite(source: str | bytes, *, name: str = "the script", keep_tf_data: bool
 
 
 def _with_lockstep(imports: ImportPass, module: cst.Module, options: Options) -> ImportPass:
-    """Has Lockstep imported in every script that imports Keras, which it has run on JAX."""
+    """Adds the import of Lockstep to every script that imports Keras, because it selects the JAX backend."""
     if not _HAS_LOCKSTEP.search(module.code) and ("keras" in options.needed or _HAS_KERAS.search(module.code)):
         options.needed.add("lockstep")
     return imports

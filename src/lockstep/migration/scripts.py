@@ -1,4 +1,4 @@
-"""What every pass over a script shares: whose name a name is, comments at statements, imports that become necessary."""
+"""The base of all passes over a script: resolves names, inserts remarks at statements, and collects needed imports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROOTS: Final[Mapping[str, str]] = {
     "tensorflow_datasets": "tfds",
     "tensorflow_hub": "hub",
 }
-"""By what name the table has a module's names: Keras's own package is taken for `tf.keras`."""
+"""The prefix of a module's names in the table, by module; the package `keras` is taken for `tf.keras`."""
 
 _ALIASES: Final[Mapping[str, str]] = {
     "tf.dtypes": "tf",
@@ -41,7 +41,7 @@ IMPORTS: Final[Mapping[str, str]] = {
     "glob": "import glob",
     "os": "import os",
 }
-"""How what rewritten code names is imported."""
+"""The import statements for the names that rewritten code uses."""
 
 _IDENTIFIER: Final = re.compile(r"(?<![\w.])([A-Za-z_]\w*)")
 
@@ -49,24 +49,24 @@ _IDENTIFIER: Final = re.compile(r"(?<![\w.])([A-Za-z_]\w*)")
 @final
 @dataclass(kw_only=True)
 class Options:
-    """What a migration was asked for, and what it has come to need.
+    """The options of a migration, and the imports that it needs.
 
     Attributes:
-        keep_tf_data: whether input pipelines of ``tf.data`` stay.
-        needed: what rewritten code has to import, by the names of `IMPORTS`.
+        keep_tf_data: whether to leave input pipelines of ``tf.data`` unchanged.
+        needed: the names of `IMPORTS` that rewritten code has to import; the passes add to it.
     """
 
     keep_tf_data: bool = False
     needed: set[str] = field(default_factory=set[str])
 
     def expression(self, code: str) -> Any:
-        """Parses code that a script is to have, and notes what it needs."""
+        """Parses an expression for the rewritten script, and adds the imports that it needs to ``needed``."""
         self.needed.update(name for name in _IDENTIFIER.findall(code) if name in IMPORTS)
         return cst.parse_expression(code)
 
 
 def chain_of(node: cst.CSTNode) -> tuple[cst.Name, list[str]] | None:
-    """Takes ``a.b.c`` apart into its first name and the rest; None for anything else."""
+    """Splits ``a.b.c`` into its first name and the rest; returns None for anything else."""
     attributes: list[str] = []
     while isinstance(node, cst.Attribute):
         attributes.append(node.attr.value)
@@ -82,14 +82,14 @@ def last_name(node: cst.CSTNode) -> str:
 
 
 def string_of(node: cst.CSTNode | None) -> str | None:
-    """Returns the text that a literal has; None for anything else."""
+    """Returns the value of a string literal; None for anything else."""
     if isinstance(node, cst.SimpleString | cst.ConcatenatedString) and isinstance(node.evaluated_value, str):
         return node.evaluated_value
     return None
 
 
 def argument(call: cst.Call, name: str, *, position: int | None = None) -> cst.BaseExpression | None:
-    """Returns an argument's value, by its name or its position."""
+    """Returns the value of an argument, given by name or at a position; None if the call does not have it."""
     for index, arg in enumerate(call.args):
         if arg.star:
             return None
@@ -99,15 +99,15 @@ def argument(call: cst.Call, name: str, *, position: int | None = None) -> cst.B
 
 
 def without_last_comma(args: list[cst.Arg]) -> list[cst.Arg]:
-    """Returns arguments of which the last has no comma of its own."""
+    """Returns arguments without a comma after the last one."""
     return [*args[:-1], args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)] if args else args
 
 
 class AbstractPass(cst.CSTTransformer, ABC):
-    """A pass over a script. A comment is put before the statement that it is about.
+    """A pass over a script, which can put remarks before the statements that they are about.
 
     Args:
-        options: what was asked for.
+        options: the options of the migration.
     """
 
     METADATA_DEPENDENCIES = (QualifiedNameProvider, ParentNodeProvider, ScopeProvider)
@@ -118,9 +118,9 @@ class AbstractPass(cst.CSTTransformer, ABC):
         self._comments: list[dict[str, cst.EmptyLine]] = []
 
     def full_name(self, node: cst.CSTNode) -> str | None:
-        """Returns what a name stands for, ``tf.`` first whatever the script calls it; None for names of its own.
+        """Returns the table's name of TensorFlow or Keras for a name, such as ``tf.`` and more; None for other names.
 
-        A name that the script also binds to something else is none: nobody can say which of both it is.
+        The result is also None if the script binds the name to something else as well, because it is then ambiguous.
         """
         chain = chain_of(node)
         if chain is None:
@@ -131,13 +131,13 @@ class AbstractPass(cst.CSTTransformer, ABC):
         return names.pop() if len(names) == 1 and not own else None
 
     def is_ambiguous(self, root: cst.Name) -> bool:
-        """Whether a name is TensorFlow's or Keras's, and something else as well: nobody can say which."""
+        """Whether the script binds a name both to something of TensorFlow or Keras and to something else."""
         imported, own = self._bindings(root)
         names = {canonical(name) for name in imported}
         return bool(names - {None}) and (len(names) > 1 or bool(own))
 
     def _bindings(self, root: cst.Name) -> tuple[set[str], set[str]]:
-        """Returns what a name is imported as, and what else it is bound to."""
+        """Returns the full names that a name is imported from, and the other bindings of the name."""
         found = self.get_metadata(QualifiedNameProvider, root, set())
         if callable(found):
             found = found()
@@ -145,30 +145,30 @@ class AbstractPass(cst.CSTTransformer, ABC):
         return imported, {name.name for name in found if name.source is not QualifiedNameSource.IMPORT}
 
     def parent_of(self, node: cst.CSTNode) -> cst.CSTNode:
-        """Returns the node that a node of the original script is part of."""
+        """Returns the parent of a node of the original script."""
         return cast("cst.CSTNode", self.get_metadata(ParentNodeProvider, node))
 
     def parents_of(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yields the nodes that a node of the original script is within, from the inside out."""
+        """Yields the ancestors of a node of the original script, from the innermost to the module."""
         while not isinstance(node, cst.Module):
             node = self.parent_of(node)
             yield node
 
     def remark(self, what: str, *, link: str) -> None:
-        """Says at the statement that is looked at what is left to a person."""
+        """Adds a remark before the current statement, about something that a person has to change."""
         line = comment_of(what, link=link)
         assert line.comment is not None, "it was made with one"
         if self._comments:
             self._comments[-1].setdefault(line.comment.value, line)
 
     def on_visit(self, node: cst.CSTNode) -> bool:
-        """Begins a statement."""
+        """Starts collecting the remarks of a statement."""
         if isinstance(node, cst.SimpleStatementLine | cst.BaseCompoundStatement):
             self._comments.append({})
         return super().on_visit(node)
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        """Ends a statement: what was remarked on it stands before it, once."""
+        """Inserts the remarks of a statement before it, each once."""
         updated = super().on_leave(original_node, updated_node)
         if not isinstance(original_node, cst.SimpleStatementLine | cst.BaseCompoundStatement):
             return updated
@@ -188,7 +188,7 @@ def _commented(node: Any, comments: Mapping[str, cst.EmptyLine]) -> Any:
 
 
 def canonical(name: str) -> str | None:
-    """Returns a name of TensorFlow's or Keras's as the table has it; None for other packages' names."""
+    """Returns the table's form of a name of TensorFlow or Keras; None for names of other packages."""
     for root, here in _ROOTS.items():
         if name == root or name.startswith(f"{root}."):
             return _usual(here + name[len(root) :])
@@ -196,7 +196,7 @@ def canonical(name: str) -> str | None:
 
 
 def _usual(name: str) -> str:
-    """Returns the usual one of the names that TensorFlow has for one thing."""
+    """Replaces an alias in TensorFlow, such as `tf.losses`, by the usual name."""
     for alias, usual in _ALIASES.items():
         if name == alias or name.startswith(f"{alias}."):
             return usual + name[len(alias) :]

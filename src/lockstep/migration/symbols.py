@@ -1,7 +1,7 @@
-"""The table of TensorFlow's names: what each is here, and how a script that has it is rewritten.
+"""The table of TensorFlow's names: the replacement of each name, and how code that uses it is rewritten.
 
-`symbols.yaml` is the one place that says it. `lockstep migrate` rewrites by it, and the tables of `docs/migrating.md`
-are `documented_tables()`.
+The table is in `symbols.yaml`. `lockstep migrate` rewrites scripts by it, and `documented_tables` generates the tables
+of `docs/migrating.md` from it.
 """
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 PAGE: Final = "docs/migrating.md"
-"""The page that the table stands on."""
+"""The page that contains the table."""
 
 
 @final
 class Row(BaseModel):
-    """A row of the table: names that are told together.
+    """A row of the table: one or more names of TensorFlow that are documented together.
 
     Attributes:
-        names: TensorFlow's names, from ``tf.`` on; none where TensorFlow has no equivalent.
-        here: what they are here, by full paths.
-        note: what a reader has to know, in Markdown.
-        rename: which of ``here`` a name becomes in a script: the one in its place, or for all the only one.
-        literals: the expressions that names become, in the names' order.
-        template: the expression that a call becomes, with ``{argument}`` for the new arguments.
-        templates: the same, one for each name.
-        parameters: TensorFlow's parameters and their names here, in TensorFlow's order; left out, arguments stay.
-        num_positional: how many arguments may be given by position; all of the parameters by default.
-        order: the parameters here by position, where the order is another one: arguments are then given by name.
-        defaults: expressions for arguments that a call leaves out.
-        needs: arguments that a call has to give.
-        drop: parameters that have no meaning here.
-        numpy: in code that runs on the host: whether NumPy has the function by the same name, or which one it is.
-        remove: whether a statement that only calls it is left out.
+        names: TensorFlow's names, beginning with ``tf.``; empty if TensorFlow has no equivalent.
+        here: the replacements, as full dotted paths.
+        note: a note for readers, in Markdown.
+        rename: how names are replaced in scripts: "each" by the entry of ``here`` at the same position, "all" by the
+            only entry; None if names are not simply renamed.
+        literals: the expressions that replace the names, in the order of ``names``.
+        template: the expression that replaces a call, with ``{argument}`` as the placeholder of a new argument.
+        templates: the same, with one template for each name.
+        parameters: the new names of TensorFlow's parameters, in TensorFlow's order; if empty, arguments stay unchanged.
+        num_positional: the number of arguments that may be positional; by default all of ``parameters``.
+        order: the new parameters by position, if their order is different; arguments in another position are then
+            passed by name.
+        defaults: the expressions for arguments that a call does not have.
+        needs: the new names of arguments that a call must have.
+        drop: the parameters that are removed, because they have no meaning in Lockstep or Keras 3.
+        numpy: for code that runs on the host: whether NumPy has a function of the same name, or the full name of one.
+        remove: whether to remove a statement that only calls the name.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -59,23 +61,30 @@ class Row(BaseModel):
     remove: bool = False
 
     def target_of(self, name: str) -> str | None:
-        """Returns what a name of this row is renamed to; None where it takes more than another name."""
+        """Returns the new name for a name of this row; None if it is not simply renamed."""
         if self.rename is None:
             return None
         return self.here[self.names.index(name)] if self.rename == "each" else self.here[0]
 
     def template_of(self, name: str) -> str | None:
-        """Returns the expression that a call of a name of this row becomes, if there is one."""
+        """Returns the template that replaces a call of a name of this row; None if there is none."""
         return self.templates[self.names.index(name)] if self.templates else self.template
 
     def literal_of(self, name: str) -> str | None:
-        """Returns the expression that a name of this row stands for, if there is one."""
+        """Returns the expression that replaces a name of this row; None if there is none."""
         return self.literals[self.names.index(name)] if self.literals else None
 
 
 @final
 class Section(BaseModel):
-    """A table of the page: its title, what stands before it, what its first column is called, its rows."""
+    """A table of the page.
+
+    Attributes:
+        section: the title of the table's section.
+        heading: the heading of the first column.
+        text: the text before the table.
+        rows: the rows of the table.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -86,14 +95,14 @@ class Section(BaseModel):
 
     @property
     def anchor(self) -> str:
-        """The fragment of its title's link."""
+        """The anchor of the section in links."""
         kept = "".join(c for c in self.section.lower() if c.isalnum() or c in " -_")
         return kept.replace(" ", "-")
 
 
 @final
 class Symbol(BaseModel):
-    """A name of TensorFlow's, with its row and the link to where it is told."""
+    """A name of TensorFlow, with its row in the table and the link to its section of the page."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -120,7 +129,7 @@ def _symbols() -> Mapping[str, Symbol]:
 
 
 def find_symbol(name: str) -> Symbol | None:
-    """Returns the symbol that a full name is, or is below: of ``tf.keras.layers.Dense`` it is ``tf.keras``."""
+    """Returns the symbol for a full name or its longest known prefix: ``tf.keras`` for ``tf.keras.layers.Dense``."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         symbol = _symbols().get(".".join(parts[:length]))
@@ -130,7 +139,7 @@ def find_symbol(name: str) -> Symbol | None:
 
 
 def documented_tables() -> str:
-    """Returns the tables as Markdown: what stands in the page under "The table of symbols"."""
+    """Returns the tables as Markdown, for the section "The table of symbols" of the page."""
     return "\n".join(line for section in load_sections() for line in _lines_of(section))
 
 
@@ -161,7 +170,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def check_table() -> list[str]:
-    """Returns what is wrong with the table: names told twice, lists of different lengths."""
+    """Returns the errors in the table: duplicate names, and lists of different lengths."""
     faults: list[str] = []
     seen: dict[str, Any] = {}
     for section in load_sections():
@@ -183,7 +192,7 @@ def check_table() -> list[str]:
 
 
 def with_tables(page: str) -> str:
-    """Returns the page with its tables written anew: they are all that stands under the first of their titles."""
+    """Returns the page with its tables updated: everything from the title of the first table on is replaced."""
     first = f"### {load_sections()[0].section}\n"
     text, _, _ = page.partition(first)
     return text + documented_tables().rstrip() + "\n"

@@ -1,4 +1,4 @@
-"""`tf.GradientTape` blocks: what a tape records becomes a function, which `lockstep.value_and_grad` calls."""
+"""Rewrites `tf.GradientTape` blocks: the recorded block becomes a function for `lockstep.value_and_grad`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ TAPE: Final = "tf.GradientTape"
 LINK: Final = "docs/migrating.md#tapes"
 _LEAVING: Final = (cst.Return, cst.Yield, cst.Await, cst.Break, cst.Continue, cst.Global, cst.Nonlocal)
 _VARIABLES: Final = ("trainable_variables", "trainable_weights", "variables", "weights")
-"""Attributes that have more in them once a model is built, which a tape's block may do."""
+"""Attributes with lists that grow when a model is built, which may happen in a tape's block."""
 _LOOPS: Final = (cst.For, cst.While)
 _SCOPES: Final = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
 
 
 class _NotPossible(Exception):
-    """A tape that a person has to rewrite; its text says why."""
+    """A tape that a person has to rewrite; the message says why."""
 
 
 def rewrite_tapes(module: cst.Module, options: Options) -> cst.Module:
-    """Rewrites the tapes of a script, one after the other; what cannot be done is remarked on."""
+    """Rewrites the tapes of a script one after the other, and adds remarks for those that cannot be rewritten."""
     while True:
         found = TapePass(options)
         module = MetadataWrapper(module).visit(found)
@@ -38,7 +38,7 @@ def rewrite_tapes(module: cst.Module, options: Options) -> cst.Module:
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """How one tape is rewritten: which statements of its block take the place of which."""
+    """The rewriting of one tape: ``statements`` replace those from ``start`` to ``end``, inclusive, of ``block``."""
 
     block: cst.CSTNode
     start: int
@@ -48,7 +48,7 @@ class _Plan:
 
 @final
 class TapePass(AbstractPass):
-    """Rewrites the first tape that can be, and remarks on those before it that cannot."""
+    """Rewrites the first tape that can be rewritten, and remarks on those before it."""
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -56,7 +56,7 @@ class TapePass(AbstractPass):
         self._plan: _Plan | None = None
 
     def visit_With(self, node: cst.With) -> None:
-        """Looks at a block."""
+        """Plans the rewriting of a tape's block, or remarks on it."""
         if self._plan is not None:
             return
         tapes = [item for item in node.items if self._is_tape(item.item)]
@@ -68,11 +68,11 @@ class TapePass(AbstractPass):
             self.remark(f"this tape was not rewritten: {reason}", link=LINK)
 
     def leave_IndentedBlock(self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock) -> Any:
-        """Puts the new statements where the tape was."""
+        """Replaces the tape by the new statements."""
         return self._changed(original_node, updated_node)
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> Any:
-        """Puts the new statements where the tape was."""
+        """Replaces the tape by the new statements."""
         return self._changed(original_node, updated_node)
 
     def _changed(self, original: Any, updated: Any) -> Any:
@@ -104,7 +104,11 @@ class TapePass(AbstractPass):
         return self._written(node, use, block=block, body=body, start=start, recorded=recorded)
 
     def _only_use(self, tape: str, *, node: cst.With, body: list[Any], start: int) -> tuple[int, cst.Call]:
-        """Returns the call that takes the gradients, and which statement of the block has it."""
+        """Returns the call that takes the gradients, and the position of its statement in the block.
+
+        Raises:
+            _NotPossible: there is not exactly one such call, or the tape has other uses.
+        """
         around = [node, *self.parents_of(node)]
         scope = next(one for one in around if isinstance(one, cst.FunctionDef | cst.Module))
         uses = [name for name in _all([scope], cst.Name) if name.value == tape and not self._is_bound_here(name)]
@@ -115,7 +119,7 @@ class TapePass(AbstractPass):
             if item.asname is not None and last_name(item.asname.name) == tape
         ]
         following = body[start + 1 :]
-        if len(tapes_of_name) > 1:  # several tapes of one name: each ends where the next begins
+        if len(tapes_of_name) > 1:  # several tapes with the same name: each one's scope ends where the next begins
             ends = [
                 n
                 for n, one in enumerate(following)
@@ -216,7 +220,7 @@ class TapePass(AbstractPass):
     def _gradients(
         self, statement: Any, call: cst.Call, *, is_minimize: bool, taken: set[str], variables: Any
     ) -> tuple[str, list[Any]]:
-        """Returns what the gradients are called, and what stays of the statement that took them."""
+        """Returns the name of the gradients, and the rest of the statement that took them."""
         if (
             not is_minimize
             and m.matches(statement, m.SimpleStatementLine(body=[m.Assign(targets=[m.AssignTarget(target=m.Name())])]))
@@ -235,7 +239,7 @@ class TapePass(AbstractPass):
     def _read_later(
         self, node: cst.With, call: cst.Call, *, names: list[str], block: Any, body: list[Any], start: int
     ) -> list[str]:
-        """Returns those of the names that code after the block reads, the gradient's own call left out."""
+        """Returns the given names that code after the block reads, without the call that takes the gradients."""
         nothing = cst.Tuple([])
         inside: list[cst.CSTNode] = [
             one.deep_replace(call, nothing) if any(c is call for c in _all([one], cst.Call)) else one
@@ -251,7 +255,7 @@ class TapePass(AbstractPass):
         return found
 
     def _code_after(self, block: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yields what runs after a block within its function: what follows, and of loops around it all."""
+        """Yields the code that may run after a block in its function: what follows it, and whole loops around it."""
         inner: cst.CSTNode = block
         for outer in self.parents_of(block):
             if isinstance(outer, _LOOPS):
@@ -268,7 +272,7 @@ class TapePass(AbstractPass):
             inner = outer
 
     def _bound_before(self, node: cst.CSTNode) -> set[str]:
-        """Returns the names of its function that have a value when a block begins."""
+        """Returns the names that its function has bound before a block begins."""
         found: set[str] = set()
         inner = node
         for outer in self.parents_of(node):
@@ -295,7 +299,7 @@ class TapePass(AbstractPass):
 
 
 def names_read_first_of(nodes: Sequence[cst.CSTNode], name: str) -> set[str]:
-    """Returns a name as a set if the statements may read it before one of them has certainly bound it."""
+    """Returns a set with the name if the statements may read it before they have certainly bound it; else empty."""
     return names_read_first(nodes) & {name}
 
 
@@ -304,7 +308,10 @@ def _surely_bound(nodes: Sequence[cst.CSTNode]) -> set[str]:
 
 
 def _looked_up(variables: cst.BaseExpression, between: Sequence[Any]) -> cst.BaseExpression | None:
-    """Returns what has a model's variables in it, as a tape looks it up: after the block; None for anything else."""
+    """Returns the expression of a model's variables, if ``variables`` is one or is assigned from one; None otherwise.
+
+    Like a tape, the rewritten code evaluates it only after the block has run.
+    """
     if isinstance(variables, cst.Name):
         found = [
             one.value
@@ -327,7 +334,7 @@ def _statements(node: cst.With) -> list[Any]:
 
 
 def _all(nodes: Sequence[cst.CSTNode], kind: type, *, within: tuple[type, ...] = ()) -> list[Any]:
-    """Returns the nodes of a kind in a tree, but for those within a function of it."""
+    """Returns the nodes of a kind in trees, except those inside nodes of the types in ``within``."""
     found: list[Any] = []
     for node in nodes:
         if isinstance(node, kind):
@@ -340,7 +347,7 @@ def _all(nodes: Sequence[cst.CSTNode], kind: type, *, within: tuple[type, ...] =
 def _definition(
     name: str, *, defaults: list[str], body: list[Any], leading_lines: list[cst.EmptyLine]
 ) -> cst.FunctionDef:
-    """Returns a function of no arguments; its parameters keep what these names mean where it is defined."""
+    """Returns a function that is called without arguments; its parameters bind current values as their defaults."""
     equal = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
     parameters = [cst.Param(cst.Name(name), default=cst.Name(name), equal=equal) for name in defaults]
     return cst.FunctionDef(
@@ -352,7 +359,7 @@ def _definition(
 
 
 def _spaced(lines: Sequence[cst.EmptyLine], *, is_first: bool) -> list[cst.EmptyLine]:
-    """Returns the lines before a function: one of them is blank, unless it begins its block."""
+    """Returns the lines before a function, with a blank one among them unless the function is first in its block."""
     is_spaced = is_first or any(line.comment is None for line in lines)
     return list(lines) if is_spaced else [cst.EmptyLine(indent=False), *lines]
 

@@ -1,4 +1,4 @@
-"""Expressions that are written as templates, with the arguments of a call in their slots."""
+"""Fills the arguments of a call into the placeholders of an expression's template."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
 
 
 def fill(template: str, given: Mapping[str, cst.BaseExpression], options: Options) -> cst.BaseExpression | None:
-    """Returns a template's expression with arguments in their places; None where one is missing that it needs."""
+    """Returns a template's expression with arguments for its placeholders; None if a required argument is missing."""
     expression = options.expression(_PLACEHOLDER.sub(lambda found: f"__{found[1]}__", template))
     filler = _Filler(given)
     filled = expression.visit(filler)
@@ -43,7 +43,7 @@ class _Filler(cst.CSTTransformer):
         if name is None:
             return updated_node
         if name not in self._given:
-            return updated_node  # its argument is left out
+            return updated_node  # `leave_Arg` removes its argument
         return self._given[name]
 
     def leave_Attribute(self, original_node: cst.Attribute, updated_node: cst.Attribute) -> cst.Attribute:

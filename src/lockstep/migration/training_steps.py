@@ -1,4 +1,4 @@
-"""`train_step` and `test_step` of Keras 2: what `compile` was given is no object of the model's any more."""
+"""Rewrites `train_step` and `test_step` of Keras 2, because Keras 3 has no `compiled_metrics`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _UPDATE: Final = m.Call(
 
 @final
 class TrainingStepPass(AbstractPass):
-    """Has steps update their compiled metrics one by one, the loss's with the loss.
+    """Makes steps update each metric of the model, and the metric named "loss" with the loss.
 
-    It runs before tapes are rewritten, for which the loss is then a name that is read after the block.
+    This pass runs before tapes are rewritten, so that they see that the loss is read after the tape's block.
     """
 
     def leave_SimpleStatementLine(self, original_node: Any, updated_node: Any) -> Any:
@@ -50,7 +50,7 @@ class TrainingStepPass(AbstractPass):
         return loop.with_changes(leading_lines=updated_node.leading_lines)
 
     def _loss_of(self, node: cst.CSTNode) -> str | None:
-        """Returns the name that a step gives its loss."""
+        """Returns the name of the variable with the loss in the step around a node; None if it is unknown."""
         step = next((one for one in self.parents_of(node) if isinstance(one, cst.FunctionDef)), None)
         if step is None or any(name.value == "metric" for name in _names(step)):
             return None

@@ -1,4 +1,4 @@
-"""Processes of this machine: which one is which, for good; those that end with whoever started them; their ports."""
+"""Processes of this machine: permanent identities, programs that end with the process that started them, and ports."""
 
 from __future__ import annotations
 

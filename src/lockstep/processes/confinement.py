@@ -1,4 +1,4 @@
-"""Processes that run as users of their own: what is taken from them, what they are given, and how all of them end."""
+"""Processes that run as users of their own: dropping their privileges, giving them folders, and killing them."""
 
 from __future__ import annotations
 
@@ -17,41 +17,44 @@ from lockstep.errors import LockstepError
 from lockstep.processes.identities import POLL_S
 
 MAX_PROCESSES: Final = 32768
-"""How many processes and threads a job's user may have on a node: a fork bomb ends, a training does not."""
+"""The number of processes and threads that a job's user may have on a node: it stops a fork bomb, but no training."""
 
 SEARCHABLE: Final = 0o711
 CLOSED: Final = 0o700
 
 KILL_S: Final = 5.0
-"""How long the processes of a user may take to end once they are killed."""
+"""How long the processes of a user may take to end after they are killed, in seconds."""
 
 _PR_SET_NO_NEW_PRIVS: Final = 38  # from Linux's prctl.h
 
 
 def give_up_privileges() -> None:
-    """Sees to it that whatever this process starts gets no privileges by what it runs, and leaves no core dumps.
+    """Prevents this process and its children from gaining privileges and writing core dumps, and limits their number.
 
-    Both stay with all that is started from here on; called before there are other threads.
+    Programs that they run get no privileges from set-user-id bits or file capabilities. All processes that are started
+    from here on inherit this. Must be called before there are other threads.
 
     Raises:
-        LockstepError: this process is not root, so that it cannot start a program as another user.
+        LockstepError: this process is not root, so it cannot start a program as another user.
     """
     if os.geteuid() != 0:
         raise LockstepError("its program is to run as another user, and its runner is not root")
     if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise LockstepError(f"no_new_privs: {os.strerror(ctypes.get_errno())}")
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it would hold secrets
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain secrets
     _, most = resource.getrlimit(resource.RLIMIT_NPROC)
     limit = MAX_PROCESSES if most == resource.RLIM_INFINITY else min(most, MAX_PROCESSES)
     resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
 
 def give(path: Path, *, user: int) -> None:
-    """Gives a folder with all that is in it to a user; made if absent. Nobody else may be at work in it.
+    """Makes a user the owner of a folder and everything in it, and creates the folder if it does not exist.
+
+    No other process may change the folder meanwhile.
 
     Args:
         path: the folder.
-        user: the user's id, and its group's.
+        user: the id of the user, and of the user's group.
     """
     path.mkdir(exist_ok=True)
     path.chmod(CLOSED)
@@ -62,10 +65,10 @@ def give(path: Path, *, user: int) -> None:
 
 
 def become(user: int) -> None:
-    """Makes this process a user's for good, with no group but that of the same number. Privileges are given up first.
+    """Changes the user of this process permanently, after `give_up_privileges`.
 
     Args:
-        user: the user's id.
+        user: the id of the user, and of the process's only group.
 
     Raises:
         LockstepError: this process is not root.
@@ -77,16 +80,16 @@ def become(user: int) -> None:
 
 
 def end_all_of(user: int) -> None:
-    """Kills every process of a user, whoever started it. Blocks, bounded.
+    """Kills every process of a user, whoever started it. Blocks for at most `KILL_S`.
 
     Args:
-        user: the user's id, which nothing that is to live on runs as.
+        user: the user's id. No process that should survive may run as this user.
 
     Raises:
-        LockstepError: one goes on even so.
+        LockstepError: a process is still running after that time.
     """
     deadline = time.monotonic() + KILL_S
-    while left := _processes_of(user):  # more than once: what is about to die may still have started another
+    while left := _processes_of(user):  # repeatedly, since a process may start another one just before it dies
         if time.monotonic() > deadline:
             raise LockstepError(f"processes of user {user} do not end: {', '.join(str(each.pid) for each in left)}")
         for process in left:

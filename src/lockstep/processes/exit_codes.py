@@ -1,4 +1,4 @@
-"""What a process's exit code says, in words."""
+"""Descriptions of exit codes for messages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import signal
 
 
 def describe_exit(code: int) -> str:
-    """Returns how a process ended: "ended with exit code 3", "was killed by SIGKILL".
+    """Returns how a process ended, such as "ended with exit code 3" or "was killed by SIGKILL".
 
     Args:
-        code: its exit code; the negative number of the signal that ended it.
+        code: the process's exit code, or the negative number of the signal that ended it.
     """
     if code >= 0:
         return f"ended with exit code {code}"

@@ -1,15 +1,17 @@
-"""What goes on in the background is finished before this process ends, within a bound, or its end says that it is not.
+"""Finishes background work, such as writing a checkpoint, before this process ends.
 
-At a normal end, `sys.exit` or an uncaught exception Python stops its pools of threads before it calls what `atexit` was
-given: a checkpoint that is being written then fails. So what is registered here is finished before that, and nothing is
-begun after it. At SIGTERM, and at SIGHUP where a terminal is closed, it is finished too, where the script does not
-handle that signal itself, and the process then ends by the signal.
+The wait is bounded. Work that is not finished in time is reported on standard error and by the exit code.
+
+When a script ends, calls `sys.exit` or raises, Python stops its thread pools before it calls `atexit` functions, so a
+checkpoint that is being written would fail. Work that is registered here is finished before that, and no new work is
+accepted afterwards. The work is also finished at SIGTERM, and at SIGHUP (a terminal was closed), unless the script
+handles the signal itself. Then the process ends by the signal.
 """
 
 from __future__ import annotations
 
 import atexit
-import concurrent.futures.thread  # noqa: F401 # pyright: ignore[reportUnusedImport] - its own end comes after ours
+import concurrent.futures.thread  # noqa: F401 # pyright: ignore[reportUnusedImport] - its exit function runs after ours
 import contextlib
 import logging
 import os
@@ -25,14 +27,15 @@ from typing import Any, Final, cast, final
 from lockstep.errors import LockstepError, StorageWriteError
 
 EXIT_TIMEOUT_S: Final = 300.0
-"""How long the end of a script waits for what goes on."""
+"""How long the end of a script waits for background work, in seconds."""
 
 SIGTERM_TIMEOUT_S: Final = 25.0
-"""The same after a signal: those who send SIGTERM often send SIGKILL after 30 s."""
+"""The same after a signal: SIGTERM is often followed by SIGKILL after 30 s."""
 
 STARTS_THREADS: Final = not (3, 12, 0) <= sys.version_info[:3] <= (3, 12, 1)
-"""Whether threads can be started while a script's end waits. Two versions of Python refuse that
-(https://github.com/python/cpython/issues/113964); what needs such threads is best finished at once there."""
+"""Whether threads can be started while the end of a script waits. Python 3.12.0 and 3.12.1 refuse to start them
+(https://github.com/python/cpython/issues/113964); with these versions, work that needs new threads should not be left
+to the background."""
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
@@ -46,7 +49,7 @@ _is_ending = False
 
 @final
 class _Attempt:
-    """One call of what finishes something, made by the finishing thread."""
+    """One call of a ``finish`` function, made by the finishing thread."""
 
     def __init__(self, finish: Callable[[], None]) -> None:
         self._finish = finish
@@ -56,36 +59,37 @@ class _Attempt:
     def make(self) -> None:
         try:
             self._finish()
-        except Exception as error:  # whatever it is, somebody has to hear of it
+        except Exception as error:  # `finish_now` reports it, whatever it is
             self.error = error
         self.is_over.set()
 
 
 def finish_at_exit(finish: Callable[[], None], *, what: str) -> Callable[[], None]:
-    """Has something that goes on in the background be finished before this process ends.
+    """Registers background work to be finished before this process ends.
 
-    Where it fails, or takes longer than `EXIT_TIMEOUT_S`, one line on the standard error says so and the exit code is
-    not 0. To be called by the main thread where signals are to wait for it too.
+    If the work fails, or takes longer than `EXIT_TIMEOUT_S`, a line on standard error reports it, and the exit code is
+    not 0. The work is finished at signals too only if this function is called from the main thread.
 
     Args:
-        finish: blocks until it is done; raises a `LockstepError` where it is not. Called from a thread of its own.
-        what: what is lost otherwise, for that line: "checkpoint 30 in /tmp/checkpoints".
+        finish: blocks until the work is finished; raises a `LockstepError` if it fails. Called from a thread of its
+            own.
+        what: what is lost if the work is not finished, for the error line: "checkpoint 30 in /tmp/checkpoints".
 
     Returns:
-        What takes it back, once it is finished; a second call does nothing.
+        A function that cancels the registration, to be called when the work is finished. A second call does nothing.
 
     Raises:
-        StorageWriteError: the script has ended, and a thread or what `atexit` calls goes on.
+        StorageWriteError: the script has ended already, and a remaining thread or an `atexit` function makes the call.
     """
     global _pid, _exit_code, _is_ending, _attempts
     if _pid != os.getpid():
-        # Also in a child that was forked: what its parent has begun is none of its business.
+        # The first call in this process. A forked child does not finish the work of its parent.
         _pending.clear()
         _pid, _is_ending = os.getpid(), False
-        # There before the script ends: see `STARTS_THREADS`.
+        # The thread is started here, before the script ends: see `STARTS_THREADS`.
         _attempts = queue.SimpleQueue()
         threading.Thread(target=_make_attempts, args=(_attempts,), name="lockstep-finishing", daemon=True).start()
-        # `atexit` would come too late. Those who run pools of threads register in the same way.
+        # `atexit` would be too late. `concurrent.futures` registers its own exit function in the same way.
         cast("Any", threading)._register_atexit(_finish_before_threads_end)
     if _is_ending:
         _exit_code = _exit_code or StorageWriteError.exit_code
@@ -103,13 +107,13 @@ def finish_at_exit(finish: Callable[[], None], *, what: str) -> Callable[[], Non
 
 
 def finish_now(timeout_s: float) -> bool:
-    """Finishes what goes on, and says what could not be finished.
+    """Finishes all registered work, and reports on standard error what could not be finished.
 
     Args:
-        timeout_s: for all of it.
+        timeout_s: how long to wait for all work together, in seconds.
 
     Returns:
-        Whether all of it is done.
+        Whether all work was finished, in this call and in earlier ones.
     """
     global _exit_code
     if _pid != os.getpid():
@@ -166,12 +170,12 @@ def _flush() -> None:
 
 
 def _end_with_code() -> None:
-    """Ends the process with an error's code: Python has no other way so late."""
+    """Ends the process with an error's exit code; this late, `os._exit` is the only way to set it."""
     if _exit_code and _pid == os.getpid():
         logging.shutdown()
         _flush()
         os._exit(_exit_code)
 
 
-# As early as possible, so that what others have registered is called before.
+# Registered as early as possible, because `atexit` calls functions that are registered later first.
 atexit.register(_end_with_code)

@@ -1,4 +1,4 @@
-"""A process and all that it has started, whatever sessions they are in."""
+"""Ends all descendants of this process, in whatever sessions they are."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ import psutil
 from lockstep.processes.identities import POLL_S
 
 KILL_S: Final = 10.0
-"""How long the kernel may take to end what was killed."""
+"""How long killed processes may take to end, in seconds."""
 
 _PR_SET_CHILD_SUBREAPER: Final = 36  # from Linux's prctl.h
 
 
 def adopt_orphans() -> None:
-    """Has grandchildren whose parent ended fall to this process rather than to the system's first one (Linux alone).
+    """Makes this process, instead of init, the new parent of descendants whose parent has ended (Linux only).
 
-    So a program that detaches a process, in a session of its own even, does not leave it behind.
+    So a process that a program detaches is not left behind, even if it has a session of its own.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def reap_children(accept: Callable[[psutil.Process], bool]) -> None:
-    """Asks for the exit codes of this process's ended children.
+    """Reaps this process's children that have ended.
 
     Args:
-        accept: says whether one is meant, and nobody else asks for its exit code.
+        accept: returns whether to reap a child. It must reject children that other code waits for.
     """
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.Error, ChildProcessError):
@@ -43,18 +43,18 @@ def reap_children(accept: Callable[[psutil.Process], bool]) -> None:
 
 
 def end_descendants(*, grace_s: float) -> None:
-    """Ends whatever this process has started, and what that has. Blocks, bounded.
+    """Ends all descendants of this process. Blocks for at most ``grace_s`` plus `KILL_S`.
 
     Args:
-        grace_s: how long it has between SIGTERM and SIGKILL.
+        grace_s: the time between SIGTERM and SIGKILL, in seconds.
     """
-    for number in (signal.SIGTERM, signal.SIGCONT):  # what is stopped cannot end by itself
+    for number in (signal.SIGTERM, signal.SIGCONT):  # a stopped process handles SIGTERM only after SIGCONT
         _signal(_descendants(), number)
     deadline = time.monotonic() + grace_s
     while _descendants() and time.monotonic() < deadline:
         time.sleep(POLL_S)
     deadline = time.monotonic() + KILL_S
-    # More than once: what is about to die may still have started another.
+    # Repeatedly, since a process may start another one just before it dies.
     while (left := _descendants()) and time.monotonic() < deadline:
         _signal(left, signal.SIGKILL)
         time.sleep(POLL_S)

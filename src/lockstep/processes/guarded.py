@@ -1,4 +1,4 @@
-"""Programs that end with the process that started them, however it ends."""
+"""Programs that end with the process that started them, however that process ends."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ LOGGER: Final = logging.getLogger(__name__)
 
 GRACE_S: Final = 2.0
 START_S: Final = 60.0
-"""How long a guardian may take until all of its programs have been started."""
+"""How long a guardian may take to start all of its programs, in seconds."""
 END_S: Final = 30.0
-"""How long one may take to end them, beside their time of grace."""
+"""How long a guardian may take to end its programs, in addition to their grace period, in seconds."""
 
 
 @final
 class GuardedProcesses:
-    """Programs under a guardian, a process that ends them when this one does, by SIGKILL too.
+    """Programs under a guardian: a process that ends them when this process ends, even by SIGKILL.
 
-    May be used from any thread.
+    Thread-safe.
 
     Args:
-        programs: what to start.
-        cwd: their working folder.
-        max_restarts: how often one that was killed, or ended with a code other than 0, is started again, in all.
-        grace_s: how long they have between SIGTERM and SIGKILL in the end.
+        programs: the programs to start.
+        cwd: the working folder of the programs.
+        max_restarts: how many restarts there may be, over all programs. A program is restarted when it is killed or
+            ends with an exit code other than 0.
+        grace_s: the time between SIGTERM and SIGKILL when the programs are ended, in seconds.
 
     Raises:
-        EngineError: the guardian did not start.
+        EngineError: the guardian, or a program, did not start in time.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class GuardedProcesses:
         self._is_over = False
         self._changed = threading.Condition()
         events, said = os.pipe()
-        # Another session: Ctrl-C is this process's, which ends them as it ends.
+        # In another session, so that Ctrl-C reaches only this process, which ends the programs as it ends.
         self._guardian = subprocess.Popen(
             [sys.executable, "-P", "-m", "lockstep.processes.guardian", str(said)],
             stdin=subprocess.PIPE,
@@ -78,31 +79,34 @@ class GuardedProcesses:
 
     @property
     def processes(self) -> Mapping[str, ProcessIdentity]:
-        """Those that run, by name."""
+        """The running programs, by name."""
         with self._changed:
             return dict(self._processes)
 
     @property
     def codes(self) -> Mapping[str, int]:
-        """How those that have ended for good did: by exit code; by a signal, its negative number."""
+        """The exit codes of the programs that have ended and are not restarted, by name.
+
+        For a program that a signal ended, it is the negative number of the signal.
+        """
         with self._changed:
             return dict(self._codes)
 
     @property
     def num_starts(self) -> Mapping[str, int]:
-        """How often each was started."""
+        """The number of starts of each program, failed ones included."""
         with self._changed:
             return dict(self._num_starts)
 
     def start(self, name: str) -> None:
-        """Starts one again that has ended. Blocks until it has been started.
+        """Starts a program again that has ended. Blocks until the guardian has started it.
 
         Args:
-            name: its name.
+            name: the program's name.
 
         Raises:
-            InvalidInputError: there is none of that name that has ended.
-            EngineError: the guardian is gone.
+            InvalidInputError: no program of this name has ended.
+            EngineError: the guardian has ended, or does not start the program in time.
         """
         with self._changed:
             if name not in self._codes:
@@ -115,25 +119,25 @@ class GuardedProcesses:
                 raise EngineError(f"{name} could not be started again")
 
     def wait(self, names: Collection[str] | None = None, *, timeout_s: float) -> bool:
-        """Waits until programs have ended for good; returns whether they have.
+        """Waits until programs have ended and are not restarted; returns False if the time is up first.
 
         Args:
-            names: which; None for all.
-            timeout_s: how long to wait at the most.
+            names: the names of the programs; None for all.
+            timeout_s: how long to wait, in seconds.
         """
         awaited = set(self._names if names is None else names)
         with self._changed:
             return self._changed.wait_for(lambda: self._is_over or self._codes.keys() >= awaited, timeout_s)
 
     def close(self) -> None:
-        """Ends those that run, and all that they have started. Blocks, bounded; idempotent."""
+        """Ends the running programs and all their descendants. Blocks, for a limited time; idempotent."""
         with self._changed:
             self._is_closing = True
         assert self._guardian.stdin is not None
         self._guardian.stdin.close()
         try:
             self._guardian.wait(self._grace_s + END_S)
-        except subprocess.TimeoutExpired:  # something does not die: the kernel ends the programs with the guardian
+        except subprocess.TimeoutExpired:  # a process does not die: the kernel kills the programs with the guardian
             self._guardian.kill()
             self._guardian.wait()
         self._reader.join()
@@ -171,7 +175,7 @@ class GuardedProcesses:
                 self._num_starts[name] += 1
                 self._codes.pop(name, None)
                 identity = ProcessIdentity.of(event["pid"])
-                if identity is not None:  # else it has ended already, and the next event says so
+                if identity is not None:  # otherwise it has ended already, and the next event reports that
                     self._processes[name] = identity
             elif event["event"] == ENDED:
                 self._processes.pop(name, None)

@@ -1,9 +1,9 @@
-"""``python -m lockstep.processes.guardian``: starts programs, and ends them when whoever asked for them is gone.
+"""``python -m lockstep.processes.guardian``: starts programs, and ends them when the process that started it has ended.
 
-It reads a plan from its standard input, a line of JSON, then the names of programs to be started again, one a line, and
-says what happens by lines of JSON on another descriptor. When its standard input ends, or the process that started it
-has ended in any way, it ends all programs and what they have started. A program that is killed takes none of the
-others along; where the guardian itself is killed, the kernel kills the programs.
+The guardian reads a plan from its standard input, as a line of JSON, and then the names of programs to restart, one per
+line. It reports events as lines of JSON to another descriptor. When its standard input ends, or the process that
+started it has ended in any way, it ends all programs and their descendants. If a program is killed, the others keep
+running. If the guardian itself is killed, the kernel kills the programs.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ ENDED: Final = "ended"
 
 READ_BYTES: Final = 64 * 1024
 DRAIN_S: Final = 1.0
-"""How long what programs have printed has to be passed on when all is over."""
+"""How long to forward the remaining output of each program's stream after the programs have ended, in seconds."""
 
 _PR_SET_PDEATHSIG: Final = 1  # from Linux's prctl.h
 _LIBC: Final = ctypes.CDLL(None)
 _LOST: Final = 1
-"""The exit code of a program whose guardian had ended before it was there."""
+"""The exit code of a program that could not be started, or whose guardian ended before the program started."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class GuardedProgram:
-    """A program to be started.
+    """A program to start.
 
     Attributes:
-        name: what it is called: "worker 0".
+        name: the program's name, such as "worker 0".
         command: the program and its arguments.
-        variables: of its environment, beside those of whoever starts the guardian.
-        output: a file that its standard output and error are added to; None for the guardian's own, each line with
-            the program's name before it.
+        variables: environment variables of the program, in addition to the guardian's.
+        output: a file that standard output and standard error are appended to; None to forward them to the guardian's
+            own, with the program's name before each line.
     """
 
     name: str
@@ -60,14 +60,15 @@ class GuardedProgram:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a guardian is to do.
+    """The programs that a guardian starts, and how it treats them.
 
     Attributes:
-        programs: what it starts.
-        parent: the process whose end is theirs.
-        cwd: their working folder.
-        max_restarts: how often one that was killed, or ended with a code other than 0, is started again, in all.
-        grace_s: how long they have between SIGTERM and SIGKILL in the end.
+        programs: the programs to start.
+        parent: the id of the process whose end ends the programs.
+        cwd: the working folder of the programs.
+        max_restarts: how many restarts there may be, over all programs. A program is restarted when it is killed or
+            ends with an exit code other than 0.
+        grace_s: the time between SIGTERM and SIGKILL when the programs are ended, in seconds.
     """
 
     programs: tuple[GuardedProgram, ...]
@@ -77,12 +78,12 @@ class Plan:
     grace_s: float
 
     def to_json(self) -> str:
-        """Returns it as a line that `from_json` reads back."""
+        """Returns the plan as a line of JSON for `from_json`."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, line: bytes) -> Plan:
-        """Reads what `to_json` gave."""
+        """Parses a line from `to_json`."""
         document: dict[str, Any] = json.loads(line)
         programs: list[dict[str, Any]] = document.pop("programs")
         commands = [tuple[str, ...](program.pop("command")) for program in programs]
@@ -92,12 +93,13 @@ class Plan:
 
 @final
 class Guardian:
-    """Starts the programs of a plan, and watches over them.
+    """Starts the programs of a plan, restarts them, and ends them.
 
     Args:
-        plan: what to do.
-        control: descriptor of names, whose end is the end of all.
-        events: descriptor that says what happens.
+        plan: the plan.
+        control: the descriptor to read the names of programs to start again from; when it ends, the programs are
+            ended.
+        events: the descriptor to report events to.
     """
 
     def __init__(self, plan: Plan, *, control: int, events: int) -> None:
@@ -112,7 +114,7 @@ class Guardian:
         self._locks = {descriptor: threading.Lock() for descriptor in (1, 2)}
 
     def run(self) -> None:
-        """Starts all, and watches until it is over. Blocks."""
+        """Starts all programs, watches them, and ends them when the parent has ended. Blocks."""
         wake = _wake_on(signal.SIGCHLD, signal.SIGTERM)
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
@@ -133,7 +135,7 @@ class Guardian:
             thread.join(DRAIN_S)
 
     def _read_names(self) -> bool:
-        """Starts what is asked for; returns whether more may come."""
+        """Starts the programs whose names arrived; returns False at the end of the control descriptor."""
         data = os.read(self._control, READ_BYTES)
         *names, self._asked = (self._asked + data).split(b"\n")
         for name in names:
@@ -163,14 +165,14 @@ class Guardian:
                 stdout=to,
                 stderr=to,
                 start_new_session=True,
-                # Between fork and exec it takes no lock: one call of the C library's, which is loaded.
+                # Safe between fork and exec: it takes no lock, and calls one function of the loaded C library.
                 preexec_fn=functools.partial(_end_with_parent, os.getpid()),
             )
         self._outputs = [thread for thread in self._outputs if thread.is_alive()]
         for source, target in ((process.stdout, 1), (process.stderr, 2)):
             if source is not None:
                 arguments = (source, f"{program.name}: ".encode(), target, self._locks[target])
-                # A thread for each: one whose reader does not read holds up its own program alone.
+                # A thread for each stream, so that a reader that does not read blocks only its own program.
                 self._outputs.append(threading.Thread(target=_pass_on, args=arguments, daemon=True))
                 self._outputs[-1].start()
         return process
@@ -179,7 +181,7 @@ class Guardian:
         for name, process in list(self._running.items()):
             if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 continue
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # while its id is still its own
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # before `wait` below frees its id
                 os.killpg(process.pid, signal.SIGKILL)
             code = process.wait()
             del self._running[name]
@@ -192,12 +194,12 @@ class Guardian:
         reap_children(lambda process: process.pid not in own)
 
     def _say(self, event: str, name: str, **what: object) -> None:
-        with contextlib.suppress(BrokenPipeError):  # whoever asked is gone: the end of all comes next
+        with contextlib.suppress(BrokenPipeError):  # the parent has ended, so `run` ends all programs next
             os.write(self._events, json.dumps({"event": event, "name": name, **what}).encode() + b"\n")
 
 
 def _wake_on(*numbers: signal.Signals) -> int:
-    """Returns a descriptor from which a byte can be read for each of these signals that comes."""
+    """Returns a descriptor that yields a byte for each of these signals that arrives."""
     wake, woken = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(woken, False)
@@ -208,25 +210,29 @@ def _wake_on(*numbers: signal.Signals) -> int:
 
 
 def _watch(pid: int) -> Iterator[int]:
-    """Yields a descriptor that is readable once a process has ended, where the system has such.
+    """Yields a descriptor that becomes readable when a process has ended; yields none if the system has no such.
 
-    The end of the standard input says so as well, unless the process has forked another one, which has it open too.
+    The end of standard input shows the process's end as well, unless the process has a forked child that keeps the pipe
+    open.
     """
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # an old kernel; or it has ended, which the process's parent says
+        with contextlib.suppress(OSError):  # an old kernel, or the process has ended, which `getppid` shows
             yield os.pidfd_open(pid)
 
 
 def _end_with_parent(parent: int) -> None:
-    """Has the kernel kill this process when its parent is killed."""
+    """Tells the kernel to kill this process when its parent ends."""
     if sys.platform == "linux":
         _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:  # it was, in between
+        if os.getppid() != parent:  # it has ended in the meantime
             os._exit(_LOST)
 
 
 def _pass_on(source: IO[bytes], prefix: bytes, target: int, lock: threading.Lock) -> None:
-    """Writes what comes to a target, line by line, with a prefix before each; reads on where nobody takes it."""
+    """Copies a stream to a target line by line, with a prefix before each line.
+
+    If the target fails, the stream is still read to its end, so that its program does not block.
+    """
     rest, is_taken = b"", True
     while True:
         data = os.read(source.fileno(), READ_BYTES)
@@ -238,7 +244,7 @@ def _pass_on(source: IO[bytes], prefix: bytes, target: int, lock: threading.Lock
             while text and is_taken:
                 try:
                     text = text[os.write(target, text) :]
-                except BlockingIOError:  # somebody has made it so, for all who have it
+                except BlockingIOError:  # another process that shares the descriptor has made it non-blocking
                     os.set_blocking(target, True)
                 except OSError:
                     is_taken = False
@@ -248,15 +254,15 @@ def _pass_on(source: IO[bytes], prefix: bytes, target: int, lock: threading.Lock
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Runs a guardian to its end.
+    """Runs a guardian until it has ended its programs.
 
     Args:
-        arguments: the descriptor that says what happens.
+        arguments: the number of the descriptor to report events to.
     """
     control = sys.stdin.fileno()
     os.set_inheritable(int(arguments[0]), False)
     line = b""
-    while not line.endswith(b"\n"):  # byte by byte: what comes after it is not to be read here
+    while not line.endswith(b"\n"):  # byte by byte, because the bytes after this line are read by the guardian
         data = os.read(control, 1)
         if not data:
             return

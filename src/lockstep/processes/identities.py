@@ -1,8 +1,8 @@
-"""Which process is which, for good: a process id is given to another process in time, a `ProcessIdentity` is not.
+"""Permanent identities of processes: the kernel reuses a process id, but a `ProcessIdentity` is never reused.
 
-What is written down of a process (the service, the engine's head, a prediction server) is compared long after, by
-another process, perhaps across a step of the system's clock. A creation time in seconds since 1970 is computed from
-that clock and moves with it; the ticks since boot that the kernel keeps, with the boot's own id, do not.
+The recorded identity of a process (the service, the engine's head, a prediction server) is compared much later, by
+another process, perhaps after the system's clock was changed. A creation time in seconds since 1970 is computed from
+that clock, and changes with it. The kernel's ticks since boot, together with the id of the boot, do not change.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _START_TICKS: Final = 19
 @final
 @dataclass(frozen=True, kw_only=True)
 class ProcessIdentity:
-    """One process of this machine, now and for ever.
+    """The identity of one process of this machine, which no other process ever has.
 
     Attributes:
-        pid: its process id.
-        start: when it began, as the kernel counts it: only equality has a meaning. Boot id and ticks since boot where
-            there is ``/proc``; elsewhere the creation time.
+        pid: the process id.
+        start: the start time of the process, which may only be compared for equality: the boot's id and the ticks since
+            boot if there is ``/proc``, otherwise the creation time.
     """
 
     pid: int
@@ -47,7 +47,7 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> Self | None:
-        """Returns the identity of the process that has an id now, ended and unreaped ones too; None if none has.
+        """Returns the identity of the process that has an id now, even if it is a zombie; None if there is none.
 
         Args:
             pid: the process id.
@@ -64,10 +64,10 @@ class ProcessIdentity:
 
     @classmethod
     def from_json(cls, document: object) -> Self:
-        """Reads back what `to_json` gave.
+        """Reads an identity from the document that `to_json` returns.
 
         Raises:
-            CorruptDataError: it is something else.
+            CorruptDataError: the document is not the identity of a process.
         """
         match document:
             case {"pid": int(pid), "start": str(start)} if not isinstance(pid, bool):
@@ -76,23 +76,23 @@ class ProcessIdentity:
                 raise CorruptDataError("not the identity of a process", received=document)
 
     def to_json(self) -> Mapping[str, Any]:
-        """Returns a JSON object that `from_json` reads back."""
+        """Returns the identity as a JSON object for `from_json`."""
         return asdict(self)
 
     @property
     def is_alive(self) -> bool:
-        """Whether this very process still runs; one that has ended and waits to be reaped does not."""
+        """Whether exactly this process is still running; False for a zombie."""
         seen = _look(self.pid)
         return seen is not None and seen[0] == self.start and not seen[1]
 
     @property
     def is_of_this_boot(self) -> bool:
-        """Whether it began on this machine, since that was last started; True where nobody can say."""
+        """Whether the process was started on this machine since its last boot; True if that is unknown."""
         boot, separator, _ = self.start.partition("/")
         return not separator or boot == _boot_id()
 
     def send(self, number: signal.Signals) -> None:
-        """Sends a signal, if the process still runs and may be signalled.
+        """Sends a signal, if the process is still running and this user may send it signals.
 
         Args:
             number: the signal.
@@ -102,10 +102,10 @@ class ProcessIdentity:
                 os.kill(self.pid, number)
 
     def wait(self, *, timeout_s: float) -> bool:
-        """Waits until the process has ended; returns whether it has. It need not be a child.
+        """Waits until the process has ended, and returns whether it has. It need not be a child of this process.
 
         Args:
-            timeout_s: how long to wait at the most.
+            timeout_s: how long to wait, in seconds.
         """
         deadline = time.monotonic() + timeout_s
         while self.is_alive:
@@ -116,13 +116,13 @@ class ProcessIdentity:
 
 
 def find_marked(variable: str, *, accept: Callable[[str], bool]) -> list[ProcessIdentity]:
-    """Returns the living processes that were started with an environment variable of an accepted value.
+    """Returns the running processes that were started with an environment variable of an accepted value.
 
-    The caller itself is left out, and so are processes whose environment may not be read: another user's.
+    Leaves out the calling process, and processes whose environment may not be read, such as another user's.
 
     Args:
         variable: the variable's name.
-        accept: says of its value whether the process is meant.
+        accept: returns whether to include the process with a value of the variable.
     """
     found: list[ProcessIdentity] = []
     for pid in psutil.pids():
@@ -137,17 +137,21 @@ def find_marked(variable: str, *, accept: Callable[[str], bool]) -> list[Process
 
 
 def _look(pid: int) -> tuple[str, bool] | None:
-    """Returns the start of the process with an id, and whether it has ended unreaped; None if there is none."""
+    """Returns the start time of the process with an id, and whether it is a zombie; None if there is no process."""
     return _look_in_proc(pid) if _HAS_PROC else _look_by_psutil(pid)
 
 
 def _look_in_proc(pid: int) -> tuple[str, bool] | None:
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last one: hidden, so another user's
+    except (
+        FileNotFoundError,
+        ProcessLookupError,
+        PermissionError,
+    ):  # the last one: hidden, because it is another user's
         return None
-    fields = text[text.rindex(")") + 1 :].split()  # the name may hold anything, parentheses too
-    # The main thread of a process may be a zombie while others are still on their way out.
+    fields = text[text.rindex(")") + 1 :].split()  # the name may contain anything, even parentheses
+    # The main thread of a process may be a zombie while its other threads are still ending.
     has_ended = fields[_STATE] in ("Z", "X") and int(fields[_NUM_THREADS]) <= 1
     return f"{_boot_id()}/{fields[_START_TICKS]}", has_ended
 
@@ -156,7 +160,7 @@ def _look_in_proc(pid: int) -> tuple[str, bool] | None:
 def _boot_id() -> str:
     try:
         return (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
-    except (FileNotFoundError, PermissionError):  # some sandboxes have none
+    except (FileNotFoundError, PermissionError):  # some sandboxes lack it
         return ""
 
 

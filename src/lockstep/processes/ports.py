@@ -1,9 +1,10 @@
-"""Addresses that replicas are given before their programs listen: nobody else takes them in between.
+"""Reserves addresses for replicas until their programs listen on them.
 
-A port that was free a moment ago may be given to somebody else before the program binds it. It cannot be kept bound for
-the program: one that sets no socket option could then not bind it itself. So ports are taken from below the range that
-the kernel gives out by itself, and of two of Lockstep's own replicas on one machine only one gets each. Its holder has
-a socket of that number in Linux's abstract namespace, which goes with its process, whatever happens to it.
+A port that is free now may be taken by another process before the program binds it. Lockstep cannot keep the port bound
+for the program, because a program that sets no socket option could then not bind it itself. So ports are chosen below
+the range from which the kernel assigns ports by itself, and at most one of Lockstep's replicas on a machine gets each
+port. The holder of a port binds a socket with the port's number in Linux's abstract namespace. The kernel removes this
+socket when the holder's process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from lockstep.errors import EngineError
 from lockstep.processes.identities import POLL_S
 
 FIRST_PORT: Final = 20_000
-"""Ray's workers have those below."""
+"""The lowest port for replicas; Ray's workers use ports below it."""
 LAST_PORT: Final = 32_767
 NUM_TRIES: Final = 1000
 
@@ -30,10 +31,10 @@ _KERNELS_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 @final
 class HeldAddress:
-    """An address that is kept for a program until it is given back, or this process ends.
+    """An address that is reserved for a program until it is closed, or this process ends.
 
     Attributes:
-        address: "host:port".
+        address: the address, as ``host:port``.
     """
 
     def __init__(self, address: str, *, mark: socket.socket | None) -> None:
@@ -41,20 +42,20 @@ class HeldAddress:
         self._mark = mark
 
     def close(self) -> None:
-        """Gives it back. Idempotent."""
+        """Releases the address. Idempotent."""
         if self._mark is not None:
             self._mark.close()
 
 
 def hold_address(host: str, *, ports: range | None = None) -> HeldAddress:
-    """Returns an address whose port is free, and which nobody else is given.
+    """Reserves an address with a free port, and returns it.
 
     Args:
-        host: the host's address, as its peers reach it.
-        ports: which ports come into question; those that the kernel does not give out, if left out.
+        host: the host's address for its peers.
+        ports: the ports to choose from; by default those that the kernel does not assign by itself.
 
     Raises:
-        EngineError: none is free.
+        EngineError: no port is free, or a port cannot be reserved.
     """
     candidates = _ports() if ports is None else ports
     for port in random.sample(candidates, min(NUM_TRIES, len(candidates))):
@@ -68,16 +69,16 @@ def hold_address(host: str, *, ports: range | None = None) -> HeldAddress:
 
 
 def hold_again(address: str, *, timeout_s: float) -> HeldAddress:
-    """Takes an address for a program that is started again, after whoever held it has ended. Blocks, bounded.
+    """Reserves an address again for a restarted program, as soon as its previous holder has ended. Blocks.
 
-    Whether something listens there is not asked: connections of the program that was killed may still be about.
+    The function does not check whether the port is free, because connections of the killed program may still exist.
 
     Args:
-        address: "host:port".
-        timeout_s: how long to wait for its holder's end.
+        address: the address, as ``host:port``.
+        timeout_s: how long to wait for the end of the previous holder, in seconds.
 
     Raises:
-        EngineError: another replica has it.
+        EngineError: another replica has the address.
     """
     port = int(address.rpartition(":")[2])
     deadline = time.monotonic() + timeout_s
@@ -95,12 +96,16 @@ def _ports() -> range:
         lowest = int(_KERNELS_RANGE.read_text().split()[0])
     except (OSError, ValueError, IndexError):
         lowest = LAST_PORT + 1
-    # Where the kernel's own range leaves too little, what it gives out has to do.
+    # If too few ports are left below the kernel's range, ports in its range have to do.
     return range(FIRST_PORT, lowest if FIRST_PORT + NUM_TRIES <= lowest <= LAST_PORT else LAST_PORT + 1)
 
 
 def _mark(port: int) -> socket.socket | None:
-    """Takes a port among Lockstep's own replicas of this machine; returns None where another has it."""
+    """Reserves a port among Lockstep's replicas on this machine.
+
+    Returns:
+        The socket that marks the port; None if another replica has the port, or if the system has no such sockets.
+    """
     if not _HAS_MARKS:
         return None
     mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -115,8 +120,8 @@ def _mark(port: int) -> socket.socket | None:
 
 
 def _is_free(host: str, port: int) -> bool:
-    """Whether a program could listen there; one that listens at all of the machine's addresses, too."""
-    for address in (host, "0.0.0.0"):  # noqa: S104 - bound for a moment, and never listened at
+    """Whether a program could listen on this port, at the host's address and at all addresses of the machine."""
+    for address in (host, "0.0.0.0"):  # noqa: S104 - bound for a moment, never listened on
         with socket.socket() as probe:
             try:
                 probe.bind((address, port))

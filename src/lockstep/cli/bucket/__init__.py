@@ -1,4 +1,4 @@
-"""``lockstep bucket``: buckets and what is in them: folders, ``gs://``, ``s3://``. One file a verb."""
+"""``lockstep bucket``: buckets (folders, ``gs://``, ``s3://``) and their objects, with one file per command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``lockstep bucket cp``: between buckets and this machine, in every direction, and standard input and output."""
+"""``lockstep bucket cp``: copies between buckets, this machine, and standard input or output."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def cp(
     ],
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Folders with all that is in them.")] = False,
 ) -> None:
-    """Copy objects; each appears whole or not at all, in the place of an older one.
+    """Copy objects between buckets and this machine.
 
-    Into a folder or a bucket that is there, or a TARGET that ends in /, a copy keeps its name.
+    Each copy appears whole or not at all, and replaces an existing object. If TARGET is an existing folder or bucket,
+    or ends in /, the copies keep their names.
     """
     *sources, target = places
     if not sources:
@@ -53,16 +54,16 @@ def cp(
 
 
 def plan_copies(sources: Sequence[str], *, target: str, recursive: bool) -> list[tuple[FoundObject, str]]:
-    """Returns what is copied, each with the URL that it gets.
+    """Returns the objects to copy, each with the URL of its copy.
 
     Args:
-        sources: URLs, paths, patterns.
-        target: where to.
-        recursive: whether folders are copied.
+        sources: the URLs, paths or patterns to copy from.
+        target: the URL or path to copy to.
+        recursive: whether to copy folders.
 
     Raises:
-        MissingInputError: a source is not there.
-        InvalidInputError: a source is a folder, and folders are not to be copied; several sources would get one name.
+        MissingInputError: a source does not exist.
+        InvalidInputError: a source is a folder and ``recursive`` is False, or several sources would get the same URL.
         StorageError: a bucket could not be listed.
     """
     into = target.endswith("/") or is_folder(target)
@@ -83,7 +84,7 @@ def plan_copies(sources: Sequence[str], *, target: str, recursive: bool) -> list
 
 
 def _copy(found: FoundObject, url: str) -> int:
-    """Copies one object; returns its length."""
+    """Copies one object, and returns its size in bytes."""
     source, target = local_path(found.url), local_path(url)
     if source is not None:
         _upload(source, url)
@@ -108,7 +109,7 @@ def _download(url: str, path: Path) -> None:
 
 
 def _stream(sources: Sequence[str], target: str) -> None:
-    """Copies between an object and the standard input or output."""
+    """Copies standard input to an object, or an object to standard output."""
     if len(sources) > 1 or sources[0] == target:
         raise InvalidInputError(f"{STREAM} goes with one object", allowed=f"cp {STREAM} URL, or cp URL {STREAM}")
     if target == STREAM:
@@ -119,14 +120,14 @@ def _stream(sources: Sequence[str], target: str) -> None:
             )
         bucket_url, key = split_url(found.url)
         with open_bucket(bucket_url).open(key) as source:
-            if OUTPUT.is_terminal:  # what a job has written is shown there, and not obeyed
+            if OUTPUT.is_terminal:  # sanitized, since a job may have written the object
                 for part in codecs.iterdecode(iter(partial(source.read, COPY_BYTES), b""), "utf-8", errors="replace"):
                     print_document(part)
                 return
             shutil.copyfileobj(source, sys.stdout.buffer, COPY_BYTES)
         sys.stdout.buffer.flush()
         return
-    with tempfile.NamedTemporaryFile(prefix="lockstep-copy-") as passing:  # whole, before any of it appears there
+    with tempfile.NamedTemporaryFile(prefix="lockstep-copy-") as passing:  # complete before the upload
         shutil.copyfileobj(sys.stdin.buffer, passing, COPY_BYTES)
         passing.flush()
         _upload(Path(passing.name), target)
@@ -134,7 +135,7 @@ def _stream(sources: Sequence[str], target: str) -> None:
 
 @contextmanager
 def _progress(total_bytes: int) -> Generator[Callable[[int], object]]:
-    """Shows a bar on a terminal, and nothing elsewhere: the last line says what was copied."""
+    """Shows a progress bar on a terminal, and nothing elsewhere, because the last line says what was copied."""
     if not ERRORS.is_terminal:
         yield lambda _: None
         return

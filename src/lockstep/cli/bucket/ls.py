@@ -18,7 +18,7 @@ def ls(
     long_form: Annotated[bool, typer.Option("--long", "-l", help="With sizes and times.")] = False,
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="All that is in folders, too.")] = False,
 ) -> None:
-    """List objects, and the folders that they are in."""
+    """List the objects and folders in buckets and folders."""
     found: dict[str, StoredObject | None] = {}
     for url in urls:
         found.update(_list(url, recursive=recursive))

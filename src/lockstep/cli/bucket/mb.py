@@ -13,7 +13,7 @@ from lockstep.storage import open_bucket
 def mb(
     urls: Annotated[list[str], typer.Argument(metavar="URL...", help="gs://NAME, s3://NAME, or a folder.")],
 ) -> None:
-    """Make buckets, with the store's own settings for new ones."""
+    """Create buckets, with the store's default settings."""
     for url in urls:
         bucket = open_bucket(url)
         bucket.create()

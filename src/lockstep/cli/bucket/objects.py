@@ -1,4 +1,4 @@
-"""What the verbs of ``lockstep bucket`` find under the URLs that they are given."""
+"""Finds the objects that the URLs and patterns of ``lockstep bucket`` name."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lockstep.storage import StoredObject, glob_objects, has_wildcard, join_url,
 @final
 @dataclass(frozen=True, kw_only=True)
 class FoundObject:
-    """An object that a URL names.
+    """An object that was found under a URL.
 
     Attributes:
-        url: its URL.
-        name: its name: the last part of its key; below a folder, the key from there on.
-        item: what is stored.
+        url: the object's URL.
+        name: the last part of the object's key; for an object found below a folder, its key relative to this folder.
+        item: the key, size and time of the stored object.
     """
 
     url: str
@@ -27,7 +27,7 @@ class FoundObject:
 
 
 def folder_name(url: str) -> str:
-    """Returns the last name of a folder's URL; "" for a whole bucket, and for ".", which stands for what is in it."""
+    """Returns the last part of a folder's URL; "" for a whole bucket, and for ".", which means a folder's contents."""
     _, separator, rest = url.rstrip("/").rpartition("://")
     if separator and "/" not in rest:
         return ""
@@ -36,19 +36,19 @@ def folder_name(url: str) -> str:
 
 
 def local_path(url: str) -> Path | None:
-    """Returns the path of a URL of this machine, None for a store's."""
+    """Returns the path for a URL on this machine; None for a URL of a store, such as ``gs://``."""
     scheme, separator, rest = url.rpartition("://")
     return Path(rest).expanduser() if not separator or scheme == "file" else None
 
 
 def is_link(url: str) -> bool:
-    """Whether a URL is of a link on this machine."""
+    """Whether a URL is a symbolic link on this machine."""
     path = local_path(url)
     return path is not None and path.is_symlink()
 
 
 def is_folder(url: str) -> bool:
-    """Whether a URL is of a whole bucket, of a folder of this machine, or has objects below it.
+    """Whether a URL is a whole bucket, a folder of this machine, or has objects below it.
 
     Raises:
         StorageError: the bucket could not be listed.
@@ -60,20 +60,20 @@ def is_folder(url: str) -> bool:
 
 
 def is_bucket(url: str) -> bool:
-    """Whether a URL is of a store's whole bucket."""
+    """Whether a URL is a whole bucket of a store."""
     return local_path(url) is None and "/" not in url.partition("://")[2].rstrip("/")
 
 
 def find_objects(url: str, *, follows_links: bool = True) -> list[FoundObject]:
-    """Finds the objects that a URL or a pattern names, sorted; folders are none.
+    """Finds the objects that match a URL or a pattern, in sorted order, without folders.
 
     Args:
         url: the URL or the pattern.
-        follows_links: as in `lockstep.storage.AbstractBucket.list`.
+        follows_links: whether to follow symbolic links; see `lockstep.storage.AbstractBucket.list`.
 
     Raises:
-        MissingInputError: there is none.
-        InvalidInputError: the URL is not usable, or of a folder.
+        MissingInputError: there are no such objects.
+        InvalidInputError: the URL is not valid, or is a folder.
         StorageError: the bucket could not be listed.
     """
     found = {} if is_bucket(url) or url.endswith("/") else glob_objects(url, follows_links=follows_links)
@@ -85,15 +85,15 @@ def find_objects(url: str, *, follows_links: bool = True) -> list[FoundObject]:
 
 
 def find_below(url: str, *, follows_links: bool = True) -> list[FoundObject]:
-    """Finds all that is in a folder or a bucket, sorted; what a pattern or an object's URL names, as `find_objects`.
+    """Finds all objects in a folder or a bucket, in sorted order; like `find_objects` for an object or a pattern.
 
     Args:
         url: the URL or the pattern.
-        follows_links: as in `lockstep.storage.AbstractBucket.list`.
+        follows_links: whether to follow symbolic links; see `lockstep.storage.AbstractBucket.list`.
 
     Raises:
-        MissingInputError: there is nothing.
-        InvalidInputError: the URL is not usable.
+        MissingInputError: there are no such objects.
+        InvalidInputError: the URL is not valid.
         StorageError: the bucket could not be listed.
     """
     if has_wildcard(url) or not is_folder(url) or (is_link(url) and not follows_links):

@@ -22,8 +22,8 @@ def rm(
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="All that is in folders; asks first.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete objects. A store's bucket itself stays."""
-    # What a job's program links to in its folder is not its own: the link is deleted.
+    """Delete objects. The bucket of a store is not deleted."""
+    # A program may have put symbolic links into its folder: delete the links, not their targets.
     find = partial(find_below if recursive else find_objects, follows_links=False)
     found = {one.url: one.item for url in urls for one in find(url)}
     what = f"{counted(len(found), 'object')}, {size(sum(item.size_bytes for item in found.values()))}"

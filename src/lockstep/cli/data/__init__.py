@@ -1,4 +1,4 @@
-"""``lockstep data``: packing data sets into a bucket, and looking at what is packed. One file a verb."""
+"""``lockstep data``: packs data sets into a bucket, and inspects and verifies packed files. One file per command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What flags of ``lockstep data pack`` are read as, which of them do not go together, and errors that speak of them."""
+"""Parses and checks the flags of ``lockstep data pack``, and puts the names of flags into error messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lockstep.errors import InvalidInputError, LockstepError
 
-# The rooms that do the work are imported by the verbs: every other verb of the command line starts without NumPy.
+# The commands import these rooms when they run, so that other commands start without NumPy.
 if TYPE_CHECKING:
     from lockstep.data.sources import AbstractSource
     from lockstep.data.sources.transcoding import Transcoding
@@ -30,14 +30,14 @@ _FLAGS: Final = {
     "column_types": "--column",
     **{name: f"--{name}" for name in ("codec", "quality", "key", "delimiter", "name", "split", "folder", "seed")},
 }
-"""What a parameter of the API is called here."""
+"""The flags for the API's parameters, by the parameter's name."""
 
 _IN_BRACKETS: Final = re.compile(r"\(([a-z_]+(?:, [a-z_]+)*)(?:: (\w+))?\)")
 _UNMISTAKABLE: Final = re.compile(rf"\b({'|'.join(name for name in _FLAGS if '_' in name)})\b")
 
 
 def in_flags(error: LockstepError) -> LockstepError:
-    """Returns an error of the packing that speaks of flags where the other spoke of parameters."""
+    """Returns an error of packing with the names of flags in place of the API's parameters."""
     allowed = error.allowed
     return type(error)(
         _in_flags(error.what),
@@ -58,10 +58,10 @@ def _in_flags(text: str) -> str:
 
 
 def read_size(text: str) -> int:
-    """Reads a length with its unit: 500KB, 64MiB.
+    """Parses a size with its unit, such as 500KB or 64MiB, and returns the number of bytes.
 
     Raises:
-        InvalidInputError: it is none; a number alone, too, of which nobody knows whether bytes were meant.
+        InvalidInputError: the text is not a size, or has no unit; a number alone would be ambiguous.
     """
     found = _SIZE.fullmatch(text.strip())
     size_bytes = 0 if found is None else round(float(found[1]) * _BYTES[found[2].upper()])
@@ -75,7 +75,7 @@ def read_size(text: str) -> int:
 
 
 def read_split(text: str | None) -> str | dict[str, float] | None:
-    """Reads the name of a split, or shares of several."""
+    """Parses ``--split``: the name of a split, or the fractions of several splits by name."""
     from lockstep.data.packing.dealing import parse_fractions
 
     return parse_fractions(text) if text is not None and "=" in text else text
@@ -84,10 +84,10 @@ def read_split(text: str | None) -> str | dict[str, float] | None:
 def read_transcoding(
     *, image_size: str | None, resize: str | None, codec: str | None, quality: int | None
 ) -> Transcoding | None:
-    """Reads what is done to images; None: nothing.
+    """Parses the flags for images; returns None if images are kept unchanged.
 
     Raises:
-        InvalidInputError: a flag is not usable.
+        InvalidInputError: a flag is not valid.
     """
     if image_size is None and resize is None and codec is None and quality is None:
         return None
@@ -101,15 +101,15 @@ def read_transcoding(
         size = (int(found[1]), int(found[2]))
     elif resize is not None:
         raise InvalidInputError("--resize says how, and nothing is resized", action="give --image-size HxW")
-    words: Any = {"resizing": resize or "crop", "codec": codec}  # which it checks
+    words: Any = {"resizing": resize or "crop", "codec": codec}  # `Transcoding` checks them
     return Transcoding(size=size, quality=quality, **words)
 
 
 def read_columns(texts: list[str]) -> Iterator[tuple[str, str]]:
-    """Reads what columns are: their names and types.
+    """Parses the values of ``--column``, and yields the name and type of each column.
 
     Raises:
-        InvalidInputError: one is not of that form, or named twice.
+        InvalidInputError: a text is not ``NAME=TYPE``, or a column is named twice.
     """
     names: set[str] = set()
     for text in texts:
@@ -123,10 +123,10 @@ def read_columns(texts: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def check_places(*, source: str, bucket: str) -> None:
-    """Refuses the memory of this process, which is gone when the command ends.
+    """Rejects ``memory://`` URLs, because the memory of this process is lost when the command ends.
 
     Raises:
-        InvalidInputError: source or bucket is in it.
+        InvalidInputError: the source or the bucket is a ``memory://`` URL.
     """
     for what, url in (("SOURCE", source), ("BUCKET", bucket)):
         if url.startswith("memory://"):
@@ -138,7 +138,7 @@ def check_places(*, source: str, bucket: str) -> None:
 
 
 def check_one_size(given: Mapping[str, object]) -> None:
-    """Refuses flags of which one decides already.
+    """Checks that at most one of the flags for the size of shards is given.
 
     Raises:
         InvalidInputError: several are given.
@@ -153,10 +153,10 @@ def check_one_size(given: Mapping[str, object]) -> None:
 def check_fit(
     source: AbstractSource, *, shuffle: bool | None, seed: int | None, on_error: str | None, max_skipped: int | None
 ) -> None:
-    """Refuses flags that would change nothing for this source.
+    """Rejects flags that have no effect for the source, or together with other flags.
 
     Raises:
-        InvalidInputError: one is given.
+        InvalidInputError: such a flag is given.
     """
     from lockstep.data.sources.image_files import ImageFiles
 

@@ -1,4 +1,4 @@
-"""``lockstep data inspect``: what is packed: counts, classes, features, options, the first records, the files."""
+"""``lockstep data inspect``: shows packed files: counts, classes, features, options, first records and files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lockstep.cli.data.shown import (
 from lockstep.errors import CorruptDataError, InvalidInputError, counted
 from lockstep.storage import open_bucket, split_url
 
-# The rooms that do the work are imported by the verbs: every other verb of the command line starts without NumPy.
+# The commands import these rooms when they run, so that other commands start without NumPy.
 if TYPE_CHECKING:
     from lockstep.data.finding import Damage
     from lockstep.data.inspection import FoundSet
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 _NUM_SHOWN: Final = 3
 _NUM_DRAWN: Final = 60
 _NUM_FILES: Final = 20
-"""Of more files than these the sound ones within are left out."""
+"""The number of files above which undamaged files in the middle of the list are not shown."""
 _NUM_CHARACTERS: Final = 130
-"""How much of a list of names is shown: about two lines."""
+"""The number of characters of a list of names to show: about two lines."""
 _OF_IMAGES: Final = ("image_size", "resize", "codec", "quality")
 
 
@@ -49,9 +49,9 @@ def inspect(
         str | None, typer.Option(metavar="FILE.png", help="Draw images of records, with their labels, into a picture.")
     ] = None,
 ) -> None:
-    """Show packed files: counts, classes, features, how they were packed, the first records.
+    """Show packed files: counts, classes, features, packing options and the first records.
 
-    Targets are paths, file://, gs:// and s3:// URLs:
+    TARGET is a path, or a file://, gs:// or s3:// URL:
 
         lockstep data inspect gs://bucket/pets
 
@@ -59,9 +59,11 @@ def inspect(
 
         lockstep data inspect 'pets/pets-train-*.tfrec'
 
-    What is damaged or missing is named, and the rest is shown. Exit codes: 0 nothing is wrong as far as was read
-    ("lockstep data verify" reads all); 65 data is damaged; 66 a file is missing, or nothing is there; 64 the target or
-    an option is not usable; 20 the bucket may not be read; 74 it cannot be read.
+    Damaged and missing files are listed, and the others are shown.
+
+    Exit codes: 0 no damage was found in the data that was read ("lockstep data verify" reads everything); 65 data is
+    damaged; 66 a file is missing, or there are no files; 64 the target or an option is not valid; 20 there is no
+    permission to read the bucket; 74 the bucket cannot be read.
     """
     from lockstep.data.finding import raise_worst
     from lockstep.data.inspection import inspect as inspect_files
@@ -106,7 +108,7 @@ def _draw(all_found: Sequence[FoundSet], url: str, limit: int) -> None:
 
 def _show_set(found: FoundSet) -> None:
     others = [file for file in found.files if file.is_other]
-    if len(others) == len(found.files) and not found.missing:  # nothing is there to tell them from
+    if len(others) == len(found.files) and not found.missing:  # all files are alike
         others = []
     stated = [part for part in (*found.files, *found.missing) if part not in others]
     sound = found.sound_files
@@ -151,7 +153,7 @@ def _describe_manifest(manifest: Manifest) -> dict[str, list[str]]:
 
 
 def _describe_images(options: dict[str, Any]) -> str:
-    """Says how images were encoded, and takes that out of the options; "" where they were kept as they were."""
+    """Removes the options for images from the options, and describes them; "" if images were kept unchanged."""
     size, resize, codec, quality = (options.pop(name, None) for name in _OF_IMAGES)
     parts: list[str] = []
     if isinstance(size, list):
@@ -169,7 +171,7 @@ def _describe_options(options: Mapping[str, Any]) -> str:
 
 
 def _show_records(found: FoundSet, limit: int, damages: list[Damage]) -> bool:
-    """Shows the first records, and puts what is wrong with one to the damages; returns whether they have images."""
+    """Prints the first records, and appends an unreadable record to ``damages``; returns whether there are images."""
     from lockstep.data.finding import Damage
     from lockstep.data.images.contact_sheet import LABEL, is_image
     from lockstep.data.inspection import describe_value
@@ -192,7 +194,7 @@ def _show_records(found: FoundSet, limit: int, damages: list[Damage]) -> bool:
 def _name_of_class(label: Any, classes: Sequence[str]) -> str:
     try:
         number = int(label)
-    except (TypeError, ValueError):  # several, or text
+    except (TypeError, ValueError):  # several values, or text
         return ""
     name = classes[number] if 0 <= number < len(classes) else ""
     return f" ({printable(name)})" if name not in ("", f"{number}") else ""

@@ -1,4 +1,4 @@
-"""``lockstep data pack``: a data set into sharded record files in a bucket."""
+"""``lockstep data pack``: packs a data set into sharded record files in a bucket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lockstep.cli.data.progress import show_progress
 from lockstep.cli.data.shown import describe_feature, printable, show_fields
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, counted
 
-# The rooms that do the work are imported by the verbs: every other verb of the command line starts without NumPy.
+# The commands import these rooms when they run, so that other commands start without NumPy.
 if TYPE_CHECKING:
     from lockstep.data.packing.packer import Packed
     from lockstep.data.sources import AbstractSource
@@ -39,7 +39,7 @@ EXAMPLES: Final = """Examples:
     lockstep data pack users.parquet s3://b/users --key id --split train=0.9,val=0.1
 
     lockstep data pack table.npz data/ --shard-size 64MiB --compression gzip"""
-"""What the help ends with."""
+"""The end of the command's help."""
 
 
 def pack(
@@ -166,7 +166,8 @@ def pack(
 ) -> None:
     """Pack a data set into sharded TFRecord files of tf.train.Example.
 
-    Interrupted, the same command goes on; finished, it does nothing until the source or an option changes.
+    If the command is interrupted, run it again to resume it. After it has finished, running it again does nothing until
+    the source or an option changes.
     """
     from lockstep.data.packing.options import DEFAULT_MAX_SKIPPED
     from lockstep.data.packing.packer import pack as pack_source
@@ -215,7 +216,7 @@ def _say(text: str) -> None:
 
 
 def _show_source(source: AbstractSource, *, name: str) -> None:
-    """Says what is going to be packed, while it can still be stopped."""
+    """Prints what will be packed, before packing starts."""
     _say(f"{name}: from {source.origin}")
     for remark in source.remarks:
         _say(remark)

@@ -1,4 +1,4 @@
-"""How far a long piece of work is: a bar on a terminal, a line now and then in a file."""
+"""Shows the progress of packing: a progress bar on a terminal, a line at intervals elsewhere."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ LINE_EVERY_S: Final = 10.0
 
 @final
 class Rate:
-    """Records a second, of those that this run did itself.
+    """Computes the records per second, without the records of an interrupted run.
 
     Args:
-        clock: seconds that never go back.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,11 +32,11 @@ class Rate:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the beginning."""
+        """The time since the start, in seconds."""
         return self._clock() - self._start_s
 
     def describe(self, now: Packing) -> str:
-        """Says in words how far it is: count, records a second, time left."""
+        """Returns the progress as text: the number of records, the records per second, and the time left."""
         elapsed_s = self.elapsed_s
         per_s = (now.num_items - now.num_resumed) / elapsed_s if elapsed_s > 0 else 0.0
         total = "" if now.total_items is None else f" of {now.total_items:,}"
@@ -52,11 +52,11 @@ class Rate:
 
 @final
 class Lines:
-    """Prints a line now and then.
+    """Prints the progress as a line, at most every `LINE_EVERY_S` seconds.
 
     Args:
-        say: prints a line.
-        clock: seconds that never go back.
+        say: a function that prints a line.
+        clock: a monotonic clock, in seconds.
     """
 
     def __init__(self, say: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,7 +65,7 @@ class Lines:
         self._next_s = LINE_EVERY_S
 
     def report(self, now: Packing) -> None:
-        """Prints how far it is, where the last line is some seconds ago."""
+        """Prints the progress, if the last line was printed long enough ago."""
         if self._rate.elapsed_s >= self._next_s:
             self._next_s = self._rate.elapsed_s + LINE_EVERY_S
             self._say(f"packing: {self._rate.describe(now)}")
@@ -73,7 +73,7 @@ class Lines:
 
 @contextmanager
 def show_progress(console: Console) -> Generator[Callable[[Packing], None]]:
-    """Shows a bar while the work lasts; where the console is no terminal, a line now and then."""
+    """Shows a progress bar within the block, or prints lines at intervals if the console is not a terminal."""
     if not console.is_terminal:
         yield Lines(console.print).report
         return

@@ -1,4 +1,4 @@
-"""What the verbs of ``lockstep data`` show alike: words from files, counts, and what is wrong."""
+"""Output that the commands of ``lockstep data`` share: text from files, lists, features and damage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
-# Imported for types alone: the rooms that do the work are imported by the verbs.
+# The commands import these rooms when they run.
 if TYPE_CHECKING:
     from lockstep.data.examples.features import AbstractFeature
     from lockstep.data.finding import Damage
@@ -18,16 +18,16 @@ _LABEL_COLUMNS: Final = 10
 
 
 def printable(text: str) -> str:
-    """Returns a text of which nothing moves the cursor, changes colours, or cannot be written at all."""
+    """Returns a text in which U+FFFD replaces all characters that are not printable, such as control characters."""
     return "".join(character if character.isprintable() else _UNKNOWN for character in text)
 
 
 def first_of(words: Sequence[str], *, num_characters: int) -> str:
-    """Returns words behind each other, and of many the first ones and how many more there are.
+    """Returns words separated by commas; if there are too many, the first ones and the number of others.
 
     Args:
-        words: at least one.
-        num_characters: how much room there is.
+        words: the words, at least one.
+        num_characters: the maximum length of the list of words that are shown, unless the first word is longer.
     """
     shown = words[0]
     for number, word in enumerate(words[1:], start=1):
@@ -38,7 +38,7 @@ def first_of(words: Sequence[str], *, num_characters: int) -> str:
 
 
 def show_fields(console: Console, fields: Mapping[str, Iterable[str]]) -> None:
-    """Prints what is known by name, one value below the other, broken at the console's width."""
+    """Prints fields with their names, one value per line, wrapped at the console's width."""
     for name, values in fields.items():
         label = name
         for value in values:
@@ -57,20 +57,20 @@ def show_fields(console: Console, fields: Mapping[str, Iterable[str]]) -> None:
 
 
 def show_damages(console: Console, damages: Sequence[Damage]) -> None:
-    """Prints what is wrong, a line each; a single one is left to the error that the verb ends with."""
+    """Prints one line for each damage, unless there is only one: the error at the command's end reports that."""
     if len(damages) > 1:
         for damage in damages:
             console.print(printable(f"{damage.error}"))
 
 
 def show_notes(console: Console, notes: Iterable[str]) -> None:
-    """Prints what is worth knowing and no damage."""
+    """Prints notes: remarks that are not about damage."""
     for note in notes:
         console.print(printable(f"note: {note}"))
 
 
 def describe_feature(feature: AbstractFeature) -> str:
-    """Returns what a feature of a record is, in words."""
+    """Returns a description of a feature: its dtype, its shape, and how it is stored."""
     document = feature.to_json()
     dtype, kind = document["dtype"], document["type"]
     if kind == "sparse":
@@ -89,5 +89,5 @@ def describe_feature(feature: AbstractFeature) -> str:
 
 
 def describe_shape(shape: Sequence[int]) -> str:
-    """Returns a shape in words: "28 x 28", "one value"."""
+    """Returns a shape as text, such as "28 x 28" or "one value"."""
     return " x ".join(map(str, shape)) or "one value"

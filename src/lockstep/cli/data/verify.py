@@ -1,4 +1,4 @@
-"""``lockstep data verify``: every checksum of packed files."""
+"""``lockstep data verify``: verifies every checksum of packed files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ def verify(
     ],
     threads: Annotated[int, typer.Option(help="How many files are read at once.", min=1, max=256)] = 8,
 ) -> None:
-    """Check every record of packed files, and what their manifests state.
+    """Verify every record of packed files, and compare the files with their manifests.
 
-    Both checksums of each record are checked, counts, lengths and checksums of whole files where names or manifests
-    state them, and that all files are there. It goes on after what is damaged, and names all of it. Targets are paths,
-    file://, gs:// and s3:// URLs:
+    The command checks both checksums of each record, and that no file is missing. If a file's name or manifest states
+    them, it also checks the number of records, and the length and checksum of the whole file. It continues after
+    damage, and reports all of it.
+
+    TARGET is a path, or a file://, gs:// or s3:// URL:
 
         lockstep data verify gs://bucket/pets
 
@@ -31,8 +33,8 @@ def verify(
 
         lockstep data verify 'pets/pets-train-*.tfrec'
 
-    Exit codes: 0 all is sound; 65 data is damaged; 66 a file is missing, or nothing is there; 64 the target or an
-    option is not usable; 20 the bucket may not be read; 74 it cannot be read.
+    Exit codes: 0 everything is intact; 65 data is damaged; 66 a file is missing, or there are no files; 64 the target
+    or an option is not valid; 20 there is no permission to read the bucket; 74 the bucket cannot be read.
     """
     from lockstep.data.verification import MAX_NAMED
     from lockstep.data.verification import verify as verify_files

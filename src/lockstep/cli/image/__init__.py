@@ -1,4 +1,4 @@
-"""``lockstep image``: container images for jobs, by the engine that is there. One file a verb."""
+"""``lockstep image``: container images for jobs, with podman or docker. One file per command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``lockstep image build``: a folder's program as a container image."""
+"""``lockstep image build``: builds a container image of a folder's program."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def build(
 ) -> None:
     """Build a container image of a program, with podman or docker.
 
-    Where the folder has no Containerfile, one is written for this build and printed; save it there to change it.
+    If the folder has no Containerfile, one is generated for this build, and printed. To change it, save it in the
+    folder.
     """
     if not tag:
         raise InvalidInputError("--tag is missing", allowed="the image's name")
@@ -99,7 +100,10 @@ def _write(folder: Path, files: list[Path], *, base: str | None, module: str | N
 
 
 def _build(engine: ContainerEngine, folder: Path, files: list[Path], *, text: str, tag: str) -> None:
-    """Builds from a copy of the files that are not left out: each engine has ignore files of its own, and no other."""
+    """Builds an image from a copy of the files that are not excluded.
+
+    A copy is needed because container engines read only their own ignore files.
+    """
     with tempfile.TemporaryDirectory(prefix="lockstep-image-") as place:
         context, containerfile = Path(place, "files"), Path(place, "Containerfile")
         containerfile.write_text(text, "utf-8")

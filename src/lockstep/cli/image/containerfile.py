@@ -1,4 +1,4 @@
-"""The Containerfile of a program that has none: pure."""
+"""Generates a Containerfile for a program that has none, without any input or output."""
 
 from __future__ import annotations
 
@@ -11,29 +11,31 @@ from lockstep.errors import ConfigError, MissingInputError
 from lockstep.jobs.input.spec import running_python_version
 
 NAMES: Final = ("Containerfile", "Dockerfile")
-"""Files of a folder that say how its image is built; the first that is there counts."""
+"""The names of a folder's Containerfile; the first one that exists is used."""
 
 REQUIREMENTS: Final = "requirements.txt"
 PROJECT: Final = "pyproject.toml"
 MODULES: Final = ("train", "task", "main", "trainer.task", "trainer.train")
-"""Modules that are taken for the program where nobody names one, in this order."""
+"""The usual names of a program's module, in order of preference; used if no module is named."""
 
 _USER: Final = "1000:1000"
 
 
 def default_base() -> str:
-    """Returns the image that one is built on where nobody names another: the Python that Lockstep runs on."""
+    """Returns the default base image: the one of the Python version that Lockstep runs on."""
     return f"docker.io/library/python:{running_python_version()}-slim"
 
 
 def find_module(files: Sequence[str]) -> str:
-    """Returns the module that a folder's program most likely is.
+    """Guesses the module of a folder's program.
+
+    It is a module with one of the usual names, or else the only module at the top of the folder.
 
     Args:
-        files: the paths of its files within it.
+        files: the paths of the folder's files, relative to the folder.
 
     Raises:
-        MissingInputError: there is none of the usual names, and more or less than one module.
+        MissingInputError: no module has a usual name, and the top of the folder has no module or several.
     """
     for module in MODULES:
         if f"{module.replace('.', '/')}.py" in files:
@@ -49,17 +51,17 @@ def find_module(files: Sequence[str]) -> str:
 
 
 def write_containerfile(files: Mapping[str, str | None], *, base: str, module: str) -> str:
-    """Returns a Containerfile for a folder's program.
+    """Returns the text of a Containerfile for a folder's program.
 
-    What changes seldom comes first, so that a change of the code does not install everything anew.
+    Layers that rarely change come first, so that a change of the code does not install all packages again.
 
     Args:
-        files: the paths of the folder's files; the content of those that say what the program needs.
-        base: the image that it is built on, which has Python.
-        module: the program.
+        files: the folder's files by relative path, with the content of ``pyproject.toml``; None for other files.
+        base: the base image, which must have Python.
+        module: the program's module.
 
     Raises:
-        ConfigError: a ``pyproject.toml`` is not TOML.
+        ConfigError: ``pyproject.toml`` is not valid TOML, or its dependencies cannot be used.
     """
     pip = "RUN python3 -m pip install --no-cache-dir --root-user-action=ignore"
     lines = [f"FROM {base}", "WORKDIR /program", "ENV PYTHONUNBUFFERED=1"]
@@ -72,7 +74,7 @@ def write_containerfile(files: Mapping[str, str | None], *, base: str, module: s
 
 
 def _dependencies(project: str | None) -> list[str]:
-    """Returns what a ``pyproject.toml`` says that its program needs."""
+    """Returns the dependencies that the text of a ``pyproject.toml`` lists."""
     if project is None:
         return []
     try:

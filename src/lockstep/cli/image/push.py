@@ -1,4 +1,4 @@
-"""``lockstep image push``: an image into its registry."""
+"""``lockstep image push``: pushes an image to its registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def push(
     name: Annotated[str, typer.Argument(help="The image's name, which begins with its registry.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
 ) -> None:
-    """Put an image into its registry, from where the nodes of a cluster fetch it, with podman or docker."""
+    """Push an image to its registry, with podman or docker, so that the nodes of a cluster can pull it."""
     check_reference(name, what="NAME")
     registry = registry_of(name)
     if registry is None:

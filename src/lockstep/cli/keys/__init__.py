@@ -1,4 +1,4 @@
-"""``lockstep keys``: who may do what with the service. One file a verb."""
+"""``lockstep keys``: API keys and their permissions, with one file per command."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def create(
         Path | None, typer.Option(help="Write the key to this new file, for its owner alone, and do not print it.")
     ] = None,
 ) -> None:
-    """Make a key, and print it: this once, since nobody can find it out again."""
+    """Create a key, and print it. Save it, because it cannot be shown again."""
     if (project is None) != all_projects:
         raise InvalidInputError("a key is for --project or --all-projects, and not both")
     descriptor = None if output is None else _new_file(output)
@@ -55,15 +55,15 @@ def create(
 
 
 def keep(made: Mapping[str, Any], *, descriptor: int, path: Path) -> None:
-    """Writes a key to a file, and closes it.
+    """Writes a key's secret to a file, and closes the file.
 
     Args:
-        made: the key.
-        descriptor: the open file.
-        path: what it is called.
+        made: the key, as the service returned it.
+        descriptor: the descriptor of the open file.
+        path: the path of the file, for the error message.
 
     Raises:
-        StorageWriteError: it cannot be written, and nobody has the key.
+        StorageWriteError: the file cannot be written, so nobody has the key's secret.
     """
     try:
         with os.fdopen(descriptor, "w") as file:
@@ -76,7 +76,7 @@ def keep(made: Mapping[str, Any], *, descriptor: int, path: Path) -> None:
 
 
 def _new_file(path: Path) -> int:
-    """Opens a file that was not there, before a key is made that could not be kept."""
+    """Creates the file before the key, so that no key is created that cannot be saved."""
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

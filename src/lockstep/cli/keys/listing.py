@@ -13,7 +13,7 @@ from lockstep.jobs.security.access import ALL_PROJECTS
 
 
 def list_keys() -> None:
-    """List all keys, the oldest first; their secrets are not known."""
+    """List all keys, the oldest first, without their secrets."""
     with connect() as client:
         keys = client.keys()
     table = Table(box=None, pad_edge=False)

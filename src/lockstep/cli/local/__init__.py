@@ -1,4 +1,4 @@
-"""``lockstep local``: what a job would run, on this machine and without a service. One file a verb."""
+"""``lockstep local``: runs a job's program on this machine without a service, with one file per command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``lockstep local train``: the flags of ``gcloud ai-platform local train``."""
+"""``lockstep local train``, with the flags of ``gcloud ai-platform local train``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from lockstep.topology import CLUSTER_TOKEN
 HOST: Final = "127.0.0.1"
 DEFAULT_START_PORT: Final = 27182
 DEFAULT_COUNT: Final = 2
-"""How many workers and parameter servers ``--distributed`` has where nobody says."""
+"""The default number of workers, and of parameter servers, with ``--distributed``."""
 
 
 def train(
@@ -72,9 +72,9 @@ def train(
         bool, typer.Option("--use-chief-in-tf-config", help="Call the first role chief, not master.")
     ] = False,
 ) -> None:
-    """Run a job's program on this machine, as a job would, without a service; Ctrl-C ends it.
+    """Run a program on this machine as a job would run it, without a service. Ctrl-C ends it.
 
-    Exits with the program's code; with that of the replica that failed, where there are several.
+    The exit code is that of the program, or of the replica that failed if there are several.
     """
     if not distributed and (worker_count is not None or parameter_server_count is not None):
         raise InvalidInputError("--worker-count and --parameter-server-count go with --distributed")
@@ -116,10 +116,10 @@ def train(
 
 
 def container_order(image: str, *, module: str | None, args: Sequence[str]) -> ContainerOrder:
-    """Returns the container that each replica runs in; it may read what its arguments name.
+    """Returns the order for each replica's container, which may read the paths that its arguments name.
 
     Raises:
-        ImageError: the image's name is not one.
+        ImageError: the image's name is not valid.
     """
     return ContainerOrder(
         image=check_reference(image, what="--image-uri"),
@@ -131,11 +131,11 @@ def container_order(image: str, *, module: str | None, args: Sequence[str]) -> C
 
 
 def find_ports(start: int, *, count: int) -> list[int]:
-    """Returns the ports of the replicas.
+    """Returns consecutive ports for the replicas.
 
     Raises:
-        InvalidInputError: they do not end below 65536.
-        PortInUseError: one is taken.
+        InvalidInputError: a port would be above 65535.
+        PortInUseError: one of the ports is in use.
     """
     if start + count > 65536:
         raise InvalidInputError(
@@ -162,17 +162,18 @@ def gang_order(
     environment: PythonEnvironment,
     variables: Mapping[str, str],
 ) -> GangOrder:
-    """Returns the replicas as a service would order them.
+    """Returns the order for the gang, as a service would make it.
 
     Args:
-        members: role and index of each, the leader first.
-        ports: the port of each; none for a single one.
-        command: the program; the arguments of its entry point in a container.
-        container: the container that each runs in; None for a process of this machine.
-        job_dir: where results belong, None where nobody said.
-        spool: a path of their own, which marks their processes; nothing but a container's files is written there.
-        environment: what their Python environment is built from.
-        variables: environment variables of their programs beside a job's.
+        members: the role and index of each replica, the leader first.
+        ports: the port of each replica; empty if there is only one.
+        command: the program and its arguments, for Python; with a container, the arguments of its entry point.
+        container: the order for each replica's container; None to run the program as a process of this machine.
+        job_dir: the folder or bucket URL for results; None if there is none.
+        spool: a unique path, by which the processes of the replicas are found; only files of a container are written
+            there.
+        environment: the Python environment that the program asks for.
+        variables: environment variables of the program, in addition to those of any job.
     """
     cluster: dict[str, tuple[str, ...]] = {}
     for (role, _), port in zip(members, ports, strict=False):
@@ -185,7 +186,7 @@ def gang_order(
             ("tensorboard_dir", "tensorboard"),
         )
     }
-    # Containers share no home in which they would find a token.
+    # Given explicitly, because containers share no home in which they could find a token.
     token = {CLUSTER_TOKEN: secrets.token_hex()} if "ps" in cluster else {}
     replicas: list[ReplicaOrder] = []
     for role, index in members:
@@ -210,18 +211,20 @@ def gang_order(
 
 
 def run(local: LocalRun) -> int:
-    """Runs replicas to their end in a process that ends them when this one does; returns the exit code.
+    """Runs replicas until they end, and returns the exit code.
+
+    They run under another process, which ends them when this process ends.
 
     Raises:
-        LockstepError: that process was killed; what it left is ended.
-        KeyboardInterrupt: all of them have been stopped.
+        LockstepError: the other process was killed; its replicas have been ended.
+        KeyboardInterrupt: the user pressed Ctrl-C; all replicas have been stopped.
     """
-    # -P: the folder that it is called in is not a place to import from, not even of the standard library's names.
+    # -P: modules of the current folder must not hide those of the standard library.
     command = [sys.executable, "-P", "-m", "lockstep.runner.local"]
-    # A session of its own: Ctrl-C is this process's, which then closes the pipe.
+    # In a session of its own, so that Ctrl-C reaches only this process, which then closes the pipe.
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended already: its exit code says why
+        with contextlib.suppress(BrokenPipeError):  # it has ended already, and its exit code shows why
             process.stdin.write(LOCAL_RUN.dump_json(local) + b"\n")
             process.stdin.flush()
         try:
@@ -231,7 +234,7 @@ def run(local: LocalRun) -> int:
             process.wait()
             raise
     if code < 0:
-        # An import that takes a while, and is needed here alone.
+        # Imported here because the import takes a while, and is needed only here.
         from lockstep.clusters.runner_process import end_leftover_processes
 
         for replica in local.order.replicas:

@@ -1,4 +1,4 @@
-"""``lockstep secrets``: what jobs are given by name and nobody is shown. One file a verb."""
+"""``lockstep secrets``: a project's secrets, which are never shown, with one file per command."""
 
 from __future__ import annotations
 

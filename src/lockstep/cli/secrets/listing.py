@@ -8,7 +8,7 @@ from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect
 
 
 def list_secrets(project: ProjectOption = DEFAULT_PROJECT) -> None:
-    """List a project's secrets by name; their values are shown to nobody."""
+    """List a project's secrets by name, without their values."""
     with connect(project) as client:
         secrets = client.secrets()
     table = Table(box=None, pad_edge=False)

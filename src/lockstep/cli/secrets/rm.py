@@ -7,6 +7,6 @@ from lockstep.cli.secrets.setting import SecretArgument
 
 
 def rm(name: SecretArgument, project: ProjectOption = DEFAULT_PROJECT) -> None:
-    """Remove a secret; jobs that have it keep it until they end."""
+    """Remove a secret. Jobs that have received it keep it until they end."""
     with connect(project) as client:
         client.remove_secret(name)

@@ -21,7 +21,10 @@ def set_secret(
     ] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Set a secret, new or not; jobs that start from now on get the value. One line feed at its end is left out."""
+    """Create or replace a secret.
+
+    Jobs that start from now on receive the value. One line feed at the end of the value is removed.
+    """
     value = _read(file)
     with connect(project) as client:
         client.set_secret(name, value=value)
