@@ -249,9 +249,7 @@ def _find_fault_of_answer(status: int | None, code: str) -> Fault:
         return Fault.TRANSIENT
     if code in _CREDENTIAL_CODES or status == 401:
         return Fault.NO_CREDENTIALS
-    if code in _REFUSED_CODES or (
-        status == 403 and code != "InvalidObjectState"
-    ):  # InvalidObjectState: the object is archived
+    if code in _REFUSED_CODES or (status == 403 and code != "InvalidObjectState"):  # the latter: an archived object
         return Fault.REFUSED
     if code in _MISSING_CODES or status == 404:
         return Fault.MISSING
