@@ -125,7 +125,7 @@ class _OpenFile:
 
     def close(self) -> None:
         if self._records is not None:
-            self._records.close()  # type: ignore[attr-defined] # a generator, whose file is open
+            self._records.close()  # type: ignore[attr-defined] # a generator; closing it closes its file
         self._records = None
 
 
