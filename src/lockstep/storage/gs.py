@@ -37,7 +37,7 @@ class GsBucket(AbstractRemoteBucket):
         except ModuleNotFoundError:
             raise missing_extra(self.url, extra="gcs", package="gcsfs") from None
         aiohttp: Any = importlib.import_module("aiohttp")  # gcsfs's HTTP client
-        # aiohttp's default limits a request to five minutes in total, and has no limit on the time without data.
+        # By default, aiohttp limits only the total time of a request, to five minutes, and not the time without data.
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=policy.connect_timeout_s, sock_read=policy.read_timeout_s
         )

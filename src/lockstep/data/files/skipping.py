@@ -22,9 +22,9 @@ class Skip:
 
     A batch of `lockstep.data.Batches` keeps its size, independent of other processes. A skipped record is replaced by a
     copy of the record before it in the batch, or of the record after it for the first one. If no record of the batch is
-    readable, the nearest readable record before the batch in the epoch's order is used. If a file is cut off, the
-    records that its name counts and that are lost are skipped as well. A shard that is missing as a whole still raises
-    an error.
+    readable, the nearest readable record before the batch in the epoch's order is used, or else the next one after it.
+    If a file is cut off, the records that its name counts and that are lost are skipped as well. A shard that is
+    missing as a whole still raises an error.
 
     Attributes:
         limit: the maximum number of records that each process may skip, 1 or more. One more raises CorruptDataError.

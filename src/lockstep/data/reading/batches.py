@@ -59,8 +59,8 @@ class Batches(grain.IterDataset, AbstractBatchAdapter):
     Several threads make batches ahead of their use, each thread a batch of its own. The threads end with the iterator.
     If the transform holds Python's global interpreter lock, for example because it parses in Python, use processes
     (``num_processes``). The object itself may be used by one thread only. ``fit`` takes the object as the whole data:
-    ``y``, ``sample_weight`` and ``batch_size`` are rejected in addition to it, and ``class_weight`` weights the rows of
-    its batches. With ``steps_per_epoch``, each epoch of ``fit`` continues where the last one ended.
+    it rejects a separate ``y``, ``sample_weight`` or ``batch_size``, and applies ``class_weight`` to the rows of the
+    batches. With ``steps_per_epoch``, each epoch of ``fit`` continues where the last one ended.
 
     Args:
         source: the records, such as a `lockstep.data.RecordSource`; or files that are not open yet

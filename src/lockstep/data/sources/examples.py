@@ -17,7 +17,7 @@ class ExamplePart(AbstractPart):
     """The examples of an iterable. The examples of a sequence can be read in any order.
 
     Args:
-        examples: the values of each record, by feature. They are iterated over only once while packing.
+        examples: the values of each record, by feature. An iterable that is not a sequence is iterated over only once.
         num_examples: the number of examples, if the iterable has no length; None if it is unknown.
         key: the function that returns an example's key; None uses the example's number.
     """
