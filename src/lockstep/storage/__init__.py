@@ -1,4 +1,4 @@
-"""Buckets by URL: local folders, this process's memory, Google Cloud Storage, Amazon S3."""
+"""Buckets addressed by URL: local folders, this process's memory, Google Cloud Storage, and Amazon S3."""
 
 from lockstep.storage.base import AbstractBucket, StoredObject
 from lockstep.storage.faults import may_pass

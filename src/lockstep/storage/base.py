@@ -1,4 +1,4 @@
-"""What every bucket does: objects of bytes under keys, reached by URL."""
+"""The interface of all buckets: objects of bytes, stored under keys and addressed by URL."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class StoredObject:
     """One object of a bucket.
 
     Attributes:
-        key: its name within the bucket.
-        size_bytes: its length.
-        modified_time_s: when it was last written, in seconds since 1970 (UTC).
+        key: the object's name within the bucket.
+        size_bytes: the object's length in bytes.
+        modified_time_s: the time of the last write, in seconds since 1970 UTC.
     """
 
     key: str
@@ -48,29 +48,30 @@ class StoredObject:
 
 
 class AbstractBucket(ABC):
-    """A flat space of objects under a URL; "/" in keys is only a convention, there are no folders.
+    """A flat namespace of objects under a URL. A "/" in a key is only a convention: a bucket has no folders.
 
     An object appears whole or not at all, and the last writer wins. Every method blocks, and may be called from any
-    thread. A key is one or more names joined by "/": no leading or trailing "/", no empty name, no "." or "..".
-    Where the bucket is a folder, one key cannot be a folder of another ("a" and "a/b").
+    thread. A key is one or more names joined by "/", without a leading or trailing "/", an empty name, "." or "..".
+    If the bucket is a folder of a file system, one key cannot be a folder of another ("a" and "a/b").
 
-    A store that throttles, fails or drops a connection is asked again, as the policy says; what is missing, refused or
-    not usable is not. `lockstep.storage.faults` decides which is which. Every method may raise, beside what it names:
+    A call is retried under the retry policy if the store throttles, fails or drops the connection. It is not retried
+    if something is missing, refused or invalid. `lockstep.storage.faults` tells these cases apart. Every method may
+    raise, in addition to the errors that it documents:
 
-    - `StorageError`, or `StorageWriteError` of writes: with the URL, how often it was tried, and why it failed;
-    - `StoragePermissionError`: credentials are missing, not accepted or not enough.
+    - `StorageError`, or `StorageWriteError` for writes, with the URL, the number of attempts and the reason;
+    - `StoragePermissionError`, if credentials are missing, not accepted or not sufficient.
 
     Args:
-        url: where the bucket is, without a trailing "/".
-        policy: how often and how long the store is asked again.
+        url: the bucket's URL, without a trailing "/".
+        policy: the policy for retries and timeouts.
     """
 
     permission_advice: ClassVar[str] = "use an account that may, or ask the bucket's owner"
-    """What to do where the store refuses."""
+    """The advice in the error if the store denies permission."""
     credentials_advice: ClassVar[str] = "give credentials that the store knows"
-    """What to do where the store does not know who asks."""
+    """The advice in the error if the store does not accept the credentials, or if there are none."""
     host_advice: ClassVar[str] = "check the network and the name"
-    """What to do where no server is known by the store's name."""
+    """The advice in the error if the store's host name cannot be resolved."""
 
     def __init__(self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY) -> None:
         self._url = url
@@ -79,7 +80,7 @@ class AbstractBucket(ABC):
     @property
     @final
     def url(self) -> str:
-        """Where the bucket is: `lockstep.storage.open_bucket` opens it again from this."""
+        """The bucket's URL, from which `lockstep.storage.open_bucket` opens the same bucket again."""
         return self._url
 
     @final
@@ -92,27 +93,27 @@ class AbstractBucket(ABC):
 
     @final
     def create(self) -> None:
-        """Makes the bucket itself: a store's bucket, or a folder. Writing to a folder needs no such thing.
+        """Creates the bucket itself: a store's bucket, or a folder. A folder need not be created before writing to it.
 
         Raises:
-            ConflictError: it is there already.
-            InvalidInputError: the URL is of a part of a store's bucket, which needs no making.
-            StorageWriteError: it could not be made.
+            ConflictError: the bucket already exists.
+            InvalidInputError: the URL addresses a prefix of a store's bucket, which does not have to be created.
+            StorageWriteError: the bucket could not be created.
         """
         self._trying("make", f"the bucket {self._url}", self._create, raising=StorageWriteError)
 
     @final
     def read(self, key: str, *, start_byte: int = 0, end_byte: int | None = None) -> bytes:
-        """Reads an object, or bytes ``[start_byte, end_byte)`` of it; what lies beyond its end is left out.
+        """Reads an object, or its bytes ``[start_byte, end_byte)`` up to the object's end.
 
         Args:
-            key: the object.
-            start_byte: first byte, 0 or more.
-            end_byte: one past the last byte; None reads to the end.
+            key: the object's key.
+            start_byte: the first byte to read, 0 or more.
+            end_byte: one past the last byte to read; None reads to the end.
 
         Raises:
-            MissingInputError: there is no such object.
-            StorageError: it could not be read.
+            MissingInputError: the object does not exist.
+            StorageError: the object could not be read.
         """
         if start_byte < 0 or (end_byte is not None and end_byte < start_byte):
             raise InvalidInputError(
@@ -124,19 +125,19 @@ class AbstractBucket(ABC):
 
     @final
     def write(self, key: str, data: bytes) -> None:
-        """Writes an object; it appears whole or not at all, in place of an older one.
+        """Writes an object, replacing an existing one. The object appears whole or not at all.
 
         Raises:
-            StorageWriteError: it could not be written.
+            StorageWriteError: the object could not be written.
         """
         self._trying("write", self.url_of(key), lambda: self._write(key, data), raising=StorageWriteError)
 
     @final
     def upload(self, key: str, *, path: str | os.PathLike[str]) -> None:
-        """Writes an object from a local file, without holding it in memory.
+        """Writes an object from a local file without holding the whole file in memory.
 
         Raises:
-            MissingInputError: there is no such local file.
+            MissingInputError: the local file does not exist.
             StorageWriteError: the object could not be written.
         """
         source = Path(path)
@@ -146,11 +147,11 @@ class AbstractBucket(ABC):
 
     @final
     def download(self, key: str, *, path: str | os.PathLike[str]) -> None:
-        """Copies an object to a local file, which appears whole or not at all; its folder is made.
+        """Copies an object to a local file, and creates its folder. The file appears whole or not at all.
 
         Raises:
-            MissingInputError: there is no such object.
-            StorageError: it could not be read.
+            MissingInputError: the object does not exist.
+            StorageError: the object could not be read.
             StorageWriteError: the local file could not be written.
         """
         target = Path(path)
@@ -160,8 +161,8 @@ class AbstractBucket(ABC):
             target.parent.mkdir(parents=True, exist_ok=True)
             return create_temporary(temporary)
 
-        # Made before it is filled: a folder that may not be written is no fault of the bucket's. And held until it has
-        # its name: nobody takes it for what a killed download left.
+        # The temporary file is created before the download, so that a folder without write permission is not reported
+        # as an error of the bucket. It stays open, and so locked, until it is renamed: no sweep deletes it.
         with self._writing_locally(target, create):
             try:
                 self._reading(key, lambda: self._download(key, temporary))
@@ -174,13 +175,13 @@ class AbstractBucket(ABC):
         """Lists the objects whose keys start with a prefix, at every depth, sorted by key.
 
         Args:
-            prefix: the keys' beginning, as in object stores: "a/b" finds "a/b", "a/bc" and "a/b/c". A trailing "/"
-                keeps to one folder.
-            follows_links: whether what a link in a folder of this machine leads to is found. Where not, the link itself
-                is, as an object of no bytes: for whoever deletes what others may have made.
+            prefix: the beginning of the keys, as in object stores: "a/b" finds "a/b", "a/bc" and "a/b/c". A trailing
+                "/" limits the listing to one folder.
+            follows_links: whether symbolic links in a local folder are followed. If not, a link is listed as an object
+                of 0 bytes, for callers that delete files which others may have created.
 
         Raises:
-            StorageError: the bucket could not be listed. A bucket without any object lists as empty.
+            StorageError: the bucket could not be listed. The listing of a bucket without objects is empty.
         """
         check_prefix(prefix)
         found = self._trying("list", f"{self._url}/{prefix}", lambda: self._list(prefix, follows_links=follows_links))
@@ -188,12 +189,12 @@ class AbstractBucket(ABC):
 
     @final
     def folder_size_bytes(self, folder: str) -> int:
-        """Adds up the sizes of all objects in a folder, at every depth; 0 where there is none.
+        """Returns the sum of the sizes of all objects in a folder, at every depth; 0 if there are none.
 
-        What lies elsewhere, where a link in a folder of this machine leads to, is not in it.
+        The targets of symbolic links in a local folder do not count.
 
         Args:
-            folder: the beginning of their keys, without the "/" behind it.
+            folder: the folder: the beginning of the objects' keys, without the trailing "/".
 
         Raises:
             StorageError: the bucket could not be listed.
@@ -203,10 +204,10 @@ class AbstractBucket(ABC):
 
     @final
     def exists(self, key: str) -> bool:
-        """Whether there is such an object.
+        """Whether an object exists.
 
         Raises:
-            StorageError: the bucket could not be asked.
+            StorageError: the request to the bucket failed.
         """
         try:
             self.size_bytes(key)
@@ -216,49 +217,49 @@ class AbstractBucket(ABC):
 
     @final
     def size_bytes(self, key: str) -> int:
-        """Returns the length of an object.
+        """Returns the length of an object in bytes.
 
         Raises:
-            MissingInputError: there is no such object.
-            StorageError: the bucket could not be asked.
+            MissingInputError: the object does not exist.
+            StorageError: the request to the bucket failed.
         """
         return self._reading(key, lambda: self._size_bytes(key))
 
     @final
     def open(self, key: str) -> BinaryIO:
-        """Opens an object to read: a seekable binary file, which the caller closes, for one thread at a time.
+        """Opens an object for reading, as a seekable binary file for one thread at a time. The caller closes the file.
 
         Raises:
-            MissingInputError: there is no such object.
-            StorageError: it could not be opened.
+            MissingInputError: the object does not exist.
+            StorageError: the object could not be opened.
         """
         return self._reading(key, lambda: self._open(key))
 
     @final
     def delete(self, key: str) -> None:
-        """Deletes an object; deleting one that is not there is no error.
+        """Deletes an object. Deleting an object that does not exist is not an error.
 
         Raises:
-            StorageWriteError: it could not be deleted.
+            StorageWriteError: the object could not be deleted.
         """
         self._trying("delete", self.url_of(key), lambda: self._delete(key), raising=StorageWriteError)
 
     @final
     def move(self, key: str, *, to: str) -> None:
-        """Gives an object another key, in place of an object that has that one.
+        """Gives an object another key, replacing an object that already has that key.
 
-        Readers of the new key see what was there before, or the whole object that was moved; at no moment is the object
-        under neither key. In a folder, and in memory, it is one step. In a cloud's bucket the store copies it, and then
-        the older one is deleted: for a while it is under both keys, and stays so where the caller dies in between.
-        Moving it again is then as good as the first time.
+        Readers of the new key see the object that was there before, or the whole moved object. The object is always
+        under at least one of the two keys. In a folder and in memory, a move is one atomic step. In a cloud's bucket,
+        the store copies the object and then the original is deleted: the object is under both keys for a while, and
+        stays so if the caller dies in between. It is safe to repeat the move in that case.
 
         Args:
-            key: the object.
-            to: its new key; where it is the same, nothing is done.
+            key: the object's key.
+            to: the new key; if it equals ``key``, nothing is done.
 
         Raises:
-            MissingInputError: there is no such object.
-            StorageWriteError: it could not be moved.
+            MissingInputError: the object does not exist.
+            StorageWriteError: the object could not be moved.
         """
         check_key(to)
         if key == to:
@@ -268,7 +269,8 @@ class AbstractBucket(ABC):
             "move", f"{self.url_of(key)} to {to}", lambda: self._move_or_miss(key, to), raising=StorageWriteError
         )
         if is_copy:
-            # By itself: were both tried again together, a delete whose answer was lost would make it look missing.
+            # Retried separately from the copy: if both were retried together after a delete whose response was lost,
+            # the object would seem to be missing.
             self.delete(key)
 
     def _move_or_miss(self, key: str, to: str) -> bool:
@@ -281,20 +283,23 @@ class AbstractBucket(ABC):
 
     @final
     def delete_prefix(self, prefix: str) -> None:
-        """Deletes every object that `list` finds under the prefix; "" deletes all of them, and no link's target.
+        """Deletes every object that `list` finds under a prefix. Links are deleted, but not their targets.
+
+        Args:
+            prefix: the beginning of the objects' keys; "" deletes all objects.
 
         Raises:
-            StorageWriteError: one could not be deleted.
+            StorageWriteError: an object could not be deleted.
         """
         for item in self.list(prefix, follows_links=False):
             self.delete(item.key)
 
     @final
     def check_writable(self) -> None:
-        """Writes and deletes a small hidden object, to learn now rather than later that writing does not work.
+        """Writes and deletes an empty hidden object, so that a bucket without write access is found early.
 
         Raises:
-            StorageWriteError: with the URL and the reason.
+            StorageWriteError: the write or the delete failed; the message has the URL and the reason.
         """
         probe = temporary_name()
 
@@ -328,18 +333,18 @@ class AbstractBucket(ABC):
     def _trying(
         self, verb: str, what: str, work: Callable[[], Result], *, raising: type[StorageError] = StorageError
     ) -> Result:
-        """Does something with the store until it succeeds, fails for good, or the time is up.
+        """Calls the store until the call succeeds, fails permanently, or reaches the retry deadline.
 
         Args:
-            verb: what is done.
-            what: to what it is done, with its URL.
-            work: does it; twice is as good as once.
-            raising: the error where it fails.
+            verb: the verb of error messages, such as "read".
+            what: the object of the verb in error messages, with its URL.
+            work: the call; it must be idempotent.
+            raising: the class of the error if the call fails.
         """
         attempts = Attempts(self._policy)
         while True:
-            # Clients of clouds raise classes of their own (network, credentials, HTTP): whatever it is, the reader
-            # wants to know which URL and why.
+            # The clouds' clients raise exceptions of their own classes (network, credentials, HTTP). All of them become
+            # a StorageError with the URL and the reason.
             try:
                 return work()
             except LockstepError:
@@ -347,7 +352,7 @@ class AbstractBucket(ABC):
             except Exception as error:
                 fault = find_fault(error)
                 if fault is Fault.TRANSIENT:
-                    if attempts.num_failures == _NUM_SILENT_FAILURES:  # it does not wait in silence
+                    if attempts.num_failures == _NUM_SILENT_FAILURES:  # a long wait is logged
                         logger.warning("cannot %s %s for now: %s; it is tried again", verb, what, describe_fault(error))
                     if attempts.wait_for_next():
                         continue
@@ -372,11 +377,11 @@ class AbstractBucket(ABC):
 
     @abstractmethod
     def _create(self) -> None:
-        """Makes the bucket; raises what `create` says where there is one, or where none is to be made."""
+        """Creates the bucket, and raises ConflictError and InvalidInputError as `create` documents them."""
 
     @abstractmethod
     def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:
-        """Reads bytes ``[start_byte, end_byte)``; ``FileNotFoundError`` where there is no such object."""
+        """Reads bytes ``[start_byte, end_byte)``; raises ``FileNotFoundError`` if the object does not exist."""
 
     @abstractmethod
     def _write(self, key: str, data: bytes) -> None:
@@ -388,49 +393,49 @@ class AbstractBucket(ABC):
 
     @abstractmethod
     def _download(self, key: str, target: Path) -> None:
-        """Copies an object into a file that nobody else looks at."""
+        """Copies an object into a temporary file that no one else reads yet."""
 
     @abstractmethod
     def _list(self, prefix: str, *, follows_links: bool) -> builtins.list[StoredObject]:
-        """Finds objects by the beginning of their keys, in any order; none where the bucket is not there.
+        """Finds objects by the beginning of their keys, in any order; none if the bucket does not exist.
 
-        What has no links need not know whether to follow them.
+        Buckets without symbolic links ignore ``follows_links``.
         """
 
     def _folder_size_bytes(self, folder: str) -> int:
-        """Adds up the sizes of a folder's objects; 0 where there is none."""
+        """Returns the sum of the sizes of a folder's objects; 0 if there are none."""
         return sum(item.size_bytes for item in self._list(f"{folder}/", follows_links=True))
 
     @abstractmethod
     def _size_bytes(self, key: str) -> int:
-        """Returns the length; ``FileNotFoundError`` where there is no such object."""
+        """Returns the object's length in bytes; raises ``FileNotFoundError`` if the object does not exist."""
 
     @abstractmethod
     def _open(self, key: str) -> BinaryIO:
-        """Opens to read; ``FileNotFoundError`` where there is no such object."""
+        """Opens the object for reading; raises ``FileNotFoundError`` if the object does not exist."""
 
     @abstractmethod
     def _move(self, key: str, to: str) -> bool:
-        """Renames an object, and returns False; or copies it whole, and returns True: the older is still to delete.
+        """Renames an object and returns False, or copies it and returns True: the caller then deletes the original.
 
-        ``FileNotFoundError`` where there is no such object.
+        Raises ``FileNotFoundError`` if the object does not exist.
         """
 
     @abstractmethod
     def _delete(self, key: str) -> None:
-        """Deletes an object if it is there."""
+        """Deletes an object if it exists."""
 
 
 def is_there_error(url: str) -> ConflictError:
-    """Returns the error of a bucket that is to be made and is there."""
+    """Returns the error for creating a bucket that already exists."""
     return ConflictError(f"the bucket {url} is there already")
 
 
 def check_key(key: str) -> str:
-    """Returns a key as it is.
+    """Checks a key, and returns it unchanged.
 
     Raises:
-        InvalidInputError: it is not one.
+        InvalidInputError: the text is not a valid key.
     """
     names = key.split("/")
     if any(name in ("", ".", "..") or name.startswith(TEMPORARY_PREFIX) for name in names) or "\0" in key:
@@ -443,10 +448,12 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Returns the beginning of a key as it is: "" or what `check_key` would allow, with or without a trailing "/".
+    """Checks the beginning of a key, and returns it unchanged.
+
+    A prefix is "" or a text that `check_key` allows, with or without a trailing "/".
 
     Raises:
-        InvalidInputError: no key can begin so.
+        InvalidInputError: no key can begin with this text.
     """
     if prefix:
         check_key(prefix.removesuffix("/"))

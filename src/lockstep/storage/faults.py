@@ -1,7 +1,7 @@
-"""What an exception of a bucket's client means: decided here, for all clients, by one pure function.
+"""Classifies the exceptions of all buckets' clients into faults, with one pure function: `find_fault`.
 
-The clients are optional, so their exceptions are known by the names of their classes, and by what they carry: an HTTP
-status, or the store's own code such as "SlowDown".
+The clients are optional packages, so their exceptions are recognized by the names of their classes and by the data they
+carry: an HTTP status, or the store's own code such as "SlowDown".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 @final
 class Fault(enum.Enum):
-    """What went wrong, as far as it decides what is done about it."""
+    """The category of an exception, which decides whether to retry and which error to raise."""
 
     TRANSIENT = "the store throttles, fails or cannot be reached for now: the same call may succeed soon"
     MISSING = "there is no such object or bucket"
@@ -29,7 +29,7 @@ class Fault(enum.Enum):
 
 @final
 class BrokenAnswerError(OSError):
-    """A store answered a read with another number of bytes than the object has there."""
+    """Raised if a store's response to a read does not have the number of bytes that the object has there."""
 
 
 _TRANSIENT_ERRNOS: Final = frozenset(
@@ -55,7 +55,7 @@ _TRANSIENT_ERRNOS: Final = frozenset(
     if hasattr(errno, name)
 )
 _TRANSIENT_STATUSES: Final = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 509, *range(520, 530)})
-# Amazon's and compatible stores' own codes, of which several come with HTTP 400 or 403.
+# Codes of Amazon S3 and compatible stores. Some of them come with HTTP 400 or 403.
 _TRANSIENT_CODES: Final = frozenset(
     [
         "BadDigest",
@@ -109,7 +109,7 @@ _TRANSIENT_CLASSES: Final = frozenset(
         "gcsfs.retry.ChecksumError",
         "google.auth.exceptions.TransportError",
         "http.client.HTTPException",
-        "json.decoder.JSONDecodeError",  # half an answer, or a proxy's page in the place of one
+        "json.decoder.JSONDecodeError",  # an incomplete response, or a proxy's page instead of the response
         "requests.exceptions.ChunkedEncodingError",
         "requests.exceptions.ConnectionError",
         "requests.exceptions.ContentDecodingError",
@@ -128,7 +128,7 @@ _CREDENTIAL_CLASSES: Final = frozenset(
         "google.auth.exceptions.RefreshError",
     }
 )
-# A certificate that is not trusted stays so.
+# An untrusted certificate stays untrusted: a retry would not help.
 _LASTING_CLASSES: Final = frozenset(
     {
         "aiohttp.client_exceptions.ClientConnectorCertificateError",
@@ -141,28 +141,26 @@ _LASTING_CLASSES: Final = frozenset(
 
 
 def find_fault(error: BaseException) -> Fault:
-    """Decides what an exception of a bucket's client means.
+    """Classifies an exception of a bucket's client.
 
-    Clients translate what they meet, and lose some of it: of an exception and its causes the deepest that says
-    anything decides.
+    Clients wrap the exceptions that they catch, and lose information. So the deepest exception in the chain of causes
+    that can be classified decides.
 
     Args:
-        error: what a client, or the operating system, raised.
+        error: the exception of a client or of the operating system.
     """
     unresolved = _find_unresolved(error)
-    if unresolved is not None:  # a name server that does not answer for now may do so soon
+    if unresolved is not None:  # EAI_AGAIN: the name server does not respond now, but may respond later
         return Fault.TRANSIENT if unresolved.errno == socket.EAI_AGAIN else Fault.UNKNOWN_HOST
     faults = (_find_own_fault(link) for link in reversed(list(_causes(error))))
     return next((fault for fault in faults if fault is not None), Fault.OTHER)
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether a fault may be over at another time, without anybody changing what was asked for.
-
-    That is a transient fault, or a disk that is full.
+    """Whether the same request may succeed later: after a transient fault, or when a full disk has space again.
 
     Args:
-        error: what a bucket raised.
+        error: the exception of a bucket.
     """
     full = (errno.ENOSPC, errno.EDQUOT)
     is_full = any(isinstance(link, OSError) and link.errno in full for link in _causes(error))
@@ -170,14 +168,14 @@ def may_pass(error: BaseException) -> bool:
 
 
 def describe_fault(error: BaseException) -> str:
-    """Says what went wrong in a line: what the store or the system said, with the store's code and the HTTP status."""
+    """Describes an exception in one line: the store's or the system's message, the store's code, the HTTP status."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     reason = " ".join(reason.split()).strip(" ,.")
     status, code = next(
         (found for link in _causes(error) if (found := _status_and_code(link)) != (None, "")), (None, "")
     )
     if status is not None:
-        reason = reason.removesuffix(f"{status}").strip(" ,.")  # where gcsfs puts it
+        reason = reason.removesuffix(f"{status}").strip(" ,.")  # gcsfs ends its messages with the status
     said = [code] if code and not code.isdecimal() and code not in reason else []
     said += [f"HTTP {status}"] if status is not None else []
     if not reason:
@@ -186,7 +184,7 @@ def describe_fault(error: BaseException) -> str:
 
 
 def describe_unresolved(error: BaseException) -> str | None:
-    """Says which server's name could not be found, in a line; None where that was not the matter."""
+    """Describes in one line which host name could not be resolved; None if the exception has another cause."""
     unresolved = _find_unresolved(error)
     if unresolved is None:
         return None
@@ -196,16 +194,16 @@ def describe_unresolved(error: BaseException) -> str | None:
 
 
 def _find_unresolved(error: BaseException) -> socket.gaierror | None:
-    """Returns the failed search for a server's name that an exception comes from, if any.
+    """Returns the failed resolution of a host name that led to an exception, if any.
 
-    Of botocore's and of requests's exceptions it is no cause, but what they met before.
+    For exceptions of botocore and requests, it is the ``__context__``, not the ``__cause__``.
     """
     links = _causes(error, with_contexts=True)
     return next((link for link in links if isinstance(link, socket.gaierror)), None)
 
 
 def _host_of(error: BaseException) -> str:
-    """Returns the server's name that an exception of a client carries; "" where it has none."""
+    """Returns the host name that a client's exception carries; "" if it carries none."""
     if _is_one_of(error, {"botocore.exceptions.EndpointConnectionError"}):
         return urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url", ""))).hostname or ""
     if _is_one_of(error, {"aiohttp.client_exceptions.ClientConnectorError"}):
@@ -225,11 +223,11 @@ def _causes(error: BaseException, *, with_contexts: bool = False) -> Iterator[Ba
 
 
 def _find_own_fault(error: BaseException) -> Fault | None:
-    """Decides by one exception alone; None where it says nothing."""
+    """Classifies one exception without its causes; None if it cannot be classified."""
     if _is_one_of(error, _LASTING_CLASSES):
         return Fault.OTHER
     if _is_one_of(error, _CREDENTIAL_CLASSES):
-        # Google's say themselves whether they are worth another attempt.
+        # Google's exceptions have an attribute that says whether to retry.
         return Fault.TRANSIENT if getattr(error, "retryable", False) is True else Fault.NO_CREDENTIALS
     status, code = _status_and_code(error)
     if status is not None or code:
@@ -237,7 +235,7 @@ def _find_own_fault(error: BaseException) -> Fault | None:
     if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
         return Fault.MISSING
     if isinstance(error, PermissionError) or (isinstance(error, OSError) and str(error).startswith("Forbidden: ")):
-        return Fault.REFUSED  # gcsfs says "Forbidden: URL" by an error without a number
+        return Fault.REFUSED  # gcsfs raises "Forbidden: URL" without an errno
     if isinstance(error, BrokenAnswerError | TimeoutError | ConnectionError | EOFError):
         return Fault.TRANSIENT
     if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNOS:
@@ -246,12 +244,12 @@ def _find_own_fault(error: BaseException) -> Fault | None:
 
 
 def _find_fault_of_answer(status: int | None, code: str) -> Fault:
-    """Decides by what a store answered; its own code says more than the HTTP status."""
+    """Classifies a store's response. The store's own code is more specific than the HTTP status."""
     if code in _TRANSIENT_CODES:
         return Fault.TRANSIENT
     if code in _CREDENTIAL_CODES or status == 401:
         return Fault.NO_CREDENTIALS
-    if code in _REFUSED_CODES or (status == 403 and code != "InvalidObjectState"):  # which is in an archive
+    if code in _REFUSED_CODES or (status == 403 and code != "InvalidObjectState"):  # the latter: an archived object
         return Fault.REFUSED
     if code in _MISSING_CODES or status == 404:
         return Fault.MISSING
@@ -261,13 +259,13 @@ def _find_fault_of_answer(status: int | None, code: str) -> Fault:
 
 
 def _status_and_code(error: BaseException) -> tuple[int | None, str]:
-    """Returns the HTTP status and the store's code that an exception carries, None and "" where it has none."""
+    """Returns the HTTP status and the store's code that an exception carries; None and "" if it carries none."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's ClientError
         answer = cast("dict[str, Any]", response)
         code = str(answer.get("Error", {}).get("Code", ""))
         status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        # Where a body is lacking, as in answers to HEAD, the code is the status.
+        # In a response without a body, as to HEAD, botocore puts the status into the code.
         return _as_status(code if status is None else status), code
     if _is_one_of(error, {"gcsfs.retry.HttpError"}):
         return _as_status(getattr(error, "code", None)), ""

@@ -17,9 +17,10 @@ _PART_PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
 
 @final
 class GsBucket(AbstractRemoteBucket):
-    """``gs://bucket`` or ``gs://bucket/prefix``.
+    """A bucket with the URL ``gs://bucket`` or ``gs://bucket/prefix``.
 
-    Credentials are Google's application default ones; ``STORAGE_EMULATOR_HOST`` names another server.
+    Uses Google's application default credentials. The environment variable ``STORAGE_EMULATOR_HOST`` selects another
+    server.
     """
 
     permission_advice: ClassVar[str] = "use an account whose role allows it (GOOGLE_APPLICATION_CREDENTIALS names one)"
@@ -30,13 +31,13 @@ class GsBucket(AbstractRemoteBucket):
 
     def _connect(self, policy: RetryPolicy, *, num_attempts: int) -> Any:  # fsspec is not typed
         try:
-            # An optional extra. What `gcsfs` itself exports asks for each bucket's kind first, which takes a permission
-            # of its own and is told as a warning where it is lacking.
+            # An optional extra. The class that `gcsfs` exports first requests each bucket's type, which needs a
+            # permission of its own and logs a warning without it. The class in `gcsfs.core` does not.
             importlib.import_module("gcsfs.core")
         except ModuleNotFoundError:
             raise missing_extra(self.url, extra="gcs", package="gcsfs") from None
-        aiohttp: Any = importlib.import_module("aiohttp")  # what gcsfs talks through
-        # Otherwise a request may take five minutes in all, and be silent as long.
+        aiohttp: Any = importlib.import_module("aiohttp")  # gcsfs's HTTP client
+        # By default, aiohttp limits only the total time of a request, to five minutes, and not the time without data.
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=policy.connect_timeout_s, sock_read=policy.read_timeout_s
         )
@@ -48,11 +49,11 @@ class GsBucket(AbstractRemoteBucket):
 
 @functools.cache
 def _file_system_class(num_attempts: int) -> Any:
-    """Returns gcsfs's file system with so many attempts at a request.
+    """Returns a subclass of gcsfs's file system that makes a given number of attempts at each request.
 
-    By itself it makes six, over half a minute, and logs a traceback for each request that is refused. And where there
-    is no account it asks the machine's metadata server twice: once as Google's search for default credentials does, and
-    once more by itself, for 15 seconds where there is no such server.
+    gcsfs makes six attempts, over half a minute, and logs a traceback for each refused request. Without credentials, it
+    also requests the machine's metadata server twice: once in Google's search for default credentials, and once
+    directly, which takes 15 seconds if there is no such server.
     """
     base: Any = importlib.import_module("gcsfs.core").GCSFileSystem
     request_once = base._request.__wrapped__
@@ -68,7 +69,7 @@ def _file_system_class(num_attempts: int) -> Any:
         return await request_once(self, *arguments, **options)
 
     def on_google(self: Any) -> bool:
-        is_account_known = hasattr(self, "credentials")  # before that, only the second search asks
+        is_account_known = hasattr(self, "credentials")  # until then, only gcsfs's direct request asks
         return is_account_known and base.on_google.fget(self)
 
     return type("FileSystem", (base,), {"_request": request, "on_google": property(on_google)})

@@ -1,4 +1,4 @@
-"""A bucket in a folder of this machine, or of a file system that it mounts."""
+"""A bucket in a local folder, or in a folder of a mounted file system."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ Result = TypeVar("Result")
 
 @final
 class LocalBucket(AbstractBucket):
-    """A folder. An object is written under a hidden name, flushed to the disk and renamed.
+    """A bucket in a folder. An object is written under a hidden name, flushed to the disk and renamed.
 
-    It uses the operating system alone: fsspec's import takes longer than what most commands do with a bucket.
+    Uses system calls without fsspec, because the import of fsspec takes longer than the work of most commands on a
+    bucket.
 
     Args:
-        url: the folder's path, or ``file:///path``. It need not exist. The bucket's own `url` is the absolute path.
-        policy: how often and how long a mounted file system that does not answer is asked again.
+        url: the folder's path, or ``file:///path``. The folder need not exist. The bucket's `url` is the absolute path.
+        policy: the policy for retries if a mounted file system does not respond.
     """
 
     permission_advice: ClassVar[str] = "run as a user who may, or change the mode of the file or of its folder"
@@ -68,7 +69,7 @@ class LocalBucket(AbstractBucket):
                 fill(file)
                 file.flush()
                 os.fsync(file.fileno())
-                os.replace(temporary, target)  # while it is locked: see lockstep.storage.temporaries
+                os.replace(temporary, target)  # while the file is locked: see lockstep.storage.temporaries
         except BaseException:
             with suppress(OSError):
                 temporary.unlink()
@@ -80,14 +81,14 @@ class LocalBucket(AbstractBucket):
     def _list(self, prefix: str, *, follows_links: bool) -> builtins.list[StoredObject]:
         folder, _, beginning = prefix.rpartition("/")
         found: builtins.list[StoredObject] = []
-        # Only the first level needs the rest of the prefix: below it everything belongs.
+        # Only the names of the first level are compared with the rest of the prefix: everything below a match belongs.
         waiting: builtins.list[tuple[str, str, frozenset[tuple[int, int]]]] = [(folder, beginning, frozenset())]
         while waiting:
             folder, beginning, above = waiting.pop()
             try:
                 status = os.stat(self._folder / folder)
                 if (status.st_dev, status.st_ino) in above:
-                    continue  # a link to a folder that it is in
+                    continue  # a link to a folder that contains it
                 above |= {(status.st_dev, status.st_ino)}
                 entries = os.scandir(self._folder / folder)
             except (FileNotFoundError, NotADirectoryError):
@@ -109,9 +110,9 @@ class LocalBucket(AbstractBucket):
                         continue  # deleted, or renamed into place, since the scan
                     except OSError as error:
                         if error.errno == errno.ELOOP and entry.is_symlink():
-                            continue  # a link to itself leads to nothing, like any other broken one
+                            continue  # a link to itself is a broken link
                         raise
-                    if stat.S_ISREG(status.st_mode):  # who reads a pipe or a device as an object waits for ever
+                    if stat.S_ISREG(status.st_mode):  # reading a pipe or a device could block forever
                         found.append(StoredObject(key=key, size_bytes=status.st_size, modified_time_s=status.st_mtime))
         return found
 
@@ -120,7 +121,7 @@ class LocalBucket(AbstractBucket):
         if top.is_symlink():
             return 0
         size_bytes = 0
-        for place, _, names in os.walk(top, onerror=_refuse):  # which goes through no link
+        for place, _, names in os.walk(top, onerror=_refuse):  # does not follow links
             for name in names:
                 with suppress(FileNotFoundError):  # deleted, or renamed into place, since the scan
                     status = os.lstat(os.path.join(place, name))
@@ -140,13 +141,13 @@ class LocalBucket(AbstractBucket):
         source, target = self._folder / key, self._folder / to
         if source.is_dir():
             raise IsADirectoryError(source)
-        os.lstat(source)  # before a folder is made for it
+        os.lstat(source)  # a missing object raises before the target's folder is created
         try:
             _in_its_folder(target, lambda: os.replace(source, target))
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            self._upload(to, source)  # a folder of the bucket may lie on another disk
+            self._upload(to, source)  # a folder of the bucket may be on another disk
             return True
         self._delete_folders(source)
         return False
@@ -160,7 +161,7 @@ class LocalBucket(AbstractBucket):
         self._delete_folders(path)
 
     def _delete_folders(self, path: Path) -> None:
-        # A folder without objects is nothing in a bucket: take it away, up to the bucket's own folder.
+        # Buckets have no empty folders: delete the folders that became empty, up to the bucket's own folder.
         for parent in path.parents:
             if parent == self._folder:
                 break
@@ -177,9 +178,9 @@ def _link(key: str, status: os.stat_result) -> StoredObject:
 
 
 def _in_its_folder(path: Path, make: Callable[[], Result]) -> Result:
-    """Makes a file whose folder may not be there; a concurrent delete may take an empty one away in between."""
+    """Creates a file after its folder, and retries if a concurrent delete removes the empty folder in between."""
     for _ in range(_NUM_ATTEMPTS - 1):
-        # A folder that was there a moment ago, and is gone when `mkdir` looks whether it is one, is said to exist.
+        # `mkdir` raises FileExistsError if the folder disappears between its own attempt and its check of the path.
         with suppress(FileNotFoundError, FileExistsError):
             path.parent.mkdir(parents=True, exist_ok=True)
             return make()

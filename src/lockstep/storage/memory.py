@@ -1,4 +1,4 @@
-"""A bucket in the memory of this process: for tests, and for what need not outlive it."""
+"""A bucket in the memory of this process, for tests and for objects that need not outlive the process."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _OBJECTS: Final[dict[str, tuple[bytes, float]]] = {}
 
 @final
 class MemoryBucket(AbstractBucket):
-    """Objects in one dictionary of the process, so that each who opens the URL sees the same ones.
+    """A bucket whose objects are in one dictionary of the process. All buckets with the same URL share their objects.
 
     Args:
-        url: ``memory://name`` or ``memory://name/prefix``.
+        url: the bucket's URL: ``memory://name`` or ``memory://name/prefix``.
     """
 
     def _find(self, key: str) -> tuple[bytes, float]:

@@ -1,7 +1,7 @@
-"""Buckets and objects by URL.
+"""Opens buckets by URL, and splits, joins and matches URLs of objects.
 
-A URL is ``gs://bucket/key``, ``s3://bucket/key``, ``memory://bucket/key``, ``file:///absolute/path``, or a path of this
-machine, absolute or relative to the working folder.
+A URL is ``gs://bucket/key``, ``s3://bucket/key``, ``memory://bucket/key``, ``file:///absolute/path``, or a local path,
+absolute or relative to the working folder.
 """
 
 from __future__ import annotations
@@ -26,32 +26,33 @@ _PART: Final = re.compile(r"\[!?[^\]/]+\]|.")
 
 
 def open_bucket(url: str | os.PathLike[str], *, policy: RetryPolicy = DEFAULT_POLICY) -> AbstractBucket:
-    """Opens a bucket, or a part of one: keys are relative to the whole URL. Nothing is read or written yet.
+    """Opens a bucket, or a prefix within one: keys are relative to the whole URL. Nothing is read or written yet.
 
     Args:
-        url: the bucket, as the module describes; a trailing "/" means nothing.
-        policy: how often and how long a store that fails is asked again.
+        url: the bucket's URL, in one of the forms of `lockstep.storage.registry`; a trailing "/" is ignored.
+        policy: the policy for retries and timeouts.
 
     Raises:
-        InvalidInputError: the URL is of no known kind, names no bucket, or needs an extra that is not installed.
+        InvalidInputError: the URL's scheme is unknown, the URL names no bucket, or it needs an extra that is not
+            installed.
     """
     text = os.fspath(url)
     scheme, rest = _parse(text)
     module, _, name = _CLASSES[scheme].partition(":")
-    # Each kind of bucket is imported when it is first used: the clouds' clients are slow to import, and optional.
+    # Each kind of bucket is imported on first use: the clouds' clients are slow to import, and optional.
     bucket_class = cast("type[AbstractBucket]", getattr(importlib.import_module(module), name))
     return bucket_class(rest if scheme == "file" else f"{scheme}://{rest}", policy=policy)
 
 
 def check_shared_url(url: str, *, what: str) -> None:
-    """Refuses a URL that names another place, or none, in another process or folder: a relative path, ``memory://``.
+    """Rejects a URL that means a different place in another process or folder: a relative path, or ``memory://``.
 
     Args:
-        url: the bucket or object.
-        what: the field or flag that names it, for the message.
+        url: the URL of a bucket or object.
+        what: the field or flag that has the URL, for the message.
 
     Raises:
-        InvalidInputError: it is one of these, or not usable at all.
+        InvalidInputError: the URL is a relative path, begins with ``memory://``, or is invalid.
     """
     scheme, rest = _parse(url)
     if scheme == "memory" or (scheme == "file" and not rest.startswith("/")):
@@ -64,10 +65,10 @@ def check_shared_url(url: str, *, what: str) -> None:
 
 
 def local_path(url: str | os.PathLike[str]) -> str | None:
-    """Returns the absolute path of a bucket or object that is a folder or file of this machine; None for others.
+    """Returns the path of a local folder or file if its URL is absolute; None for any other URL.
 
     Raises:
-        InvalidInputError: the URL is not usable.
+        InvalidInputError: the URL is invalid.
     """
     scheme, rest = _parse(os.fspath(url))
     return os.path.normpath(rest) if scheme == "file" and rest.startswith("/") else None
@@ -76,8 +77,8 @@ def local_path(url: str | os.PathLike[str]) -> str | None:
 def split_url(url: str | os.PathLike[str]) -> tuple[str, str]:
     """Splits an object's URL into its bucket's URL and its key.
 
-    Of a cloud's URL the bucket is the first name: ``gs://b/p/x`` gives ``("gs://b", "p/x")``. Of a path it is the
-    folder that holds the file: ``/d/p/x`` gives ``("/d/p", "x")``.
+    The bucket of a cloud's URL is its first name: ``gs://b/p/x`` gives ``("gs://b", "p/x")``. The bucket of a path is
+    the folder that contains the file: ``/d/p/x`` gives ``("/d/p", "x")``.
 
     Raises:
         InvalidInputError: the URL names no object.
@@ -96,11 +97,11 @@ def split_url(url: str | os.PathLike[str]) -> tuple[str, str]:
 
 
 def join_url(url: str | os.PathLike[str], *parts: str) -> str:
-    """Puts names behind a URL: ``join_url("gs://b/p/", "x/", "y")`` gives ``"gs://b/p/x/y"``.
+    """Appends names to a URL: ``join_url("gs://b/p/", "x/", "y")`` gives ``"gs://b/p/x/y"``.
 
     Args:
-        url: a bucket's or object's URL.
-        *parts: keys or parts of keys; empty ones are left out.
+        url: the URL of a bucket or object.
+        *parts: keys or parts of keys; empty ones are ignored.
     """
     text = os.fspath(url)
     joined = "/".join(part.strip("/") for part in parts if part.strip("/"))
@@ -113,27 +114,27 @@ def read_url(url: str | os.PathLike[str]) -> bytes:
     """Reads a whole object.
 
     Raises:
-        InvalidInputError: the URL is not usable.
-        MissingInputError: there is no such object.
-        StorageError: it could not be read.
+        InvalidInputError: the URL is invalid.
+        MissingInputError: the object does not exist.
+        StorageError: the object could not be read.
     """
     bucket_url, key = split_url(url)
     return open_bucket(bucket_url).read(key)
 
 
 def glob_urls(pattern: str | os.PathLike[str]) -> list[str]:
-    """Finds the objects whose URLs match a pattern, sorted.
+    """Returns the URLs of the objects that match a pattern, sorted.
 
     Args:
-        pattern: a URL in whose key ``*`` stands for any text within a name, ``?`` for one character, ``[abc]`` for one
-            of them, and ``**``, alone between slashes, for any number of names. Without any of these it is the URL
-            of one object.
+        pattern: a URL with wildcards in its key: ``*`` matches any text within a name, ``?`` one character, ``[abc]``
+            one of these characters, and ``**``, alone between slashes, any number of names. A URL without wildcards
+            matches the one object that it names.
 
     Returns:
-        URLs that begin as the pattern does; an empty list where nothing matches.
+        The URLs, in the form of the pattern; an empty list if nothing matches.
 
     Raises:
-        InvalidInputError: the URL is not usable.
+        InvalidInputError: the URL is invalid.
         StorageError: the bucket could not be listed.
     """
     text = os.fspath(pattern)
@@ -144,22 +145,25 @@ def glob_urls(pattern: str | os.PathLike[str]) -> list[str]:
 
 
 def has_wildcard(url: str) -> bool:
-    """Whether a URL is a pattern."""
+    """Whether a URL contains wildcards."""
     return _WILDCARD.search(url) is not None
 
 
 def glob_objects(pattern: str | os.PathLike[str], *, follows_links: bool = True) -> dict[str, StoredObject]:
-    """Finds what `glob_urls` finds, with lengths and times; for one object without a pattern that costs a listing.
+    """Returns the objects that `glob_urls` finds, with their lengths and times.
+
+    Lists the bucket even if the pattern has no wildcards.
 
     Args:
-        pattern: as there.
-        follows_links: as in `AbstractBucket.list`.
+        pattern: a URL, as for `glob_urls`.
+        follows_links: whether symbolic links are followed, as in `AbstractBucket.list`.
 
     Returns:
-        What is stored, by URL, sorted; keys are those within the folder that the pattern spells out.
+        The objects by URL, sorted. Each object's key is relative to the deepest folder without wildcards in the
+        pattern. Without wildcards, it is the key that `split_url` returns.
 
     Raises:
-        InvalidInputError: the URL is not usable.
+        InvalidInputError: the URL is invalid.
         StorageError: the bucket could not be listed.
     """
     text = os.fspath(pattern)
@@ -169,7 +173,8 @@ def glob_objects(pattern: str | os.PathLike[str], *, follows_links: bool = True)
         listed = open_bucket(bucket_url).list(key, follows_links=follows_links)
         found = next((item for item in listed if item.key == key), None)
         return {} if found is None else {text: found}
-    # The bucket is the deepest folder that the pattern spells out; its last, broken name narrows the listing.
+    # The bucket is the deepest folder without wildcards. The beginning of the first name with a wildcard is the prefix
+    # of the listing.
     folder = text[: text.rfind("/", 0, wildcard.start()) + 1]
     bucket = open_bucket(folder or ".")
     matching = re.compile(_translate(text[len(folder) :]))
@@ -207,7 +212,7 @@ def _translate_name(name: str) -> str:
 
 
 def _parse(url: str) -> tuple[str, str]:
-    """Returns the scheme ("file" for a path) and what follows it, without trailing slashes."""
+    """Returns the scheme ("file" for a path) and the rest of the URL, without trailing slashes."""
     if not url:
         raise InvalidInputError("the URL is empty", allowed=_forms())
     scheme, separator, rest = url.partition("://")

@@ -1,4 +1,4 @@
-"""What the clouds' buckets share: the same few calls of an fsspec file system."""
+"""The base class of the clouds' buckets, which uses a few calls of an fsspec file system."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 READ_AHEAD_BYTES: Final = 8 << 20
-"""How much of an opened object is read at a time, and held."""
+"""The size of the buffer of an open object: the number of bytes that one read fetches."""
 
 PIECE_BYTES: Final = 16 << 20
-"""Length of the pieces in which an object is downloaded: a connection that drops costs one of them."""
+"""The length of the pieces in which an object is downloaded. A dropped connection costs only one piece."""
 
 LARGE_BYTES: Final = 48 << 20
-"""From which length on clients may write an object in parts, of which each is tried again by itself."""
+"""The length from which clients may upload an object in parts and retry each part separately."""
 
 _NUM_DOWNLOADERS: Final = 8
 _NUM_PART_ATTEMPTS: Final = 3
@@ -38,18 +38,18 @@ _COPY_TIMEOUT_S: Final = 300.0
 
 
 class AbstractRemoteBucket(AbstractBucket):
-    """A bucket behind an fsspec file system, whose put of an object is atomic.
+    """A bucket that uses an fsspec file system whose put of an object is atomic.
 
     Args:
-        url: the bucket, with an optional prefix, without a trailing "/".
-        policy: how often and how long the store is asked again, and how long an answer is waited for.
+        url: the bucket's URL, with an optional prefix, without a trailing "/".
+        policy: the policy for retries and timeouts.
 
     Raises:
-        InvalidInputError: the package that talks to this kind of bucket is not installed.
+        InvalidInputError: the client package for this kind of bucket is not installed.
     """
 
     whole_read_options: ClassVar[Mapping[str, Any]] = {}
-    """What makes the file system read a whole object by one request, so that it is of one writing."""
+    """The options that make the file system read a whole object in one request, and so from a single write."""
 
     def __init__(self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY) -> None:
         super().__init__(url, policy=policy)
@@ -60,24 +60,25 @@ class AbstractRemoteBucket(AbstractBucket):
         return os.getpid(), self._connect(self._policy, num_attempts=1)
 
     @property
-    def _files(self) -> Any:  # fsspec is not typed, and each file system has its own class; what is used of it is below
-        """The file system of this process: threads and connections of the parent do not survive a fork."""
+    def _files(self) -> Any:  # fsspec is not typed, and each file system has its own class
+        """The file system of this process, connected again after a fork: threads and connections do not survive it."""
         if self._connection[0] != os.getpid():
             self._connection = self._connect_here()
         return self._connection[1]
 
     @abstractmethod
     def _connect(self, policy: RetryPolicy, *, num_attempts: int) -> Any:  # fsspec is not typed
-        """Returns the fsspec file system, one that keeps no listing in memory; safe to call again.
+        """Returns an fsspec file system that does not cache listings. May be called several times.
 
         Args:
-            policy: how long it waits for connections and answers.
-            num_attempts: how often it tries each request; ours multiply with that.
+            policy: the policy with the timeouts for connections and responses.
+            num_attempts: the number of attempts that the file system makes at each request. The bucket's own retries
+                multiply this number.
         """
 
     @abstractmethod
     def _path_of_root(self) -> str:
-        """Returns the bucket's root as the file system names it, without a trailing "/"."""
+        """Returns the bucket's root as a path of the file system, without a trailing "/"."""
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
@@ -91,7 +92,7 @@ class AbstractRemoteBucket(AbstractBucket):
                 received=self.url,
                 allowed=self.url.removesuffix(self._root) + name,
             )
-        # Asked first: a store's "409" for a bucket that is there is its "409" for a conflict that passes.
+        # Checked first, because stores respond with 409 both for an existing bucket and for a transient conflict.
         if self._files.exists(name):
             raise is_there_error(self.url)
         try:
@@ -105,18 +106,18 @@ class AbstractRemoteBucket(AbstractBucket):
         if (start_byte, end_byte) == (0, None):
             return cast("bytes", self._files.cat_file(path, **self.whole_read_options))
         if start_byte == end_byte:
-            self._size_bytes(key)  # no range is empty, but the object has to be there
+            self._size_bytes(key)  # HTTP has no empty range, but a missing object has to raise
             return b""
         try:
             data = cast("bytes", self._files.cat_file(path, start=start_byte, end=end_byte))
         except Exception as error:
-            # Object stores refuse a range that begins at or behind the end.
+            # Object stores reject a range that begins at or behind the object's end.
             if find_fault(error) is Fault.BAD_RANGE and self._size_bytes(key) <= start_byte:
                 return b""
             raise
         if end_byte is None or len(data) == end_byte - start_byte:
             return data
-        # Fewer bytes are right where the object ends, and a broken answer elsewhere.
+        # Fewer bytes are correct if the object ends within the range. Otherwise the response is incomplete.
         num_there = max(0, min(end_byte, self._size_bytes(key)) - start_byte)
         if len(data) != num_there:
             raise BrokenAnswerError(f"{len(data)} bytes came of {num_there} that were asked for")
@@ -136,7 +137,7 @@ class AbstractRemoteBucket(AbstractBucket):
     def _writer(self, size_bytes: int) -> Any:
         if size_bytes < LARGE_BYTES:
             return self._files
-        # Otherwise one part that fails would have all of them written again.
+        # The file system retries each part, because a retry of the whole call would upload all parts again.
         return self._connect(self._policy, num_attempts=_NUM_PART_ATTEMPTS)
 
     @final
@@ -187,7 +188,7 @@ class AbstractRemoteBucket(AbstractBucket):
 
     @final
     def _move(self, key: str, to: str) -> bool:
-        # The store copies it, and may be silent for as long as that takes.
+        # The store copies the object, and may send nothing until the copy is complete.
         size_bytes = self._size_bytes(key)
         policy = replace(self._policy, read_timeout_s=max(self._policy.read_timeout_s, _COPY_TIMEOUT_S))
         files = self._files if size_bytes < LARGE_BYTES else self._connect(policy, num_attempts=_NUM_PART_ATTEMPTS)
@@ -202,7 +203,7 @@ class AbstractRemoteBucket(AbstractBucket):
 
 @final
 class _RangeReader(io.RawIOBase):
-    """An object as an unbuffered file: each read is one of the bucket's, tried again and named where it fails."""
+    """An object as an unbuffered file. Each read is a read of the bucket, with its retries and error messages."""
 
     def __init__(self, bucket: AbstractBucket, key: str, *, size_bytes: int) -> None:
         super().__init__()
@@ -247,7 +248,10 @@ class _RangeReader(io.RawIOBase):
 
 @contextmanager
 def _missing_bucket() -> Generator[None]:
-    """Says what is missing where a listing or a write finds something missing: clients name their own address of it."""
+    """Replaces the FileNotFoundError of a listing or a write with one that says that the bucket is missing.
+
+    The clients' messages have an address of their own instead.
+    """
     try:
         yield
     except FileNotFoundError as error:
@@ -263,7 +267,7 @@ def missing_extra(url: str, *, extra: str, package: str) -> InvalidInputError:
 
 
 def _modified_time_s(details: dict[str, Any]) -> float:
-    # Each file system has its own name and type for it: gcsfs "updated" (text), s3fs "LastModified" (datetime),
+    # Each file system has its own name and type for the time: gcsfs "updated" (text), s3fs "LastModified" (datetime),
     # others "mtime" or "created" (seconds).
     value = next((details[name] for name in ("updated", "LastModified", "mtime", "created") if details.get(name)), 0.0)
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Trying again: how often, how long, and with which pauses."""
+"""Retries: the policy that says how long to retry and how long to pause, and the attempts of one call."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from lockstep.errors import InvalidInputError
 @final
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How long a bucket that throttles, or cannot be reached, is asked again, and how long one answer is waited for.
+    """How long a failing or unreachable bucket is retried, and how long a response may take.
 
-    The pauses double from ``first_pause_s`` to ``longest_pause_s``; each is cut by chance to between a half and the
-    whole of it, so that many readers that were refused together do not come back together.
+    The pauses double from ``first_pause_s`` to ``longest_pause_s``. Each pause is multiplied by a random factor between
+    0.5 and 1 (jitter), so that many readers that failed together do not retry together.
 
     Attributes:
-        deadline_s: how long it is tried again, from the first failure on; 0 tries once. A call that makes progress is
-            never cut short, so that the last attempt may end later.
-        first_pause_s: the first pause.
-        longest_pause_s: the longest one.
-        connect_timeout_s: how long a connection may take.
-        read_timeout_s: how long a server may be silent.
+        deadline_s: the time, in seconds from the first failure, during which a call is retried; 0 disables retries. An
+            attempt in progress is never interrupted, so the last one may end later.
+        first_pause_s: the first pause, in seconds.
+        longest_pause_s: the longest pause, in seconds.
+        connect_timeout_s: the time limit for opening a connection, in seconds.
+        read_timeout_s: the longest time without data from the server, in seconds.
         monotonic_s: the clock.
-        sleep: waits for some seconds.
-        chance: returns a random number from 0 up to 1.
+        sleep: the function that waits for a number of seconds.
+        chance: the function that returns a random number in [0, 1).
     """
 
     deadline_s: float = 60.0
@@ -44,7 +44,7 @@ class RetryPolicy:
         """Checks the numbers.
 
         Raises:
-            InvalidInputError: one is negative, or a time for an answer is 0.
+            InvalidInputError: a number is negative, or a timeout is 0.
         """
         for name in ("deadline_s", "first_pause_s", "longest_pause_s", "connect_timeout_s", "read_timeout_s"):
             is_timeout = name.endswith("timeout_s")
@@ -56,15 +56,15 @@ class RetryPolicy:
 DEFAULT_POLICY: Final = RetryPolicy()
 
 QUICK_POLICY: Final = RetryPolicy(deadline_s=5.0, connect_timeout_s=5.0, read_timeout_s=5.0)
-"""For callers that somebody waits for, or that have another way to go on."""
+"""A policy for calls that a user waits for, and for callers that have a fallback."""
 
 
 @final
 class Attempts:
-    """The attempts at one call.
+    """The attempts of one call.
 
     Args:
-        policy: how long they go on.
+        policy: the policy that ends the attempts and sets the pauses between them.
     """
 
     def __init__(self, policy: RetryPolicy) -> None:
@@ -75,11 +75,15 @@ class Attempts:
 
     @property
     def num_failures(self) -> int:
-        """How many were counted so far."""
+        """The number of failed attempts so far."""
         return self._num_failures
 
     def wait_for_next(self) -> bool:
-        """Counts a failure and waits until it is time to try again; False, at once, where it is time to give up."""
+        """Counts a failure and waits for the pause before the next attempt.
+
+        Returns:
+            False, without waiting, if the pause would end after the deadline.
+        """
         policy = self._policy
         now_s = policy.monotonic_s()
         if self._first_failure_s is None:
@@ -93,7 +97,7 @@ class Attempts:
         return True
 
     def __str__(self) -> str:
-        """Says how many there were over which time: "7 attempts over 61 s"."""
+        """Returns the number of attempts and their time, such as "7 attempts over 61 s"."""
         elapsed_s = self._policy.monotonic_s() - self._start_s
         plural = "" if self._num_failures == 1 else "s"
         return f"{self._num_failures} attempt{plural} over {elapsed_s:.{0 if elapsed_s >= 10 else 1}f} s"

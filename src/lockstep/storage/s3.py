@@ -1,4 +1,4 @@
-"""A bucket of Amazon S3, or of a server that speaks its protocol, through s3fs."""
+"""A bucket of Amazon S3, or of a server with the same protocol, through s3fs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MAX_CONNECTIONS: Final = 128
 
 @final
 class S3Bucket(AbstractRemoteBucket):
-    """``s3://bucket`` or ``s3://bucket/prefix``.
+    """A bucket with the URL ``s3://bucket`` or ``s3://bucket/prefix``.
 
-    Credentials are those that botocore finds; ``AWS_ENDPOINT_URL`` names another server.
+    botocore finds the credentials. The environment variable ``AWS_ENDPOINT_URL`` selects another server.
     """
 
     permission_advice: ClassVar[str] = "use credentials whose policy allows it (AWS_PROFILE chooses others)"
@@ -24,7 +24,8 @@ class S3Bucket(AbstractRemoteBucket):
     host_advice: ClassVar[str] = (
         "check the network, the region, and where AWS_ENDPOINT_URL is set the host that it names"
     )
-    # Otherwise it asks for the size first, and reads large ones by several requests, between which it may change.
+    # By default, s3fs requests the size first and reads a large object in several requests, between which the object
+    # may change.
     whole_read_options: ClassVar[Mapping[str, Any]] = {"max_concurrency": 1}
 
     def _connect(self, policy: RetryPolicy, *, num_attempts: int) -> Any:  # fsspec is not typed
@@ -37,12 +38,12 @@ class S3Bucket(AbstractRemoteBucket):
             config_kwargs={
                 "connect_timeout": policy.connect_timeout_s,
                 "read_timeout": policy.read_timeout_s,
-                # By itself it has ten, and whoever asks for more records at once waits for one of them.
+                # The default is 10, and concurrent reads of more records would wait for a free connection.
                 "max_pool_connections": _MAX_CONNECTIONS,
                 "retries": {"total_max_attempts": num_attempts, "mode": "standard"},
             },
         )
-        files.retries = 1  # by itself it makes five attempts, over botocore's
+        files.retries = 1  # by default, s3fs makes five attempts in addition to botocore's
         return files
 
     def _path_of_root(self) -> str:

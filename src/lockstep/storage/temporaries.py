@@ -1,4 +1,4 @@
-"""Files of this machine that are being written, and what killed writers left of them."""
+"""Temporary files of local writes, and the sweep that deletes those of killed writers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 TEMPORARY_PREFIX: Final = ".lockstep-tmp-"
-"""Names that start so are being written: never listed, never allowed in a key."""
+"""The prefix of temporary names. They are never listed and never allowed in a key."""
 
 LEFT_AFTER_S: Final = 24 * 3600.0
-"""How long nobody has written to what is taken for left behind."""
+"""The time since the last write after which a temporary file counts as abandoned, in seconds."""
 
 _SWEPT_EVERY_S: Final = 3600.0
 _MAX_FOLDERS: Final = 1024
@@ -25,39 +25,39 @@ _SWEPT: Final[dict[str, float]] = {}
 
 
 def temporary_name() -> str:
-    """Returns a fresh name for something that is being written."""
+    """Returns a new unique name for a temporary file or object."""
     return f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
 
 
 def create_temporary(path: Path) -> BinaryIO:
-    """Makes a new file, locked for as long as it is open, so that nobody sweeps it away.
+    """Creates a temporary file that is locked while it is open, so that no sweep deletes it.
 
-    Now and then it also sweeps its folder; see `sweep`.
+    At most once an hour per folder, it also sweeps the folder; see `sweep`.
     """
-    file = open(path, "xb")  # noqa: SIM115 - the caller's, who closes it
+    file = open(path, "xb")  # noqa: SIM115 - the caller closes it
     with suppress(OSError):  # a file system without locks: nothing on it is ever swept
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with suppress(OSError):
         if _is_due(str(path.parent)):
-            # The clock of the file system, which need not be this machine's.
+            # The time comes from the file system, whose clock may differ from this machine's.
             sweep(path.parent, now_s=os.fstat(file.fileno()).st_mtime)
     return file
 
 
 def sweep(folder: Path, *, now_s: float) -> None:
-    """Deletes what killed writers left in a folder.
+    """Deletes the temporary files that killed writers left in a folder.
 
-    Only this user's files that have been written to by nobody for `LEFT_AFTER_S`, and whose lock nobody holds: a writer
-    that lives holds its own until the file has its name, however slow it is.
+    Deletes only files of this user that nobody has written to for `LEFT_AFTER_S` and that are not locked. A running
+    writer, however slow, holds the lock until its file is renamed.
 
     Args:
-        folder: where to look; not below it.
-        now_s: the file system's time, in seconds since 1970 (UTC).
+        folder: the folder to sweep, without its subfolders.
+        now_s: the file system's time, in seconds since 1970 UTC.
     """
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.name.startswith(TEMPORARY_PREFIX)]
     for name in names:
-        with suppress(OSError):  # gone already, another user's, locked, or on a file system without locks
+        with suppress(OSError):  # already deleted, another user's, locked, or on a file system without locks
             _sweep_file(folder / name, now_s=now_s)
 
 
@@ -74,7 +74,7 @@ def _sweep_file(path: Path, *, now_s: float) -> None:
 
 
 def _is_due(folder: str) -> bool:
-    """Whether a folder was not swept of late by this process: who writes many small objects need not look each time."""
+    """Whether this process has not swept a folder recently: a sweep for each of many small writes would cost time."""
     now_s = time.monotonic()
     with _LOCK:
         last_s = _SWEPT.get(folder)

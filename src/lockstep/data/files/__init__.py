@@ -1,1 +1,1 @@
-"""Files of records: their framing, names and indexes, and the records in them by number."""
+"""Record files: their framing, names and indexes, and reading their records by number."""

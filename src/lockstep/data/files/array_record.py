@@ -1,7 +1,7 @@
-"""ArrayRecord files: records by number, as the files' own index has them.
+"""Reads the records of ArrayRecord files by number, with the index that the files contain.
 
-They are read by the package ``array_record``, where it is installed. It reads files of this machine: those elsewhere
-are copied into the home's cache first, up to a bound.
+Uses the optional package ``array_record``, which reads local files only. Remote files are first copied into the home's
+cache, up to a limit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lockstep.storage.local import LocalBucket
 
 DEFAULT_CACHED_BYTES: Final = 8 << 30
 _MAGIC: Final = bytes.fromhex("83af70d10d884a3f")
-"""The checksum of the first block's header, which is the same in each file of this kind (Riegeli/records)."""
+"""The checksum of the first block's header, which is the same in all files of this format (Riegeli/records)."""
 
 _NUM_OPENERS: Final = 8
 
@@ -37,10 +37,11 @@ _NUM_OPENERS: Final = 8
 def is_array_record(head: bytes) -> bool:
     """Whether a file is an ArrayRecord file.
 
-    A TFRecord file of the same first bytes would have a record of 4 exabytes, and a checksum of its length.
+    A TFRecord file with the same first bytes would have a first record of 4 exabytes. The file is not taken for an
+    ArrayRecord file if the checksum of that length matches.
 
     Args:
-        head: the file's first 12 bytes or more.
+        head: the file's first bytes, 12 or more.
     """
     return head.startswith(_MAGIC) and not is_header(head[:HEADER_BYTES])
 
@@ -49,20 +50,21 @@ def is_array_record(head: bytes) -> bool:
 class ArrayRecordSource(AbstractRecordSource["_File"]):
     """The records of one or more ArrayRecord files as a sequence of bytes: a Grain ``RandomAccessDataSource``.
 
-    It is to them what `lockstep.data.RecordSource` is to TFRecord files. It may be pickled, and read from any thread.
+    It has the interface of `lockstep.data.RecordSource`. It may be pickled, and read from any thread.
 
     Args:
-        urls: a pattern (see `lockstep.storage.glob_urls`), of which each shard has to be there; or the URLs of files.
-            Records are numbered through the files in sorted order (of a pattern) or in the order given.
-        cached_bytes: how much the copies of files elsewhere may take in the home's cache, those of other sources
-            among them. They stay there until somebody deletes them.
-        on_error: what is done about records that are damaged: "raise", or `Skip`, as of `lockstep.data.RecordSource`. A
-            file that cannot be opened is always an error.
+        urls: a pattern (see `lockstep.storage.glob_urls`), of which each shard must exist; or the URLs of files. The
+            records are numbered across the files: in sorted order of the files for a pattern, in the given order for
+            URLs.
+        cached_bytes: the most bytes that copies of remote files may occupy in the home's cache, including the copies of
+            other sources. Copies stay in the cache until somebody deletes them.
+        on_error: the policy for damaged records: "raise", or `Skip`, as for `lockstep.data.RecordSource`. A file that
+            cannot be opened always raises an error.
 
     Raises:
-        MissingInputError: nothing was found, or a shard is missing.
-        CorruptDataError: a file is cut off or damaged, or is no ArrayRecord file.
-        InvalidInputError: the package is not installed, or the copies would take more than they may.
+        MissingInputError: no file was found, or a shard is missing.
+        CorruptDataError: a file is cut off or damaged, or is not an ArrayRecord file.
+        InvalidInputError: the package ``array_record`` is not installed, or the copies would exceed ``cached_bytes``.
         StorageError: a file could not be read.
     """
 
@@ -85,7 +87,7 @@ class ArrayRecordSource(AbstractRecordSource["_File"]):
     def _read(
         self, wanted: Sequence[tuple[_File, np.ndarray]], rows: Sequence[np.ndarray], *, num_records: int
     ) -> RecordBatch:
-        """See the base class."""
+        """Reads records as the base class describes."""
         records = [b""] * num_records
         for (file, numbers), chosen in zip(wanted, rows, strict=True):
             for place, record in zip(chosen.tolist(), file.read(numbers.tolist()), strict=True):
@@ -95,11 +97,11 @@ class ArrayRecordSource(AbstractRecordSource["_File"]):
 
 @final
 class _File:
-    """One file, which is opened again where it was pickled.
+    """One ArrayRecord file. After unpickling, it is opened again when it is first read.
 
     Args:
-        url: where it is.
-        path: the file of this machine that has its bytes.
+        url: the file's URL.
+        path: the path of the local file, or of the local copy of a remote file.
     """
 
     def __init__(self, url: str, *, path: Path) -> None:
@@ -111,7 +113,7 @@ class _File:
 
     def read(self, numbers: list[int]) -> list[bytes]:
         """Reads records by their numbers in the file."""
-        with self._lock:  # the first thread opens it; reading itself is for any number of threads
+        with self._lock:  # only opening needs the lock: several threads may read at once
             if self._reader is None:
                 self._reader = self._open()
             reader = self._reader
@@ -121,7 +123,7 @@ class _File:
             raise self._name_damage(reader, numbers, error) from None
 
     def _name_damage(self, reader: Any, numbers: list[int], error: RuntimeError) -> CorruptDataError:
-        """Finds out which record it was."""
+        """Returns the error that names the damaged record, found by reading the records one by one."""
         for number in numbers:
             try:
                 reader.read([number])
@@ -154,10 +156,10 @@ class _File:
 
 @final
 class _Copies:
-    """The folder of the home's cache where files of buckets elsewhere are copied to.
+    """The folder of the home's cache with local copies of remote files.
 
     Args:
-        max_bytes: how much it may hold.
+        max_bytes: the most bytes that the copies may occupy.
     """
 
     def __init__(self, *, max_bytes: int) -> None:
@@ -167,7 +169,7 @@ class _Copies:
         self._is_coming: dict[str, int] = {}
 
     def path_of(self, url: str) -> Path:
-        """Returns the file of this machine that has a file's bytes; copies it where there is none yet."""
+        """Returns the local path of a file; a remote file is copied unless its copy already exists."""
         bucket_url, key = split_url(url)
         bucket = open_bucket(bucket_url)
         if isinstance(bucket, LocalBucket):
@@ -176,7 +178,7 @@ class _Copies:
         if not found:
             raise MissingInputError(f"there is no object {url}")
         (item,) = found
-        # A file that is replaced is another one: its length and time are part of the copy's name.
+        # The name of the copy depends on the file's length and time, so a replaced file is copied again.
         state = f"{bucket.url_of(key)}\n{item.size_bytes}\n{item.modified_time_s}"
         path = self._folder / f"{hashlib.sha256(state.encode()).hexdigest()}.array_record"
         if path.is_file() and path.stat().st_size == item.size_bytes:
@@ -202,7 +204,7 @@ class _Copies:
         num_bytes = 0
         for path in self._folder.glob("*.array_record"):
             if path.name not in self._is_coming:
-                with suppress(FileNotFoundError):  # somebody deletes older ones
+                with suppress(FileNotFoundError):  # somebody may be deleting older copies
                     num_bytes += path.stat().st_size
         return num_bytes
 

@@ -1,7 +1,7 @@
-"""Files of records that are compressed as a whole, as TensorFlow's ``TFRecordOptions`` writes them: GZIP and ZLIB.
+"""Reads record files that are compressed as a whole with GZIP or ZLIB, as TensorFlow's ``TFRecordOptions`` writes them.
 
-Such a file can be read from its beginning alone. So there is no record by number, no order over all records, no
-sharding by record; and who goes on in the midst of a file unpacks it again up to there.
+Such a file can only be read from its beginning. So there are no records by number, no order over all records and no
+sharding by record, and resuming in the middle of a file decompresses it again up to that position.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from lockstep.errors import CorruptDataError, InvalidInputError
 
 @final
 class CompressedRecords(grain.IterDataset):
-    """The records of compressed files in order: a Grain dataset of bytes, to which Grain's transformations apply.
+    """The records of compressed files in order: a Grain dataset of bytes, which supports Grain's transformations.
 
-    With a ``cycle_length`` of n it takes records from n files in turn, one of each; when a file ends, the next one
-    takes its place. So the order is a function of the files alone. An iterator's state says how many records of which
-    files it has read; one that is set unpacks those files again up to there.
+    Reads from ``cycle_length`` files in turn, one record from each. When a file ends, the next file takes its place. So
+    the order depends only on the files and on ``cycle_length``. An iterator's state has the open files, with the number
+    of records read from each; restoring a state decompresses these files again up to that position.
 
-    It may be pickled. Grain's ``mp_prefetch`` gives each worker files of its own.
+    The dataset may be pickled. Grain's ``mp_prefetch`` gives each worker files of its own.
 
     Args:
-        urls: a pattern (see `lockstep.storage.glob_urls`), of which each shard has to be there; or the URLs of files.
-            They are read in sorted order (of a pattern) or in the order given.
-        compression: how all files are compressed; None takes it from each file's beginning.
-        cycle_length: from how many files records are taken in turn.
+        urls: a pattern (see `lockstep.storage.glob_urls`), of which each shard must exist; or the URLs of files. The
+            files are read in sorted order for a pattern, in the given order for URLs.
+        compression: the compression of all files; None detects it from each file's beginning.
+        cycle_length: the number of files to read from in turn, 1 or more.
 
     Raises:
-        MissingInputError: nothing was found, or a shard is missing.
-        CorruptDataError: a shard is there twice, or under two numbers of shards.
-        InvalidInputError: an argument is out of its range.
+        MissingInputError: no file was found, or a shard is missing.
+        CorruptDataError: a shard exists twice, or with two different numbers of shards.
+        InvalidInputError: an argument is out of range.
     """
 
     def __init__(
@@ -61,25 +61,25 @@ class CompressedRecords(grain.IterDataset):
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The files, in their order."""
+        """The URLs of the files, in order."""
         return self._urls
 
     @property
     def num_files(self) -> int:
-        """How many files there are."""
+        """The number of files."""
         return len(self._urls)
 
     def take_files(self, files: Sequence[int]) -> CompressedRecords:
-        """Returns the records of some of the files: what one of several workers reads.
+        """Returns a dataset of some of the files, such as those of one worker.
 
         Args:
-            files: their numbers, from 0.
+            files: the numbers of the files, from 0.
         """
         urls = [self._urls[file] for file in files]
         return CompressedRecords(urls, compression=self._compression, cycle_length=self._cycle_length)
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:  # noqa: FBT001 - Grain's protocol
-        """Leaves every n-th file, for a worker of Grain's ``mp_prefetch``, in place."""
+        """Keeps only a slice of the files, in place, for a worker process of Grain's ``mp_prefetch``."""
         self._urls = self._urls[sl]
 
     def __iter__(self) -> grain.DatasetIterator:
@@ -87,19 +87,19 @@ class CompressedRecords(grain.IterDataset):
         return _CompressedIterator(self._urls, compression=self._compression, cycle_length=self._cycle_length)
 
     def __str__(self) -> str:
-        """Says the number of files; Grain shows it."""
+        """Returns a description with the number of files, which Grain displays."""
         return f"CompressedRecords({len(self._urls)} files)"
 
 
 @final
 class _OpenFile:
-    """A file that is being read, from some record on.
+    """A file that is being read, starting at some record.
 
     Args:
-        file: its number.
-        url: where it is.
-        num_read: how many of its records were read before.
-        compression: how it is compressed.
+        file: the file's number.
+        url: the file's URL.
+        num_read: the number of its records that were already read, which are skipped.
+        compression: the file's compression; None detects it.
     """
 
     def __init__(self, file: int, url: str, *, num_read: int, compression: Compression | None) -> None:
@@ -110,7 +110,7 @@ class _OpenFile:
         self._records: Iterator[bytes] | None = None
 
     def read(self) -> bytes | None:
-        """Returns the next record; None at the end."""
+        """Returns the next record; None at the end of the file."""
         if self._records is None:
             self._records = read_compressed(self._url, compression=self._compression)
             for number in range(self.num_read):
@@ -125,13 +125,13 @@ class _OpenFile:
 
     def close(self) -> None:
         if self._records is not None:
-            self._records.close()  # type: ignore[attr-defined] # a generator, whose file is open
+            self._records.close()  # type: ignore[attr-defined] # a generator; closing it closes its file
         self._records = None
 
 
 @final
 class _CompressedIterator(grain.DatasetIterator):
-    """The records that are left."""
+    """An iterator over the records, whose state can be saved and restored."""
 
     def __init__(self, urls: tuple[str, ...], *, compression: Compression | None, cycle_length: int) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class _CompressedIterator(grain.DatasetIterator):
         self._cycle_length = cycle_length
         self._next_file = 0
         self._open: deque[_OpenFile] = deque()
-        """Files that are open, the one whose turn it is first."""
+        """The open files. The next record comes from the first one."""
 
     def __next__(self) -> bytes:
         self._assert_not_closed()
@@ -155,7 +155,7 @@ class _CompressedIterator(grain.DatasetIterator):
             try:
                 record = file.read()
             except BaseException:
-                file.close()  # after an error the same record is next
+                file.close()  # so that the next call tries the same record again
                 raise
             if record is not None:
                 self._open.rotate(-1)

@@ -1,6 +1,7 @@
-"""GZIP and ZLIB, by which files of records may be compressed as a whole: how that is told, unpacked and read in order.
+"""Detects GZIP and ZLIB compression of record files, and reads the records of compressed files in order.
 
-`lockstep.data.files.compressed` makes a Grain dataset of it; here nothing needs Grain, whose import takes a while.
+`lockstep.data.files.compressed` makes a Grain dataset of compressed files. This module does not import Grain, whose
+import is slow.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from lockstep.storage import open_bucket, split_url
 Compression = Literal["GZIP", "ZLIB"]
 
 HEAD_BYTES: Final = 4096
-"""How much of a file's beginning tells how it is compressed."""
+"""The number of bytes at a file's beginning from which its compression is detected."""
 
 MAX_RECORD_BYTES: Final = (1 << 31) - 1
-"""The longest message that protocol buffers read. A compressed file's own length says nothing of its records'."""
+"""The longest message that protocol buffers can parse. It bounds the records of compressed files, whose own length does
+not."""
 
 WINDOW_BITS: Final = {"GZIP": 16 + zlib.MAX_WBITS, "ZLIB": zlib.MAX_WBITS}
-"""What zlib knows each of them by."""
+"""The ``wbits`` argument of zlib for each compression."""
 
 _GZIP_MAGIC: Final = b"\x1f\x8b\x08"
 _READ_BYTES: Final = 1 << 18
@@ -42,15 +44,16 @@ _SUFFIXES: Final = (".gz", ".gzip", ".zlib", ".zz")
 
 
 def compression_of(head: bytes) -> Compression | None:
-    """Says how a file of records is compressed; None for one that is not.
+    """Returns the compression of a record file; None if it is not compressed.
 
-    A file of records that is not compressed begins with a record's length and the checksum of that length: where they
-    match, it is one, whatever its first bytes look like. (A compressed file's would match once in 2**32.) Otherwise the
-    marks of the formats count: GZIP's has three bytes. ZLIB's has but two, of which one in a thousand is good, so what
-    looks so has to unpack, too: else it is left to be named as a damaged file of records.
+    An uncompressed record file begins with a record's length and the checksum of that length. If they match, the file
+    counts as uncompressed, whatever its first bytes are. (In a compressed file they match once in 2**32.) Otherwise the
+    magic bytes of the formats decide. GZIP has three of them. ZLIB has only a two-byte header, which one in a thousand
+    random pairs of bytes satisfies, so the file must also decompress. A file that does not counts as an uncompressed
+    file, which is then reported as damaged.
 
     Args:
-        head: the file's first `HEAD_BYTES`; fewer of a shorter file.
+        head: the file's first `HEAD_BYTES` bytes, or the whole file if it is shorter.
     """
     if is_header(head[:HEADER_BYTES]):
         return None
@@ -66,28 +69,29 @@ def compression_of(head: bytes) -> Compression | None:
 
 
 def find_compression(url: str) -> Compression | None:
-    """Looks at a file's beginning and says how it is compressed; None for a file of records that is not.
+    """Reads a file's beginning, and returns the file's compression; None if it is not compressed.
 
     Raises:
-        MissingInputError: there is no such file.
-        StorageError: it could not be read.
+        MissingInputError: the file does not exist.
+        StorageError: the file could not be read.
     """
     bucket_url, key = split_url(url)
     return compression_of(open_bucket(bucket_url).read(key, end_byte=HEAD_BYTES))
 
 
 def read_compressed(url: str, *, compression: Compression | None = None) -> Iterator[bytes]:
-    """Reads the records of a file one after the other, unpacking it bit by bit, and checks both checksums of each.
+    """Reads the records of a file in order, decompressing it piece by piece, and verifies both checksums of each one.
 
     Args:
         url: the file's URL.
-        compression: how it is compressed; None takes it from the file's beginning (`compression_of`), which may also be
-            not at all.
+        compression: the file's compression; None detects it from the file's beginning (`compression_of`), and also
+            reads uncompressed files.
 
     Raises:
-        MissingInputError: there is no such file.
-        CorruptDataError: the file is cut off or damaged, a record fails a check, or it is an ArrayRecord file. Records
-            before the damage are read. The place is counted in unpacked bytes.
+        MissingInputError: the file does not exist.
+        CorruptDataError: the file is cut off or damaged, a checksum does not match, the number of records differs from
+            the one in the file's name, or it is an ArrayRecord file. Records before the damage are yielded first. The
+            message gives the offset in decompressed bytes.
     """
     bucket_url, key = split_url(url)
     number = 0
@@ -129,20 +133,20 @@ def read_compressed(url: str, *, compression: Compression | None = None) -> Iter
 
 
 class Readable(Protocol):
-    """What gives bytes in order."""
+    """A source of bytes in order, such as an open file."""
 
     def read(self, num_bytes: int, /) -> bytes:
-        """Returns so many bytes or fewer; none at the end alone."""
+        """Returns up to ``num_bytes`` bytes; b"" only at the end."""
         ...
 
 
 @final
 class Unpacking(io.RawIOBase):
-    """What a compressed file unpacks to. Where it is damaged it ends, and `failure` says why.
+    """The decompressed contents of a file, as a raw stream. At damage the stream ends, and `failure` has the reason.
 
     Args:
-        file: the file, at its beginning.
-        compression: how it is compressed.
+        file: the compressed file, positioned at its beginning.
+        compression: the file's compression.
     """
 
     def __init__(self, file: Readable, *, compression: Compression) -> None:
@@ -151,7 +155,7 @@ class Unpacking(io.RawIOBase):
         self._compression = compression
         self._unpacker = zlib.decompressobj(WINDOW_BITS[compression])
         self._packed = b""
-        self._left = b""  # of a part that was unpacked byte by byte
+        self._left = b""  # decompressed bytes before the damage that have not been returned yet
         self.failure: str | None = None
 
     def readable(self) -> bool:
@@ -159,13 +163,13 @@ class Unpacking(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fills a buffer, or a part of it; none of it at the end, or where it is damaged."""
+        """Fills a buffer at least partly, and returns the number of bytes; 0 at the end or at damage."""
         unpacked = self._unpack(len(buffer))
         buffer[: len(unpacked)] = unpacked
         return len(unpacked)
 
     def _unpack(self, num_bytes: int) -> bytes:
-        """Returns as many bytes or fewer; none at the end, or where it is damaged."""
+        """Returns up to ``num_bytes`` decompressed bytes; b"" at the end or at damage."""
         while self.failure is None and not self._left:
             if self._unpacker.eof and not self._go_on():
                 return b""
@@ -173,7 +177,7 @@ class Unpacking(io.RawIOBase):
                 self._packed = self._file.read(_READ_BYTES)
             packed, before = self._packed, self._unpacker.copy()
             try:
-                # Without new bytes it may still give what it holds back.
+                # Without new input, the decompressor may still return output that it has buffered.
                 unpacked = self._unpacker.decompress(packed, num_bytes)
                 self._packed = self._unpacker.unconsumed_tail
             except zlib.error:
@@ -188,7 +192,7 @@ class Unpacking(io.RawIOBase):
         return given
 
     def _go_on(self) -> bool:
-        """Begins the next stream behind one that has ended, as ``cat a.gz b.gz`` writes them; False at the end."""
+        """Begins the next stream after one that has ended, as in a file from ``cat a.gz b.gz``; False at the end."""
         behind = self._unpacker.unused_data or self._file.read(_READ_BYTES)
         if not behind:
             return False
@@ -201,7 +205,7 @@ class Unpacking(io.RawIOBase):
 
     @staticmethod
     def _up_to_damage(unpacker: Any, packed: bytes) -> bytes:
-        """Unpacks again what raised, byte by byte, for what comes before the damage."""
+        """Decompresses a damaged piece again, byte by byte, and returns the output before the damage."""
         parts: list[bytes] = []
         try:
             for place in range(len(packed)):
@@ -212,7 +216,7 @@ class Unpacking(io.RawIOBase):
 
 
 def without_suffix(url: str) -> str:
-    """Returns the name that a file would have if it was not compressed."""
+    """Returns a file's URL or name without the suffix of its compression, such as ``.gz``."""
     for suffix in _SUFFIXES:
         url = url.removesuffix(suffix)
     return url

@@ -1,4 +1,4 @@
-"""How many files this process may have open: each one that is mapped into memory counts, as long as it is mapped."""
+"""Raises the limit of this process on open files. A file that is mapped into memory counts as open."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _lock = threading.Lock()
 
 
 def allow_more_files(num_more: int) -> None:
-    """Raises how many files this process may have open, if need be: most systems begin low and allow far more.
+    """Raises the soft limit on open files if necessary. Most systems have a low soft limit and a far higher hard limit.
 
     Args:
-        num_more: how many it has to be able to open beside those that are open.
+        num_more: the number of files that the process must be able to open in addition to those that are open.
 
     Raises:
-        StorageError: the system does not allow so many.
+        StorageError: the system does not allow that many open files.
     """
     if sys.platform == "win32":
-        return  # it counts no files
-    import resource  # is not there on Windows
+        return  # Windows has no such limit
+    import resource  # does not exist on Windows
 
     with _lock:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = _first_free(soft) + num_more
         if wanted <= soft or soft == resource.RLIM_INFINITY:
             return
-        try:  # macOS has a bound that it does not state, and raises
+        try:  # macOS has a lower limit than it reports, and raises beyond it
             if hard != resource.RLIM_INFINITY and wanted > hard:
                 raise ValueError
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -43,7 +43,7 @@ def allow_more_files(num_more: int) -> None:
 
 
 def _first_free(limit: int) -> int:
-    """Returns the lowest number that no open file has: about as many are open."""
+    """Returns the lowest unused file descriptor, which is about the number of open files."""
     try:
         descriptor = os.open(os.devnull, os.O_RDONLY)
     except OSError:

@@ -1,8 +1,8 @@
-"""TFRecord framing: records of bytes behind each other in a file, each with two checksums.
+"""The TFRecord framing: a file is a sequence of records, each with two checksums.
 
 A record is its length (8 bytes, little-endian), the masked CRC-32C of these 8 bytes (4 bytes), the data, and the masked
-CRC-32C of the data (4 bytes). Masking turns the checksum by 15 bits and adds a constant, so that a checksum of data
-that holds checksums stays a good one.
+CRC-32C of the data (4 bytes). Masking rotates a checksum by 15 bits and adds a constant, because the CRC of data that
+contains CRCs would be weak.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MASK_DELTA: Final = 0xA282EAD8
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Returns the masked CRC-32C of some bytes, as TFRecord files hold it: an unsigned 32-bit number."""
+    """Returns the masked CRC-32C of some bytes, as TFRecord files store it: an unsigned 32-bit number."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
@@ -37,12 +37,12 @@ def find_damaged(contents: bytes | mmap.mmap, *, offsets: np.ndarray, lengths: n
     """Checks the data of several records against the checksums that follow them.
 
     Args:
-        contents: the whole file.
-        offsets: where the records' data begins, int64 of shape (k,).
-        lengths: how long it is in bytes, int64 of shape (k,).
+        contents: the bytes that the offsets refer to, such as the whole file.
+        offsets: the offsets of the records' data in ``contents``, in bytes, int64 of shape (k,).
+        lengths: the lengths of the records' data, in bytes, int64 of shape (k,).
 
     Returns:
-        The position among them of the first that fails; None where all are as they should be.
+        The position, among the given records, of the first one whose checksum does not match; None if all match.
     """
     ends = offsets + lengths
     value = google_crc32c.value
@@ -58,20 +58,20 @@ def find_damaged(contents: bytes | mmap.mmap, *, offsets: np.ndarray, lengths: n
 
 
 def frame(data: bytes) -> bytes:
-    """Returns one record's data in its frame: 16 bytes longer."""
+    """Returns one record's data with its frame, which adds 16 bytes."""
     length = len(data).to_bytes(8, "little")
     return b"".join((length, _FOOTER.pack(masked_crc32c(length)), data, _FOOTER.pack(masked_crc32c(data))))
 
 
 def read_records(url: str) -> Iterator[bytes]:
-    """Reads the records of a file one after the other, checking both checksums of each.
+    """Reads the records of a file in order, and verifies both checksums of each record.
 
     Args:
         url: the file's URL.
 
     Raises:
-        MissingInputError: there is no such file.
-        CorruptDataError: a record is cut off or fails a check.
+        MissingInputError: the file does not exist.
+        CorruptDataError: a record is cut off, or a checksum does not match.
     """
     bucket_url, key = split_url(url)
     with open_bucket(bucket_url).open(key) as file:
@@ -79,7 +79,7 @@ def read_records(url: str) -> Iterator[bytes]:
         number = 0
         while header := read_fully(file, HEADER_BYTES):
             length = record_length(header, url=url, number=number, offset=offset)
-            # A whole read of a length that lies would ask for more memory than there is; what is there is enough.
+            # Reads piece by piece: a single read of a damaged length could request more memory than there is.
             body = read_fully(file, length + FOOTER_BYTES)
             yield checked_data(body, length=length, url=url, number=number, offset=offset)
             offset += HEADER_BYTES + length + FOOTER_BYTES
@@ -87,18 +87,19 @@ def read_records(url: str) -> Iterator[bytes]:
 
 
 def scan_lengths(file: BinaryIO | mmap.mmap, *, size_bytes: int, url: str) -> Iterator[int]:
-    """Finds how long each record is, from the frames; the data is passed over.
+    """Reads the length of each record from the frames, and seeks past the data.
 
     Args:
-        file: the file, at its beginning.
-        size_bytes: how long it is.
-        url: its URL, for errors.
+        file: the file, positioned at its beginning.
+        size_bytes: the file's length in bytes.
+        url: the file's URL, for error messages.
 
     Yields:
         The length of each record's data, in bytes.
 
     Raises:
-        CorruptDataError: a record is cut off or its length fails its check; what came before is as it should be.
+        CorruptDataError: a record is cut off, or the checksum of its length does not match. The lengths before it are
+            correct.
     """
     number = offset = 0
     while offset < size_bytes:
@@ -114,16 +115,16 @@ def scan_lengths(file: BinaryIO | mmap.mmap, *, size_bytes: int, url: str) -> It
 
 
 def record_length(header: bytes, *, url: str, number: int, offset: int) -> int:
-    """Reads a record's length from the beginning of its frame.
+    """Returns the length of a record's data, in bytes, from the record's header.
 
     Args:
-        header: its first 12 bytes; fewer at the end of a file that is cut off.
-        url: the file, for errors.
-        number: the record's number in the file, from 0, for errors.
-        offset: where the record begins in the file, for errors.
+        header: the record's first 12 bytes, or fewer if the file is cut off.
+        url: the file's URL, for error messages.
+        number: the record's number in the file, from 0, for error messages.
+        offset: the offset of the record in the file, in bytes, for error messages.
 
     Raises:
-        CorruptDataError: the header is cut off, or the length fails its check.
+        CorruptDataError: the header is cut off, or the checksum of the length does not match.
     """
     if len(header) < HEADER_BYTES:
         _cut_off(url, number, offset, needed=HEADER_BYTES, found=len(header))
@@ -134,17 +135,17 @@ def record_length(header: bytes, *, url: str, number: int, offset: int) -> int:
 
 
 def checked_data(body: bytes, *, length: int, url: str, number: int, offset: int) -> bytes:
-    """Returns a record's data after checking it against the checksum that follows it.
+    """Verifies the checksum of a record's data, and returns the data.
 
     Args:
-        body: the data and its checksum; less at the end of a file that is cut off.
-        length: how long the data should be, in bytes.
-        url: the file, for errors.
-        number: the record's number in the file, from 0, for errors.
-        offset: where the record begins in the file, for errors.
+        body: the data and its checksum, or fewer bytes if the file is cut off.
+        length: the length of the data according to the header, in bytes.
+        url: the file's URL, for error messages.
+        number: the record's number in the file, from 0, for error messages.
+        offset: the offset of the record in the file, in bytes, for error messages.
 
     Raises:
-        CorruptDataError: the data is cut off or fails its check.
+        CorruptDataError: the data is cut off, or its checksum does not match.
     """
     if len(body) < length + FOOTER_BYTES:
         _cut_off(url, number, offset, needed=HEADER_BYTES + length + FOOTER_BYTES, found=HEADER_BYTES + len(body))
@@ -155,12 +156,15 @@ def checked_data(body: bytes, *, length: int, url: str, number: int, offset: int
 
 
 def is_header(header: bytes) -> bool:
-    """Whether a record can begin so: with a length and its checksum, 12 bytes."""
+    """Whether 12 bytes are a record's header: a length and its checksum."""
     return len(header) == HEADER_BYTES and masked_crc32c(header[:8]) == _HEADER.unpack(header)[1]
 
 
 def read_fully(file: BinaryIO | mmap.mmap, num_bytes: int) -> bytes:
-    """Reads as many bytes, or what there is; memory is taken as they come, not for what a damaged length says."""
+    """Reads a number of bytes, or fewer at the end of the file.
+
+    Memory is allocated as the bytes arrive, so a damaged length does not allocate more than the file has.
+    """
     data = file.read(min(num_bytes, _READ_BYTES))
     if len(data) == num_bytes:
         return data
@@ -177,13 +181,13 @@ def _cut_off(url: str, number: int, offset: int, *, needed: int, found: int) -> 
 
 
 def fail_at(url: str, number: int, offset: int, reason: str) -> NoReturn:
-    """Raises the error of a record that is damaged.
+    """Raises the error for a damaged record.
 
     Args:
-        url: the file.
+        url: the file's URL.
         number: the record's number in the file, from 0.
-        offset: where the record begins in the file, in bytes.
-        reason: what is wrong with it.
+        offset: the offset of the record in the file, in bytes.
+        reason: the description of the damage.
 
     Raises:
         CorruptDataError: always.

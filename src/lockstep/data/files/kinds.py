@@ -1,4 +1,4 @@
-"""What a file of records is, by its first bytes."""
+"""Detects the kind of a record file from its first bytes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Kind = Literal["TFRecord", "GZIP", "ZLIB", "ArrayRecord"]
 
 
 def kind_of(head: bytes) -> Kind:
-    """Says what a file of records is: a TFRecord file, if it is none of the others.
+    """Returns the kind of a record file. A file of no other kind counts as a TFRecord file.
 
     Args:
-        head: the file's first bytes, as many as `compression_of` takes.
+        head: the file's first `HEAD_BYTES` bytes, as for `compression_of`, or the whole file if it is shorter.
     """
     return "ArrayRecord" if is_array_record(head) else compression_of(head) or "TFRecord"

@@ -1,4 +1,4 @@
-"""Records of several files, numbered through: what sources of every kind of file have in common."""
+"""The base class of record sources: the records of several files, numbered consecutively across the files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NumberedFile(Protocol):
 
     @property
     def num_records(self) -> int:
-        """How many there are."""
+        """The number of records."""
         ...
 
 
@@ -32,12 +32,12 @@ File = TypeVar("File", bound=NumberedFile)
 class AbstractRecordSource(ABC, Generic[File]):
     """The records of one or more files as a sequence of bytes: a Grain ``RandomAccessDataSource``.
 
-    It may be pickled, and read from any thread.
+    A source may be pickled, and read from any thread.
 
     Args:
         files: the files, in the order of their records.
-        name: what they are called, for people.
-        on_error: what is done about records that cannot be read.
+        name: the name of the files for messages.
+        on_error: the policy for unreadable records.
     """
 
     def __init__(self, files: Sequence[File], *, name: str, on_error: OnError) -> None:
@@ -50,33 +50,33 @@ class AbstractRecordSource(ABC, Generic[File]):
     @property
     @final
     def urls(self) -> tuple[str, ...]:
-        """The files, in the order of their records."""
+        """The URLs of the files, in the order of their records."""
         return tuple(file.url for file in self._files)
 
     @property
     @final
     def num_files(self) -> int:
-        """How many files there are."""
+        """The number of files."""
         return len(self._files)
 
     @property
     @final
     def on_error(self) -> OnError:
-        """What is done about records that cannot be read."""
+        """The policy for unreadable records."""
         return self._on_error
 
     @property
     @final
     def num_records_by_url(self) -> dict[str, int]:
-        """How many records each file has."""
+        """The number of records of each file, by the file's URL."""
         return {file.url: file.num_records for file in self._files}
 
     @final
     def open_files(self, files: Sequence[int]) -> Self:
-        """Returns the records of some of the files; they are open already.
+        """Returns a source of some of the files, which are already open.
 
         Args:
-            files: their numbers, from 0.
+            files: the numbers of the files, from 0.
         """
         part = copy.copy(self)
         part._name = f"{len(files)} of the files of {self._name}"
@@ -87,20 +87,21 @@ class AbstractRecordSource(ABC, Generic[File]):
 
     @final
     def __len__(self) -> int:
-        """How many records there are."""
+        """Returns the number of records."""
         return int(self._starts[-1])
 
     @final
     def __getitem__(self, index: SupportsIndex) -> bytes | None:
-        """Reads one record by its number; negative numbers count from the end.
+        """Reads one record by its number. Negative numbers count from the end.
 
         Returns:
-            Its data; None where it cannot be read and is to be skipped.
+            The record's data; None if the record cannot be read and ``on_error`` is `Skip`.
 
         Raises:
-            IndexError: there is no such record.
-            CorruptDataError: it is damaged.
-            MissingInputError: its file has vanished.
+            IndexError: the number is out of range.
+            CorruptDataError: the record is damaged and ``on_error`` is "raise", or more records are unreadable than
+                `Skip` allows.
+            MissingInputError: the record's file no longer exists.
         """
         number = index.__index__()
         try:
@@ -113,12 +114,12 @@ class AbstractRecordSource(ABC, Generic[File]):
 
     @final
     def __getitems__(self, indices: Sequence[int] | np.ndarray) -> RecordBatch:
-        """Reads several records by their numbers, faster than one by one; the name is PyTorch's for the same.
+        """Reads several records by their numbers, faster than one by one. PyTorch calls the same method by this name.
 
         Raises:
-            IndexError: there is no such record.
-            CorruptDataError: one is damaged.
-            MissingInputError: a file has vanished.
+            IndexError: a number is out of range.
+            CorruptDataError: a record is damaged.
+            MissingInputError: a file no longer exists.
         """
         numbers = np.asarray(indices, np.int64)
         if numbers.size and not (-len(self) <= numbers.min() and numbers.max() < len(self)):
@@ -138,23 +139,23 @@ class AbstractRecordSource(ABC, Generic[File]):
         """Reads records of some files.
 
         Args:
-            wanted: the files, each with the numbers of its records that are wanted, integers of shape (k,).
-            rows: where they go in the batch, for each file integers of shape (k,).
-            num_records: how many there are in all.
+            wanted: the files, each with the numbers of the records to read, integers of shape (k,).
+            rows: for each file, the positions of these records in the batch, integers of shape (k,).
+            num_records: the number of records in the batch.
 
         Raises:
-            CorruptDataError: one is damaged.
-            MissingInputError: a file has vanished.
+            CorruptDataError: a record is damaged.
+            MissingInputError: a file no longer exists.
         """
 
     @final
     def __repr__(self) -> str:
-        """Names the pattern or the number of files; Grain shows it."""
+        """Returns a description with the pattern or the number of files, which Grain displays."""
         return f"{type(self).__name__}({self._name})"
 
 
 def name_of(urls: str | os.PathLike[str] | Sequence[str]) -> str:
-    """Returns what files are called: their pattern, or how many they are."""
+    """Returns a name for files: their pattern, or their number."""
     return os.fspath(urls) if isinstance(urls, str | os.PathLike) else f"{len(urls)} files"
 
 

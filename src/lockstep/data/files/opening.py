@@ -1,4 +1,4 @@
-"""Opening files of records by what they are: TFRecord, plain or compressed, and ArrayRecord."""
+"""Opens record files of any kind: TFRecord, plain or compressed, and ArrayRecord."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ from lockstep.storage import open_bucket, split_url
 def records(
     urls: str | os.PathLike[str] | Sequence[str], *, on_error: OnError = "raise"
 ) -> grain.MapDataset | CompressedRecords:
-    """Returns the records of files as a Grain dataset of bytes, to which Grain's transformations apply.
+    """Returns the records of files as a Grain dataset of bytes, which supports Grain's transformations.
 
-    The first file's beginning says what the files are; one of another kind is an error when it is opened.
+    The kind of all files is detected from the beginning of the first one. A file of another kind raises an error when
+    it is opened.
 
     Args:
         urls: a pattern (see `lockstep.storage.glob_urls`) or the name of a data set's split (BUCKET/NAME-train), of
-            which each shard has to be there; or the URLs of files of one kind.
-        on_error: what is done about records that cannot be read: "raise", or `lockstep.data.Skip`, which records by
-            number alone know.
+            which each shard must exist; or the URLs of files of one kind.
+        on_error: the policy for unreadable records: "raise", or `lockstep.data.Skip`, which compressed files do not
+            support.
 
     Returns:
-        Records by number of TFRecord and ArrayRecord files (a ``grain.MapDataset`` over `lockstep.data.RecordSource` or
-        `lockstep.data.ArrayRecordSource`); a `lockstep.data.CompressedRecords`, in order, of files that are compressed.
+        For TFRecord and ArrayRecord files, a ``grain.MapDataset`` over a `lockstep.data.RecordSource` or a
+        `lockstep.data.ArrayRecordSource`, which gives records by number. For compressed files, a
+        `lockstep.data.CompressedRecords`, which gives records in order.
 
     Raises:
-        MissingInputError: nothing was found, or a shard is missing.
-        CorruptDataError: a file is cut off, or of another kind than the first.
-        InvalidInputError: compressed files are to skip records, or a package is missing.
+        MissingInputError: no file was found, or a shard is missing.
+        CorruptDataError: a file is cut off, or its kind differs from the first file's.
+        InvalidInputError: ``on_error`` is `lockstep.data.Skip` and the files are compressed, or a package is missing.
         StorageError: a file could not be read.
     """
     first = find_shards(urls)[0]

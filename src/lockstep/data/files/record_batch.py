@@ -1,4 +1,4 @@
-"""Records of a batch as they lie in memory: places in a few buffers, without an object for each."""
+"""The records of a batch as positions in a few buffers, without a Python object for each record."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lockstep.errors import InvalidInputError
 
 @final
 class RecordBatch(Sequence[bytes]):
-    """Records as places in buffers: a sequence of bytes, of which none is made until it is asked for.
+    """A sequence of records that are stored in shared buffers. A ``bytes`` object is made only when it is requested.
 
     Args:
         buffers: arrays of uint8, each of one dimension: mapped files, or bytes that were read.
-        buffer_of: for each record the number of its buffer, integers of shape (num_records,).
-        starts: where each record begins in its buffer, int64 of shape (num_records,).
-        lengths: how long each is in bytes, int64 of shape (num_records,).
+        buffer_of: the number of each record's buffer, integers of shape (num_records,).
+        starts: the offset of each record in its buffer, in bytes, int64 of shape (num_records,).
+        lengths: the length of each record, in bytes, int64 of shape (num_records,).
     """
 
     def __init__(
@@ -31,10 +31,10 @@ class RecordBatch(Sequence[bytes]):
 
     @classmethod
     def of(cls, records: Iterable[bytes]) -> RecordBatch:
-        """Returns records that are there one by one as a batch; a batch as it is.
+        """Returns separate records as a batch; a `RecordBatch` is returned unchanged.
 
         Raises:
-            InvalidInputError: they are not bytes.
+            InvalidInputError: ``records`` is not an iterable of bytes.
         """
         if isinstance(records, RecordBatch):
             return records
@@ -60,7 +60,7 @@ class RecordBatch(Sequence[bytes]):
         return cls([buffer], buffer_of=np.zeros(len(parts), np.intp), starts=starts, lengths=lengths)
 
     def __len__(self) -> int:
-        """How many records there are."""
+        """Returns the number of records."""
         return len(self.lengths)
 
     @overload
@@ -68,7 +68,7 @@ class RecordBatch(Sequence[bytes]):
     @overload
     def __getitem__(self, index: slice) -> RecordBatch: ...
     def __getitem__(self, index: SupportsIndex | slice) -> bytes | RecordBatch:
-        """Returns one record's bytes, or the batch of some of them."""
+        """Returns one record's bytes, or a slice of the records as a batch."""
         if isinstance(index, slice):
             return RecordBatch(
                 self._buffers,
@@ -81,13 +81,13 @@ class RecordBatch(Sequence[bytes]):
         return self._buffers[self._buffer_of[number]][start : start + int(self.lengths[number])].tobytes()
 
     def joined(self, numbers: np.ndarray) -> np.ndarray:
-        """Copies records behind each other.
+        """Copies records into one array, one after the other.
 
         Args:
-            numbers: which records, integers of shape (k,).
+            numbers: the numbers of the records, integers of shape (k,).
 
         Returns:
-            uint8 of one dimension.
+            The concatenated records, uint8 of one dimension.
         """
         views = [buffer.data for buffer in self._buffers]
         starts, lengths = self._starts[numbers], self.lengths[numbers]
@@ -95,13 +95,13 @@ class RecordBatch(Sequence[bytes]):
         return np.frombuffer(b"".join([views[buffer][start:end] for buffer, start, end in places]), np.uint8)
 
     def rows(self, numbers: np.ndarray) -> np.ndarray:
-        """Copies records of one length into the rows of an array.
+        """Copies records of equal length into the rows of an array.
 
         Args:
-            numbers: which records, integers of shape (k,).
+            numbers: the numbers of the records, integers of shape (k,).
 
         Returns:
-            uint8 of shape (k, length), in C order.
+            The records, uint8 of shape (k, length), in C order.
         """
         length = int(self.lengths[numbers[0]]) if len(numbers) else 0
         if not length:
@@ -110,7 +110,7 @@ class RecordBatch(Sequence[bytes]):
         if len(self._buffers) == 1:
             return windows(self._buffers[0], length)[starts].view(np.uint8).reshape(-1, length)
         taken = np.empty(len(numbers), f"V{length}")
-        # A batch of a shuffled data set has as many buffers as files, and few of its records are of one length.
+        # A batch of a shuffled data set may have a buffer per file, and only a few records of one length in each.
         order = np.argsort(buffer_of, kind="stable")
         for chosen in np.split(order, np.flatnonzero(np.diff(buffer_of[order])) + 1):
             taken[chosen] = windows(self._buffers[buffer_of[chosen[0]]], length)[starts[chosen]]
@@ -118,13 +118,13 @@ class RecordBatch(Sequence[bytes]):
 
 
 def windows(buffer: np.ndarray, num_bytes: int) -> np.ndarray:
-    """Returns all runs of so many bytes of a buffer, overlapping, as items of a type of that size: no copy.
+    """Returns all overlapping windows of a buffer, as a view with items of the dtype ``V{num_bytes}``.
 
-    Indexing it copies a run at a time, which is ten times as fast as slicing in Python.
+    Indexing the view copies whole windows, which is ten times as fast as slicing the buffer in Python.
 
     Args:
         buffer: uint8 of one dimension, in C order.
-        num_bytes: how long a run is, 1 or more.
+        num_bytes: the length of a window in bytes, 1 or more.
     """
     num_runs = buffer.size - num_bytes + 1
     if num_runs < 1:

@@ -1,4 +1,4 @@
-"""One file of records: where they lie, and its bytes or the way to them."""
+"""One TFRecord file: the positions of its records, and access to their data in memory or by byte ranges."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _COPY_AGAIN: Final = "copy the file again from its source, or pack it again"
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """Bytes of a file that are read at once.
+    """A byte range of a file that is read in one request.
 
     Attributes:
-        start: the first of them: the data of a record begins there.
-        end: one past the last: a record's checksum ends there.
-        numbers: the file's records that are wanted of it, integers of shape (k,).
-        rows: where they go in the batch, integers of shape (k,).
+        start: the offset of its first byte, where the data of a record begins.
+        end: one past its last byte, where the checksum of a record ends.
+        numbers: the numbers of the requested records in this range, integers of shape (k,).
+        rows: the positions of these records among the requested ones, integers of shape (k,).
     """
 
     start: int
@@ -55,7 +55,7 @@ class Part:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Fetched:
-    """Parts of a file, with the bytes of each."""
+    """Byte ranges of a file, with the bytes of each."""
 
     parts: Sequence[Part]
     bodies: Sequence[bytes]
@@ -64,18 +64,18 @@ class Fetched:
 @final
 @dataclass(kw_only=True)
 class Hold:
-    """How many bytes of files elsewhere may still be held in memory.
+    """The memory that is left for holding remote files, shared by all files of a source.
 
     Attributes:
-        left_bytes: so many.
-        lock: of that number.
+        left_bytes: the number of bytes that are left.
+        lock: the lock that protects ``left_bytes``.
     """
 
     left_bytes: int
     lock: threading.Lock
 
     def take(self, size_bytes: int) -> bool:
-        """Takes so many of them, if that many are left."""
+        """Reserves a number of bytes; False, with nothing reserved, if not enough are left."""
         with self.lock:
             fits = size_bytes <= self.left_bytes
             self.left_bytes -= size_bytes if fits else 0
@@ -84,7 +84,21 @@ class Hold:
 
 @final
 class RecordFile:
-    """One file: where its records lie, and its bytes or the way to them."""
+    """One TFRecord file: the positions of its records, and access to their data.
+
+    A local file is mapped into memory. A remote file is held in memory, or read by byte ranges if it is too large.
+
+    Args:
+        url: the file's URL.
+        hold: the memory that is left for holding remote files.
+        on_error: the policy for unreadable records: "raise", or `Skip`.
+
+    Raises:
+        MissingInputError: the file does not exist.
+        CorruptDataError: the file is cut off or damaged and ``on_error`` is "raise", or it is not a plain TFRecord
+            file.
+        StorageError: the file could not be read.
+    """
 
     def __init__(self, url: str, *, hold: Hold, on_error: OnError = "raise") -> None:
         self.url = url
@@ -118,11 +132,11 @@ class RecordFile:
 
     @property
     def num_records(self) -> int:
-        """How many records there are, those that are lost among them."""
+        """The number of records, including those that are lost."""
         return len(self.offsets)
 
     def _fail_of_other_kind(self, size_bytes: int) -> None:
-        """Raises the error of a file that is none of TFRecord's, but one of those that others read."""
+        """Raises the error for a file of another kind, which another class reads; returns for a TFRecord file."""
         kind = kind_of(self._read(0, min(size_bytes, HEAD_BYTES)))
         if kind == "TFRecord":
             return
@@ -140,11 +154,11 @@ class RecordFile:
             )
 
     def _take_in_lost_records(self) -> None:
-        """Numbers the records that the name states and that are gone as if they were there."""
+        """Gives numbers to the lost records too: those that the file's name counts and the file no longer has."""
         if self._num_stated is None:
             logger.warning("its name does not tell how many records are lost with what is damaged: %s", self._lost)
             return
-        if self._num_stated < self._num_whole:  # it has more than it states: that is another file
+        if self._num_stated < self._num_whole:  # more records than the name states: the file is not this shard
             raise CorruptDataError(self._lost or "")
         num_lost = self._num_stated - self._num_whole
         self.offsets, self.lengths = (np.pad(values, (0, num_lost)) for values in (self.offsets, self.lengths))
@@ -167,7 +181,7 @@ class RecordFile:
 
     @contextmanager
     def _opened(self) -> Generator[BinaryIO | mmap.mmap]:
-        if isinstance(self._contents, mmap.mmap):  # which is a file, too
+        if isinstance(self._contents, mmap.mmap):  # a mapping has the methods of a file
             self._contents.seek(0)
             yield self._contents
             return
@@ -175,12 +189,15 @@ class RecordFile:
             yield file
 
     def plan(self, numbers: np.ndarray) -> list[Part] | None:
-        """Says what has to be read for some records; None where the file is in memory.
+        """Returns the byte ranges to read for some records; None if the file is in memory.
 
-        Records that lie near each other are read at once: in order, a batch is a few large reads.
+        Records that are near each other share a range, so a batch in file order needs only a few large reads.
 
         Args:
-            numbers: which records, integers of shape (k,).
+            numbers: the numbers of the records, integers of shape (k,).
+
+        Raises:
+            CorruptDataError: one of the records is lost.
         """
         self._check_not_lost(numbers)
         if self._contents is not None or not self._read_by_range:
@@ -202,12 +219,12 @@ class RecordFile:
         return parts
 
     def fetch(self, part: Part) -> bytes:
-        """Reads a part of the file, and checks the records that are wanted of it.
+        """Reads a byte range of the file, and verifies the checksums of the requested records in it.
 
         Raises:
-            MissingInputError: the file is no longer there.
-            CorruptDataError: it has become shorter, or a record is damaged.
-            StorageError: it could not be read.
+            MissingInputError: the file no longer exists.
+            CorruptDataError: the file has become shorter, or a record is damaged.
+            StorageError: the file could not be read.
         """
         first = int(part.numbers[0])
         try:
@@ -226,23 +243,26 @@ class RecordFile:
         return body
 
     def places(self, part: Part) -> np.ndarray:
-        """Returns where the records that are wanted of a part begin in it, int64 of shape (k,)."""
+        """Returns the offsets of the requested records' data within a byte range, int64 of shape (k,)."""
         return self.offsets[part.numbers] - part.start
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns a buffer with the data of some records, all checked, and where each begins in it.
+        """Verifies records of a file that is in memory, and returns the file's bytes and the records' offsets.
 
         Args:
-            numbers: which records, integers of shape (k,), of a file that is in memory.
+            numbers: the numbers of the records, integers of shape (k,).
+
+        Returns:
+            The file's bytes, uint8 of one dimension, and the offsets of the records' data in them, int64 of shape (k,).
 
         Raises:
-            CorruptDataError: one is damaged, or the file has become shorter.
+            CorruptDataError: a record is damaged, or the file has become shorter.
         """
         contents = self._contents
         if contents is None:
             contents = self._reopen()
         self._check_there(contents, numbers)
-        # Checked once: a file is replaced, not changed, and what is mapped stays what it was.
+        # Each record is verified once: files are replaced, not changed in place, so mapped bytes do not change.
         unchecked = numbers[~self._is_checked[numbers]]
         if unchecked.size:
             damaged = find_damaged(contents, offsets=self.offsets[unchecked], lengths=self.lengths[unchecked])
@@ -264,8 +284,8 @@ class RecordFile:
         self._fail_cut_off(int(part.numbers[np.argmax(ends > part.start + found_bytes)]), part.start + found_bytes)
 
     def _check_there(self, contents: bytes | mmap.mmap, numbers: np.ndarray) -> None:
-        # To touch a page that a mapped file no longer has ends the process: whoever cuts a file off has to be noticed.
-        # One that is in memory may have been read again, where it was pickled.
+        # Accessing a page beyond the end of a mapped file kills the process (SIGBUS), so a truncated file has to be
+        # detected first. A file that is held in memory may have changed too: after pickling it is read again.
         size_bytes = contents.size() if isinstance(contents, mmap.mmap) else len(contents)
         ends = self.offsets[numbers] + self.lengths[numbers] + FOOTER_BYTES
         lost = np.flatnonzero(ends > size_bytes)
@@ -285,7 +305,7 @@ class RecordFile:
         return checked_data(body, length=length, url=self.url, number=number, offset=offset - HEADER_BYTES)
 
     def _map(self) -> bytes | mmap.mmap | None:
-        """Maps a file of this machine; None for one elsewhere. An empty file cannot be mapped and has no records."""
+        """Maps a local file into memory; None for a remote one. An empty file, which cannot be mapped, gives b""."""
         try:
             return self._mapped()
         except (OSError, StorageError) as error:

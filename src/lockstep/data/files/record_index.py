@@ -1,8 +1,8 @@
-"""Indexes: how long each record of a file is, kept so that the file has to be gone through once alone.
+"""Indexes: the length of each record of a file, stored so that the file is scanned only once.
 
-The index of ``x.tfrec`` is ``x.tfrec.index`` beside it; where the bucket cannot be written it is kept in the home's
-cache. It is checked against the file whenever it is taken: the file's length, and the frames of a few records. Small
-files have none, since to read them whole costs no more.
+The index of ``x.tfrec`` is ``x.tfrec.index`` beside it, or a file in the home's cache if the bucket cannot be written.
+Each time an index is loaded, it is compared with the file: the file's length, and the frames of a few records. Small
+files have no index, because reading them whole costs no more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lockstep.storage import AbstractBucket, open_bucket
 
 SUFFIX: Final = ".index"
 MIN_INDEXED_BYTES: Final = 1 << 20
-"""Length of a file from which on it gets an index."""
+"""The length, in bytes, from which a file gets an index."""
 
 _MAGIC: Final = b"lockstep index 1\n"
 _HEAD: Final = struct.Struct("<QQI")
@@ -38,37 +38,37 @@ ReadRange = Callable[[int, int], bytes]
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RecordIndex:
-    """How long the records of a file are.
+    """The lengths of a file's records.
 
     Attributes:
-        lengths: of the records' data in bytes, int64 of shape (num_records,).
+        lengths: the lengths of the records' data, in bytes, int64 of shape (num_records,).
     """
 
     lengths: np.ndarray
 
     @property
     def offsets(self) -> np.ndarray:
-        """Where the records' data begins in the file, int64 of shape (num_records,)."""
+        """The offsets of the records' data in the file, in bytes, int64 of shape (num_records,)."""
         frames = self.lengths + (HEADER_BYTES + FOOTER_BYTES)
         return np.cumsum(frames) - frames + HEADER_BYTES
 
     @property
     def size_bytes(self) -> int:
-        """How long a file of these records is."""
+        """The length of a file with these records, in bytes."""
         return int(self.lengths.sum()) + len(self.lengths) * (HEADER_BYTES + FOOTER_BYTES)
 
     def to_bytes(self) -> bytes:
-        """Returns the index's file: a head, and the lengths as 64-bit numbers, compressed by zlib."""
+        """Serializes the index: a header, and the lengths as 64-bit integers, compressed with zlib."""
         packed = zlib.compress(self.lengths.astype("<i8").tobytes(), 6)
         return _MAGIC + _HEAD.pack(self.size_bytes, len(self.lengths), google_crc32c.value(packed)) + packed
 
     @classmethod
     def from_bytes(cls, data: bytes, *, size_bytes: int) -> RecordIndex | None:
-        """Reads an index's file; None where it is damaged, of another version, or of a file of another length.
+        """Parses an index; None if it is damaged, has another version, or belongs to a file of another length.
 
         Args:
-            data: the file's bytes, which anybody may have written.
-            size_bytes: how long the file of records is; no more is unpacked than it can have records.
+            data: the bytes of the index, which are not trusted.
+            size_bytes: the length of the record file. It limits the number of records, and so the bytes to decompress.
         """
         head_end = len(_MAGIC) + _HEAD.size
         if len(data) < head_end or not data.startswith(_MAGIC):
@@ -90,11 +90,11 @@ class RecordIndex:
         return index if index.size_bytes == size_bytes else None
 
     def fits(self, read: ReadRange, *, url: str) -> bool:
-        """Whether it is the index of a file of its length, as far as a few of the frames tell.
+        """Whether the index matches a file, judged by the frames of a few records.
 
         Args:
-            read: reads from the file.
-            url: where it is.
+            read: the function that reads from the record file.
+            url: the record file's URL.
         """
         last = len(self.lengths) - 1
         offsets = self.offsets
@@ -112,14 +112,15 @@ class RecordIndex:
 def find_index(
     bucket: AbstractBucket, key: str, *, size_bytes: int, read: ReadRange, scan: Callable[[], np.ndarray]
 ) -> RecordIndex:
-    """Returns the index of a file: the one that is kept, or one that is made now and kept if it can be.
+    """Returns the index of a file. If no valid index is stored, scans the file and stores the new index if possible.
 
     Args:
-        bucket: where the file is.
-        key: its name there.
-        size_bytes: how long it is.
-        read: reads from it.
-        scan: goes through it for the lengths of its records.
+        bucket: the bucket of the record file.
+        key: the record file's key.
+        size_bytes: the record file's length in bytes.
+        read: the function that reads from the record file.
+        scan: the function that scans the record file and returns the lengths of its records, int64 of shape
+            (num_records,).
 
     Raises:
         CorruptDataError: the file is cut off or damaged.
@@ -131,13 +132,13 @@ def find_index(
     cache = open_bucket(Home.from_env().cache / "records")
     places = ((bucket, key + SUFFIX), (cache, hashlib.sha256(url.encode()).hexdigest() + SUFFIX))
     for where, name in places:
-        with suppress(MissingInputError, StorageError):  # it is made anew then
+        with suppress(MissingInputError, StorageError):  # the file is scanned instead
             index = RecordIndex.from_bytes(where.read(name), size_bytes=size_bytes)
             if index is not None and index.fits(read, url=url):
                 return index
     index = RecordIndex(lengths=scan())
     for where, name in places:
-        with suppress(StorageError):  # without one it takes as long again the next time, and that is all
+        with suppress(StorageError):  # without a stored index, the next start scans the file again
             where.write(name, index.to_bytes())
             break
     return index

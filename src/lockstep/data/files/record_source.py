@@ -1,4 +1,4 @@
-"""The records of packed files, by number."""
+"""Reads the records of TFRecord files by number."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ _SPARE_FILES: Final = 256
 class RecordSource(AbstractRecordSource[RecordFile]):
     """The records of one or more TFRecord files as a sequence of bytes: a Grain ``RandomAccessDataSource``.
 
-    The places of the records come from each file's index (`lockstep.data.files.record_index`), or from a scan of the
-    file where there is none yet. Each record's checksum is checked when it is first read. Files of this machine are
-    mapped into memory; files of a bucket elsewhere are held in memory up to ``held_bytes``, and beyond that records are
-    read from the bucket by their ranges: many at a time, and those that lie near each other at once. It may be pickled,
-    and read from any thread.
+    The positions of the records come from each file's index (`lockstep.data.files.record_index`), or from a scan of the
+    file if it has no index yet. The checksum of a record's data is verified when the record is first read. Local files
+    are mapped into memory. Remote files are held in memory up to ``held_bytes`` in total. Records of further remote
+    files are read from the bucket by byte range: many ranges in parallel, with nearby records in one range. A source
+    may be pickled, and read from any thread.
 
     Args:
         urls: a pattern (see `lockstep.storage.glob_urls`) or the name of a data set's split (BUCKET/NAME-train), of
-            which each shard has to be there; or the URLs of files. Records are numbered through the files in sorted
-            order, or of URLs in the order given.
-        held_bytes: how much of files elsewhere may be held in memory.
-        num_connections: how many ranges of files elsewhere are read at a time. A bucket that answers in 50 ms gives 128
-            records of 100 kB each in that time: 256 MB a second.
-        on_error: what is done about records that cannot be read: "raise", or `Skip`. `Batches` follows it; a record
-            that is asked for by its number is None then, which Grain's data sets leave out.
+            which each shard must exist; or the URLs of files. The records are numbered across the files: in sorted
+            order of the files for a pattern or name, in the given order for URLs.
+        held_bytes: the most bytes of remote files to hold in memory.
+        num_connections: the number of byte ranges of remote files to read in parallel. A bucket that responds in 50 ms
+            returns 128 records of 100 kB each in that time: 256 MB per second.
+        on_error: the policy for unreadable records: "raise", or `Skip`. `Batches` applies it. With `Skip`, an
+            unreadable record that is requested by number is None, which Grain's datasets omit.
 
     Raises:
-        MissingInputError: nothing was found, or a shard is missing.
-        CorruptDataError: a file is cut off, or has another number of records than its name says, and ``on_error`` is
-            "raise".
+        MissingInputError: no file was found, or a shard is missing.
+        CorruptDataError: a file is cut off, or its number of records differs from the one in its name, and ``on_error``
+            is "raise"; or a shard exists twice, or with two different numbers of shards.
         StorageError: a file could not be read.
     """
 
@@ -72,7 +72,7 @@ class RecordSource(AbstractRecordSource[RecordFile]):
     def _read(
         self, wanted: Sequence[tuple[RecordFile, np.ndarray]], rows: Sequence[np.ndarray], *, num_records: int
     ) -> RecordBatch:
-        """See the base class. Records in memory are not copied."""
+        """Reads records as the base class describes. Records in memory are not copied."""
         buffers: list[np.ndarray] = []
         buffer_of, starts, lengths = np.empty((3, num_records), np.int64)
         for (file, records), chosen, fetched in zip(wanted, rows, self._connections.fetch(wanted), strict=True):
@@ -91,20 +91,20 @@ class RecordSource(AbstractRecordSource[RecordFile]):
 
 @final
 class RecordFiles:
-    """TFRecord files that are opened when it is known which of them this process reads.
+    """TFRecord files that are opened only when it is known which of them this process reads.
 
-    `Batches` takes it where the workers divide the files among them (`lockstep.strategies.AutoShardPolicy.FILE`): none
-    opens another one's.
+    Give it to `Batches` if the workers divide the files among themselves (`lockstep.strategies.AutoShardPolicy.FILE`):
+    each worker then opens only its own files.
 
     Args:
-        urls: as `RecordSource` takes them.
-        held_bytes: as `RecordSource` takes it.
-        num_connections: as `RecordSource` takes it.
-        on_error: as `RecordSource` takes it.
+        urls: the files, as for `RecordSource`.
+        held_bytes: the most bytes of remote files to hold in memory.
+        num_connections: the number of byte ranges of remote files to read in parallel.
+        on_error: the policy for unreadable records, as for `RecordSource`.
 
     Raises:
-        MissingInputError: nothing was found, or a shard is missing.
-        CorruptDataError: a shard is there twice, or under two numbers of shards.
+        MissingInputError: no file was found, or a shard is missing.
+        CorruptDataError: a shard exists twice, or with two different numbers of shards.
     """
 
     def __init__(
@@ -123,24 +123,24 @@ class RecordFiles:
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The files, in the order of their records."""
+        """The URLs of the files, in the order of their records."""
         return self._urls
 
     @property
     def num_files(self) -> int:
-        """How many files there are."""
+        """The number of files."""
         return len(self._urls)
 
     @property
     def on_error(self) -> OnError:
-        """What is done about records that cannot be read."""
+        """The policy for unreadable records."""
         return self._on_error
 
     def open_files(self, files: Sequence[int]) -> RecordSource:
-        """Opens some of the files; see `RecordSource` for what can go wrong.
+        """Opens some of the files. Raises the errors of `RecordSource`.
 
         Args:
-            files: their numbers, from 0.
+            files: the numbers of the files, from 0.
         """
         return RecordSource(
             [self._urls[file] for file in files],
@@ -150,16 +150,16 @@ class RecordFiles:
         )
 
     def __repr__(self) -> str:
-        """Names the pattern or the number of files."""
+        """Returns a description with the pattern or the number of files."""
         return f"RecordFiles({self._name})"
 
 
 @final
 class _Connections:
-    """The threads that read ranges of files elsewhere; they start with the first range that is asked for.
+    """The threads that read byte ranges of remote files. They start when the first range is requested.
 
     Args:
-        num_threads: how many there are at most.
+        num_threads: the maximum number of threads.
     """
 
     def __init__(self, num_threads: int) -> None:
@@ -169,16 +169,19 @@ class _Connections:
         self._process = os.getpid()
 
     def fetch(self, parts: Sequence[tuple[RecordFile, np.ndarray]]) -> list[Fetched | None]:
-        """Reads records of several files, all at once; None for files that are in memory.
+        """Reads records of several files in parallel.
 
         Args:
-            parts: files, each with numbers of its records, integers of shape (k,).
+            parts: the files, each with the numbers of the records to read, integers of shape (k,).
+
+        Returns:
+            The byte ranges that were read of each file; None for a file that is in memory.
         """
         plans = [file.plan(numbers) for file, numbers in parts]
         if not any(plans):
             return [None] * len(parts)
         with self._lock:
-            if self._executor is None or self._process != os.getpid():  # threads do not come along with a fork
+            if self._executor is None or self._process != os.getpid():  # threads do not survive a fork
                 self._process = os.getpid()
                 self._executor = ThreadPoolExecutor(self._num_threads, "lockstep-fetch")
             executor = self._executor
@@ -191,7 +194,7 @@ class _Connections:
                 None if plan is None or futures is None else Fetched(parts=plan, bodies=[f.result() for f in futures])
                 for plan, futures in zip(plans, under_way, strict=True)
             ]
-        finally:  # after an error nobody wants the rest
+        finally:  # after an error, the other ranges are not needed
             for future in (future for futures in under_way if futures for future in futures):
                 future.cancel()
 
@@ -205,7 +208,7 @@ class _Connections:
 def _allow_open_files(urls: Sequence[str]) -> None:
     counts = Counter(split_url(url)[0] for url in urls)
     num_local = sum(count for url, count in counts.items() if isinstance(open_bucket(url), LocalBucket))
-    with suppress(StorageError):  # the rest of the program opens files, too
+    with suppress(StorageError):  # spare files for the rest of the program, if the limit allows them
         allow_more_files(num_local + _SPARE_FILES)
     allow_more_files(num_local)
 
@@ -215,6 +218,6 @@ def _scan(urls: Sequence[str], *, held_bytes: int, on_error: OnError) -> list[Re
         raise InvalidInputError("held_bytes", received=held_bytes, allowed="0 or more")
     hold = Hold(left_bytes=held_bytes, lock=threading.Lock())
     _allow_open_files(urls)
-    # Several at once: a bucket elsewhere answers slowly but many at a time.
+    # Scanned in parallel: a remote bucket responds slowly, but to many requests at once.
     with ThreadPoolExecutor(min(_NUM_SCANNERS, len(urls)), "lockstep-scan") as executor:
         return list(executor.map(lambda url: RecordFile(url, hold=hold, on_error=on_error), urls))

@@ -1,4 +1,4 @@
-"""The shards of a data set: how their files are named, and whether all of them are there."""
+"""The shards of a data set: parses their file names, finds them, and checks that none is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lockstep.storage import glob_urls, open_bucket
 SUFFIX: Final = ".tfrec"
 _WILDCARD: Final = re.compile(r"[*?[]")
 _OTHERS: Final = re.compile(r"(?P<set>.+)-(?P<index>\d{5,})-of-(?P<count>\d{5,})(?P<suffix>(?:\.[A-Za-z_]\w*)*)")
-"""As others name shards: ``mnist-train.tfrecord-00000-of-00010``, ``train-00000-of-01024``, ``x-00000-of-00002.gz``."""
+"""Shard names of other tools: ``mnist.tfrecord-00000-of-00010``, ``train-00000-of-01024``, ``x-00000-of-00002.gz``."""
 
 _NAME: Final = re.compile(r"(?P<set>.+)-(?P<index>\d{5,})-of-(?P<count>\d{5,})(?:-(?P<records>\d+))?\.tfrec(?:ord)?")
 
@@ -25,13 +25,13 @@ _NAME: Final = re.compile(r"(?P<set>.+)-(?P<index>\d{5,})-of-(?P<count>\d{5,})(?
 @final
 @dataclass(frozen=True, kw_only=True)
 class ShardName:
-    """What the name of a shard's file says: ``fashion-mnist-train-00003-of-00008-7500.tfrec``.
+    """The parsed name of a shard's file, such as ``fashion-mnist-train-00003-of-00008-7500.tfrec``.
 
     Attributes:
         data_set: the part before the numbers, ``fashion-mnist-train``.
-        index: which shard this is, from 0.
-        num_shards: how many there are.
-        num_records: how many records it has, None where the name does not say.
+        index: the number of this shard, from 0.
+        num_shards: the number of shards of the data set.
+        num_records: the number of records of this shard; None if the name does not have it.
     """
 
     data_set: str
@@ -45,7 +45,7 @@ class ShardName:
 
     @classmethod
     def parse(cls, name: str) -> ShardName | None:
-        """Reads a file's name or URL, folders left out; None where it is not a shard's."""
+        """Parses the last part of a file's path or URL; None if it is not the name of a shard."""
         found = _NAME.fullmatch(name.rsplit("/", 1)[-1])
         if found is None:
             return None
@@ -59,22 +59,22 @@ class ShardName:
 
 
 def find_shards(urls: str | os.PathLike[str] | Sequence[str]) -> list[str]:
-    """Finds the files of a data set and checks that none is missing.
+    """Finds the files of a data set, and checks that none is missing. Given URLs are returned without a check.
 
     Args:
-        urls: a pattern as `lockstep.storage.glob_urls` takes it; the name of a data set's split, BUCKET/NAME-train; or
-            the URLs themselves.
+        urls: a pattern (see `lockstep.storage.glob_urls`); the name of a data set's split, BUCKET/NAME-train; or the
+            URLs of the files.
 
     Returns:
-        URLs: those found by the pattern or the name, sorted; or those given, in their order.
+        The URLs that the pattern or the name matches, sorted; or the given URLs, in their order.
 
     Raises:
-        MissingInputError: nothing matches, or a data set among what was found lacks a shard.
-        CorruptDataError: a shard is there twice, or under two numbers of shards.
+        MissingInputError: no file matches, no URL is given, or a shard of a matching data set is missing.
+        CorruptDataError: a shard exists twice, or with two different numbers of shards.
     """
     if isinstance(urls, str | os.PathLike):
         pattern = os.fspath(urls)
-        # A manifest or an index beside the shards is no file of records, however wide the pattern.
+        # A wide pattern may also match manifests and indexes, which are not record files.
         found = [url for url in glob_urls(pattern) if not url.endswith((MANIFEST_SUFFIX, INDEX_SUFFIX))]
         if not found and not is_pattern(pattern):
             found = list(find_set(pattern))
@@ -91,10 +91,10 @@ def find_shards(urls: str | os.PathLike[str] | Sequence[str]) -> list[str]:
 
 
 def data_set_of(name: str) -> str:
-    """Returns the data set that a file belongs to by its name, by us or as others name shards; its own name of others.
+    """Returns the data set of a shard from its file name, as Lockstep or other tools name shards.
 
     Args:
-        name: the file's, without folders.
+        name: the file's name, without folders. A name that is not a shard's is returned unchanged.
     """
     shard = ShardName.parse(name)
     if shard is not None:
@@ -104,7 +104,7 @@ def data_set_of(name: str) -> str:
 
 
 def is_pattern(url: str) -> bool:
-    """Whether a URL has wildcards."""
+    """Whether a URL contains wildcards."""
     return _WILDCARD.search(url) is not None
 
 
@@ -112,14 +112,14 @@ def find_set(url: str) -> dict[str, int]:
     """Finds the shards of a data set's split by its name, such as ``gs://b/pets-train``.
 
     Args:
-        url: the name, behind the folder or bucket.
+        url: the URL of the folder or bucket, followed by the split's name.
 
     Returns:
-        How long each is in bytes, by its URL, sorted; nothing where the URL names no data set.
+        The length of each shard in bytes, by the shard's URL, sorted; empty if no shard has this name.
     """
     parent, separator, name = url.rstrip("/").rpartition("/")
     folder = parent + separator
-    if name in ("", ".", "..") or folder.endswith("://"):  # the latter is a bucket
+    if name in ("", ".", "..") or folder.endswith("://"):  # the latter names only a bucket
         return {}
     items = open_bucket(folder or ".").list(f"{name}-")
     named = {item.key: (ShardName.parse(item.key), item.size_bytes) for item in items if "/" not in item.key}
@@ -131,15 +131,15 @@ def find_set(url: str) -> dict[str, int]:
 
 
 def check_complete(urls: Iterable[str], *, what: str) -> None:
-    """Checks by their names that the shards of each data set are all there, once.
+    """Checks by file names that each shard of each data set exists exactly once.
 
     Args:
-        urls: files; those that are not named as shards, by us or as others do, are left out.
-        what: the pattern or folder they were found by, for errors.
+        urls: the files; those whose names are not shard names, of Lockstep or of other tools, are ignored.
+        what: the pattern or folder of the files, for error messages.
 
     Raises:
         MissingInputError: a shard is missing.
-        CorruptDataError: a shard is there twice, or under two numbers of shards.
+        CorruptDataError: a shard exists twice, or with two different numbers of shards.
     """
     sets: dict[tuple[str, str], list[ShardName]] = {}
     for url in urls:

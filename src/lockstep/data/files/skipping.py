@@ -1,4 +1,4 @@
-"""What is done about records that cannot be read: damaged ones, and those of files that were cut off or vanished."""
+"""The policy for unreadable records: damaged ones, and those of files that were cut off or no longer exist."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ logger = logging.getLogger(__name__)
 @final
 @dataclass(frozen=True)
 class Skip:
-    """Says to go on over records that cannot be read.
+    """Skips unreadable records instead of raising an error.
 
-    Each is named by a warning when it is met first; records that a file lost with its end, by one for all of them.
+    A warning names each skipped record once. For all records that a file has lost at its end, there is one warning.
 
-    A batch of `lockstep.data.Batches` keeps its size, whatever the other processes find: in place of such a record it
-    has the one before it in the batch, once more (after it, for the first); where none of the batch can be read,
-    the nearest before it in the epoch's order. Of a file that was cut off, the records that its name states and that
-    are gone count as such. A shard that is missing altogether stays an error.
+    A batch of `lockstep.data.Batches` keeps its size, independent of other processes. A skipped record is replaced by a
+    copy of the record before it in the batch, or of the record after it for the first one. If no record of the batch is
+    readable, the nearest readable record before the batch in the epoch's order is used, or else the next one after it.
+    If a file is cut off, the records that its name counts and that are lost are skipped as well. A shard that is
+    missing as a whole still raises an error.
 
     Attributes:
-        limit: how many records each process may skip, 1 or more; one more is the error that it would have been.
+        limit: the maximum number of records that each process may skip, 1 or more. One more raises CorruptDataError.
 
     Raises:
         InvalidInputError: the limit is less than 1.
@@ -44,10 +45,10 @@ OnError = Literal["raise"] | Skip
 
 @final
 class SkippedRecords:
-    """The records that were skipped so far; it may be used from any thread.
+    """The records that were skipped so far. May be used from any thread.
 
     Args:
-        limit: how many there may be.
+        limit: the maximum number of skipped records.
     """
 
     def __init__(self, limit: int) -> None:
@@ -57,24 +58,24 @@ class SkippedRecords:
 
     @classmethod
     def of(cls, on_error: OnError) -> SkippedRecords | None:
-        """Returns one that holds to a limit; None where errors are to be raised."""
+        """Returns an empty collection for a `Skip` policy; None for "raise"."""
         return None if on_error == "raise" else cls(on_error.limit)
 
     @property
     def reasons(self) -> Mapping[int, str]:
-        """Why each could not be read, by its number."""
+        """The reason why each record was skipped, by the record's number."""
         with self._lock:
             return dict(self._reasons)
 
     def add(self, number: int, reason: str) -> None:
-        """Notes a record, and warns of it if neither it nor the reason was met before.
+        """Adds a skipped record, and logs a warning if both the record and the reason are new.
 
         Args:
-            number: the record's, in its source.
-            reason: why it cannot be read.
+            number: the record's number in its source.
+            reason: the reason why the record cannot be read.
 
         Raises:
-            CorruptDataError: it is one too many.
+            CorruptDataError: the limit is exceeded.
         """
         with self._lock:
             if number in self._reasons:
@@ -85,7 +86,7 @@ class SkippedRecords:
                     received=f"{self._limit + 1} records",
                     allowed=f"{self._limit}, by on_error",
                 )
-            is_told = reason in self._reasons.values()  # of a file that was cut off all records have one reason
+            is_told = reason in self._reasons.values()  # all lost records of a cut-off file have the same reason
             self._reasons[number] = reason
             count = len(self._reasons)
         if is_told:

@@ -1,1 +1,1 @@
-"""Packing: data sets into sharded record files, with a manifest that says what they hold."""
+"""Packing: writes data sets as sharded record files, with manifests that describe their contents."""

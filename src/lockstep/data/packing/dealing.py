@@ -1,4 +1,4 @@
-"""Which split a record goes to: decided by its key alone, so that no record changes sides when the data grows."""
+"""Assigns records to splits by key alone, so a record stays in its split when the data set grows."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _TOLERANCE: Final = 1e-6
 
 @final
 class Dealer:
-    """Deals records to splits by their keys.
+    """Assigns records to splits by their keys.
 
-    A key's BLAKE2b digest of 8 bytes, read as a big-endian number and divided by 2**64, is a number from 0 to 1; the
-    splits lie behind each other on that line, in their order, each as long as its fraction. Another order of the
-    records changes nothing, nor do records that are added or taken away.
+    The BLAKE2b digest of a key (8 bytes), read as a big-endian number and divided by 2**64, is a point from 0 to 1. The
+    splits divide this interval in their order, each with the length of its fraction. The split of a record does not
+    depend on the order of the records, or on other records.
 
     Args:
-        fractions: for each split by name its share; together 1. One split alone gets all.
+        fractions: the fraction of each split, by the split's name; the sum is 1. A single split gets all records.
 
     Raises:
-        InvalidInputError: a share is not above 0, or they are not 1 together.
+        InvalidInputError: a name is invalid, a fraction is not above 0, or the fractions do not sum to 1.
     """
 
     def __init__(self, fractions: Mapping[str, float]) -> None:
         for split in fractions:
             check_name(split, what="split")
         total = math.fsum(fractions.values())
-        usable = fractions and all(0 < share <= 1 for share in fractions.values())  # which NaN is not
+        usable = fractions and all(0 < share <= 1 for share in fractions.values())  # False for NaN
         if not usable or abs(total - 1) > _TOLERANCE:
             raise InvalidInputError(
                 "the shares of the splits (split)",
@@ -42,17 +42,17 @@ class Dealer:
                 allowed="numbers above 0 that are 1 together, such as train=0.8,val=0.1,test=0.1",
             )
         self._fractions = dict(fractions)
-        # The last one ends beyond every number there is, whatever the sum was rounded to.
+        # The last split ends at infinity, so that rounding of the sum leaves no gap.
         ends = [*list(accumulate(fractions.values()))[:-1], math.inf]
         self._ends = list(zip(fractions, ends, strict=True))
 
     @property
     def fractions(self) -> Mapping[str, float]:
-        """The splits and their shares."""
+        """The fraction of each split, by the split's name."""
         return self._fractions
 
     def split_of(self, key: str) -> str:
-        """Returns the split of a record."""
+        """Returns the name of a record's split."""
         if len(self._ends) == 1:
             return self._ends[0][0]
         digest = hashlib.blake2b(_bytes_of(key), digest_size=_HASH_BYTES).digest()
@@ -63,15 +63,15 @@ class Dealer:
 def _bytes_of(key: str) -> bytes:
     try:
         return key.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half of a pair, which no text has, but a program's string may
+    except UnicodeEncodeError:  # a lone surrogate: never in text, but a Python string may have one
         return key.encode("utf-8", "surrogatepass")
 
 
 def parse_fractions(text: str) -> dict[str, float]:
-    """Reads ``train=0.8,val=0.1,test=0.1``.
+    """Parses fractions of splits, such as ``train=0.8,val=0.1,test=0.1``.
 
     Raises:
-        InvalidInputError: it is not of that form, or names a split twice.
+        InvalidInputError: the text does not have this form, a split occurs twice, or `Dealer` rejects the fractions.
     """
     fractions: dict[str, float] = {}
     for part in text.split(","):

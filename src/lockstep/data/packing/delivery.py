@@ -1,4 +1,4 @@
-"""Finished shards into the bucket, beside the making of the next ones."""
+"""Uploads finished shards while the next ones are being written."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _NUM_WAITING: Final = 2
 
 @final
 class Delivery:
-    """Uploads shards one after the other in a thread of its own, and notes each in the journal once it is there.
+    """Uploads shards one at a time in a separate thread, and records each in the journal after its upload.
 
-    At most a few shards wait: the disk of this machine need not hold the data set.
+    Only a few shards wait for upload at a time, so the local disk need not hold the whole data set.
 
     Args:
-        bucket: where they go.
-        plan: what is packed.
+        bucket: the bucket to upload to.
+        plan: the plan of the run.
         state: the journal so far.
     """
 
@@ -44,29 +44,29 @@ class Delivery:
     def __exit__(
         self, error_class: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Waits for the shards that are on their way; where it is interrupted, for the running upload alone."""
+        """Waits for the uploads; after an interruption such as Ctrl-C, only for the one that is running."""
         self._executor.shutdown(cancel_futures=error is not None and not isinstance(error, Exception))
 
     @property
     def state(self) -> JournalState:
-        """The journal; complete after `wait`."""
+        """The journal, which is complete after `wait`."""
         return self._state
 
     def add(self, made: MadeShard) -> None:
-        """Hands over a shard; waits while too many are on their way.
+        """Adds a shard to upload, and waits while too many are waiting.
 
         Raises:
-            StorageWriteError: an earlier one could not be written.
+            StorageWriteError: an earlier shard could not be uploaded.
         """
         self._waiting.append(self._executor.submit(self._deliver, made))
         while len(self._waiting) > _NUM_WAITING:
             self._waiting.popleft().result()
 
     def wait(self) -> None:
-        """Waits until all are there.
+        """Waits until all shards are uploaded.
 
         Raises:
-            StorageWriteError: one could not be written.
+            StorageWriteError: a shard could not be uploaded.
         """
         while self._waiting:
             self._waiting.popleft().result()
@@ -79,7 +79,7 @@ class Delivery:
             key = final_key(self._plan.name, shard, num_shards=num_shards)
         else:
             key = waiting_key(self._plan.name, shard)
-        check_journal(self._bucket, self._plan.name, self._state)  # before another run's shard is replaced
+        check_journal(self._bucket, self._plan.name, self._state)  # raises before a shard of another run is replaced
         self._bucket.upload(key, path=made.path)
         if made.record_index is not None:
             self._bucket.write(key + INDEX_SUFFIX, made.record_index)

@@ -1,7 +1,7 @@
-"""Whether what is to be packed is in the bucket already, from the same source and with the same options.
+"""Decides whether a data set is already packed, from the same source and with the same options.
 
-A wrong "yes" would leave old records in place of new ones. So all has to agree: what the manifests state of source and
-options, the shards' names and lengths, and that no run was interrupted since.
+A wrong "yes" would leave outdated records in the bucket. So everything has to match: the fingerprint in the manifests,
+the names and lengths of the shards, and there must be no journal of a run that was interrupted since.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.storage import AbstractBucket
 
 SETTLED_S: Final = 2.0
-"""How long a file was left alone when packing begins, for its time to tell a later change: stores and file systems
-count in steps of up to 2 s."""
+"""The age, in seconds, that a source's last change must have when packing begins, so that a later change gets another
+modification time: the times of stores and file systems have a resolution of up to 2 s."""
 
 
 def find_finished(bucket: AbstractBucket, plan: Plan, *, say: Say) -> dict[str, Manifest] | None:
     """Looks for a finished packing that the plan would only repeat.
 
     Args:
-        bucket: where it would be.
-        plan: what is to be packed.
-        say: told in words why an earlier packing is not that one.
+        bucket: the bucket of the packed data.
+        plan: the plan to compare with.
+        say: the function to call with a message that says why an earlier packing differs.
 
     Returns:
-        Its manifests by split; None where there is none.
+        The manifests of the finished packing, by the split's name; None if there is none.
 
     Raises:
         StorageError: the bucket could not be read.
@@ -61,14 +61,15 @@ def find_finished(bucket: AbstractBucket, plan: Plan, *, say: Say) -> dict[str, 
 
 
 def lasting_fingerprint(plan: Plan, *, begun: datetime) -> str | None:
-    """Returns the fingerprint that the manifests state.
+    """Returns the fingerprint for the manifests.
 
     Args:
-        plan: what was packed.
-        begun: when the packing began.
+        plan: the plan that was packed.
+        begun: the time at which the packing began.
 
     Returns:
-        None where a file of the source was so new that it may have changed after it was read, and kept length and time.
+        The plan's fingerprint; None if a file of the source was changed so recently that it may have changed again
+        after it was read, with the same length and modification time.
     """
     changed_time_s = plan.source.changed_time_s
     is_settled = changed_time_s is None or changed_time_s + SETTLED_S <= begun.timestamp()

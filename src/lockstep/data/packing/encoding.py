@@ -1,4 +1,4 @@
-"""Items into framed records: by several threads, and in the items' order whatever their number."""
+"""Encodes items as framed records, in several threads and in the order of the items."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _CHUNKS_AHEAD: Final = 2
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """An item that is to be a record.
+    """An item to encode as a record.
 
     Attributes:
-        position: its place in the order in which items are packed.
-        split: where it goes.
-        item: what it is.
+        position: the item's position in the packing order, from 0.
+        split: the name of the item's split.
+        item: the item.
     """
 
     position: int
@@ -40,13 +40,13 @@ class Work:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encoded:
-    """What became of an item.
+    """The result of encoding an item.
 
     Attributes:
-        work: the item.
-        framed: the record in its frame; None where the item is damaged.
-        data_bytes: how long the record's data is.
-        reason: why the item is not usable; "" where it is.
+        work: the item with its position.
+        framed: the framed record; None if the item is damaged.
+        data_bytes: the length of the record's data without the frame, in bytes.
+        reason: the description of the damage; "" if the item is not damaged.
     """
 
     work: Work
@@ -57,11 +57,11 @@ class Encoded:
 
 @final
 class Encoder:
-    """Makes records of items. May be called from several threads.
+    """Encodes items as records. May be called from several threads.
 
     Args:
-        part: what loads them.
-        features: what each record has.
+        part: the part of the source, which loads the items.
+        features: the features of each record, by name.
     """
 
     def __init__(self, part: AbstractPart, features: Mapping[str, AbstractFeature]) -> None:
@@ -69,10 +69,10 @@ class Encoder:
         self._features = features
 
     def encode(self, works: Sequence[Work]) -> list[Encoded]:
-        """Makes records.
+        """Encodes items as records.
 
         Raises:
-            InvalidInputError: an item's values are not those of the features.
+            InvalidInputError: an item's values do not match the features.
         """
         return [self._encode(work) for work in works]
 
@@ -102,12 +102,15 @@ class Encoder:
 
 
 def encode_in_order(encoder: Encoder, works: Iterator[Work], *, num_workers: int) -> Generator[list[Encoded]]:
-    """Makes records of all items, in their order; a bounded number of them is held.
+    """Encodes all items in order, and holds only a bounded number of records in memory.
 
     Args:
-        encoder: makes them.
-        works: the items; they are gone through in the caller's thread.
-        num_workers: how many threads work; 1 means the caller's alone.
+        encoder: the encoder.
+        works: the items. The caller's thread iterates over them.
+        num_workers: the number of threads that encode; 1 encodes in the caller's thread.
+
+    Yields:
+        Chunks of encoded items.
     """
     chunks = _chunks(works, items_at_once(encoder.part))
     if num_workers == 1:
@@ -127,7 +130,7 @@ def encode_in_order(encoder: Encoder, works: Iterator[Work], *, num_workers: int
 
 
 def items_at_once(part: AbstractPart) -> int:
-    """Returns how many items a thread takes at a time: about half a megabyte of them, where their length is known."""
+    """Returns the number of items in a chunk for a thread: about 512 KiB of items if their length is known."""
     if not part.num_items or part.size_bytes is None:
         return _ITEMS_AT_ONCE
     return max(1, min(MAX_ITEMS_AT_ONCE, _BYTES_AT_ONCE * part.num_items // max(part.size_bytes, 1)))

@@ -1,7 +1,7 @@
-"""What an interrupted run leaves, so that the next one goes on: which shards are finished, and where they are.
+"""The journal of a packing run, from which the next run resumes: which shards are finished, and where they are.
 
-It stands in the bucket, in the folder ``NAME.packing``, and is written anew after each shard. A run goes on from it
-where source and options are the same, which a fingerprint tells; otherwise it starts anew.
+The journal is in the bucket, in the folder ``NAME.packing``, and is rewritten after each shard. A run resumes from it
+if the source and the options are the same, as the fingerprint tells. Otherwise the run starts from the beginning.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ _FOLDER_SUFFIX: Final = ".packing"
 @final
 @dataclass(frozen=True, kw_only=True)
 class JournalState:
-    """What a journal says.
+    """The contents of a journal.
 
     Attributes:
-        fingerprint: of the source and the options; None where nobody can go on from it.
-        created: when the packing began.
-        is_direct: whether shards are put at once under their final names; otherwise they wait in the journal's folder.
-        is_placing: whether all shards are finished, earlier ones deleted, and the waiting ones being moved.
-        shards: those that are finished and in the bucket, those of each split by their index.
-        run: names the run that goes on with it; another one that takes it over puts its own name there.
+        fingerprint: the fingerprint of source and options; None if no run can resume from this journal.
+        created: the time at which packing began.
+        is_direct: whether shards are uploaded directly under their final names; otherwise, they wait in the journal's
+            folder.
+        is_placing: whether all shards are finished, an earlier data set has been deleted, and the waiting shards are
+            being moved to their final names.
+        shards: the finished shards in the bucket, those of each split in the order of their index.
+        run: the id of the run that writes this journal. A run that takes the journal over replaces it by its own id.
     """
 
     fingerprint: str | None
@@ -44,7 +46,7 @@ class JournalState:
     run: str = ""
 
     def to_json(self) -> str:
-        """Returns the file's text."""
+        """Serializes the journal to JSON."""
         document = {
             "format": _FORMAT,
             "fingerprint": self.fingerprint,
@@ -58,7 +60,7 @@ class JournalState:
 
     @classmethod
     def from_json(cls, text: bytes) -> JournalState | None:
-        """Reads the file's text; None where it is damaged or of another version."""
+        """Parses a journal; None if it is damaged or has another format."""
         try:
             document: dict[str, Any] = json.loads(text)
             if document["format"] != _FORMAT:
@@ -77,28 +79,28 @@ class JournalState:
 
 
 def journal_folder(name: str) -> str:
-    """Returns the beginning of the keys of all that a run keeps in the bucket while it lasts."""
+    """Returns the key prefix of everything that a run stores in the bucket only until it ends."""
     return f"{name}{_FOLDER_SUFFIX}/"
 
 
 def journal_key(name: str) -> str:
-    """Returns the journal's own key."""
+    """Returns the key of the journal."""
     return f"{journal_folder(name)}journal.json"
 
 
 def name_of_journal(key: str) -> str | None:
-    """Returns the name, with the folders before it, of the packing that keeps an object; None of any other object."""
+    """Returns the data set's name, with its folders, for a key in a journal's folder; None for any other key."""
     folder, separator, _ = key.rpartition("/")
     return folder.removesuffix(_FOLDER_SUFFIX) if separator and folder.endswith(_FOLDER_SUFFIX) else None
 
 
 def waiting_key(name: str, shard: FinishedShard) -> str:
-    """Returns the key under which a shard waits for its place."""
+    """Returns the key of a finished shard until it is moved to its final name."""
     return f"{journal_folder(name)}{shard.split}-{shard.index:05d}.part"
 
 
 def read_journal(bucket: AbstractBucket, name: str) -> JournalState | None:
-    """Reads the journal of an interrupted run; None where there is none that is usable."""
+    """Reads the journal of a data set; None if it is missing or cannot be used."""
     try:
         return JournalState.from_json(bucket.read(journal_key(name)))
     except MissingInputError:
@@ -106,29 +108,30 @@ def read_journal(bucket: AbstractBucket, name: str) -> JournalState | None:
 
 
 def take_journal(bucket: AbstractBucket, name: str, state: JournalState) -> JournalState:
-    """Writes the journal for a run that begins or goes on: from then on it is this run's, and returned so."""
+    """Writes the journal of a run that begins or resumes, with a new run id, and returns it."""
     taken = replace(state, run=uuid.uuid4().hex)
     bucket.write(journal_key(name), taken.to_json().encode())
     return taken
 
 
 def write_journal(bucket: AbstractBucket, name: str, state: JournalState) -> None:
-    """Writes the journal of a run whose it still is.
+    """Writes the journal after checking that it still belongs to this run.
 
     Raises:
-        StorageWriteError: another run has taken it.
+        StorageWriteError: another run has taken the journal over.
     """
     check_journal(bucket, name, state)
     bucket.write(journal_key(name), state.to_json().encode())
 
 
 def check_journal(bucket: AbstractBucket, name: str, state: JournalState) -> None:
-    """Looks whether the journal still is this run's. Two runs at once would mix their shards.
+    """Checks that the journal still belongs to this run, because two concurrent runs would mix their shards.
 
-    No store locks: who begins within the same moments may not be seen here, but is at the next shard.
+    The stores have no locks, so a run that begins at the same moment may be missed here. It is noticed at the next
+    shard.
 
     Raises:
-        StorageWriteError: another run has taken it.
+        StorageWriteError: another run has taken the journal over.
     """
     found = read_journal(bucket, name)
     if found is None or found.run != state.run:
@@ -148,7 +151,7 @@ def _read_shard(document: dict[str, Any]) -> FinishedShard:
 
 
 def _is_consistent(shards: Sequence[FinishedShard]) -> bool:
-    """Whether the shards of each split are there from the first on, none left out."""
+    """Whether the shards of each split are numbered from 0 without a gap."""
     nexts: dict[str, int] = {}
     for shard in shards:
         if shard.index != nexts.get(shard.split, 0):

@@ -1,4 +1,4 @@
-"""What packings leave beside their result, in words: one that has not ended, and splits of an earlier one."""
+"""Finds and describes what packing runs leave besides their result: unfinished runs, and splits of earlier runs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from lockstep.data.packing.manifest import Manifest
 from lockstep.storage import AbstractBucket, StoredObject
 
 TIME_FORMAT: Final = "%Y-%m-%d %H:%M:%S %Z"
-"""How times of packings are shown."""
+"""The format of the times of packing runs in messages."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Unfinished:
-    """A packing that began and has not ended: it was interrupted, or still runs.
+    """A packing run that has not ended: it was interrupted, or it is still running.
 
     Attributes:
-        url: the data set's name behind the folder or bucket that it is packed into.
-        state: its journal; None where that cannot be used.
-        written: when the journal was last written; None where there is none.
-        num_shards: how many shards each split gets, as far as the names of the first ones say it.
+        url: the folder or bucket of the data set, followed by the data set's name.
+        state: the journal of the run; None if it is missing or unreadable.
+        written: the time of the journal's last write; None if there is no journal.
+        num_shards: the number of shards of each split, if the names of its first shards state it.
     """
 
     url: str
@@ -35,16 +35,16 @@ class Unfinished:
     num_shards: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def has_begun(self, split: str) -> bool:
-        """Whether shards of a split are finished."""
+        """Whether any shard of a split is finished."""
         return self.state is not None and any(shard.split == split for shard in self.state.shards)
 
     def makes(self, url: str) -> bool:
-        """Whether it has put shards of a split, ``BUCKET/NAME-train``, under their final names at once."""
+        """Whether the run has written shards of a split, ``BUCKET/NAME-train``, directly under their final names."""
         name, split = url[: len(self.url) + 1], url[len(self.url) + 1 :]
         return self.state is not None and self.state.is_direct and name == f"{self.url}-" and self.has_begun(split)
 
     def __str__(self) -> str:
-        """Says in a line how far it came, and how to go on."""
+        """Describes the progress of the run in one line, and how to resume it."""
         if self.state is None:
             return (
                 f"{self.url}: its packing was interrupted, and what it left in {journal_folder(self.url)} cannot be "
@@ -70,12 +70,13 @@ class Unfinished:
 
 
 def find_unfinished(bucket: AbstractBucket, items: Iterable[StoredObject], *, beginning: str) -> tuple[Unfinished, ...]:
-    """Finds packings that have not ended.
+    """Finds packing runs that have not ended.
 
     Args:
-        bucket: where they are looked for.
-        items: what is in it: journals' folders, and shards.
-        beginning: of URLs of its objects, as whoever asks wrote them: "gs://b/", or "" of the working folder.
+        bucket: the bucket to search.
+        items: the objects of the bucket, with those in the folders of journals.
+        beginning: the prefix that turns a key into a URL as the caller writes it: "gs://b/", or "" for the working
+            folder.
     """
     names: dict[str, datetime | None] = {}
     num_shards: dict[str, int] = {}
@@ -91,7 +92,7 @@ def find_unfinished(bucket: AbstractBucket, items: Iterable[StoredObject], *, be
     for name, written in names.items():
         state = read_journal(bucket, name)
         if state is None and not bucket.list(journal_folder(name)):
-            continue  # it has ended since
+            continue  # the run has ended since the listing
         splits = {shard.split for shard in state.shards} if state is not None and state.is_direct else set[str]()
         counts = {split: num_shards[f"{name}-{split}"] for split in splits if f"{name}-{split}" in num_shards}
         found.append(Unfinished(url=beginning + name, state=state, written=written, num_shards=counts))
@@ -101,7 +102,7 @@ def find_unfinished(bucket: AbstractBucket, items: Iterable[StoredObject], *, be
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Packing:
-    """What was packed at once, as far as it is still there."""
+    """The splits of one packing run that still exist."""
 
     created: datetime
     source: str
@@ -111,13 +112,16 @@ class _Packing:
 
 
 def describe_earlier(manifests: Mapping[str, Manifest]) -> list[str]:
-    """Says which splits are of an earlier packing than others beside them and may have records of theirs.
+    """Describes splits of earlier packing runs that may share records with splits of later runs.
 
-    That is so where both packings state the same source, or where the earlier one dealt the records among splits of
-    which a later one replaced some. Parts that were packed one by one from sources of their own are neither.
+    That is the case if both runs have the same source, or if the earlier run divided the records among several splits
+    and a later run replaced some of these. Splits that were packed separately from different sources are not reported.
 
     Args:
-        manifests: by the URL of the split, ``BUCKET/NAME-train``.
+        manifests: the manifests, by the URL of the split, ``BUCKET/NAME-train``.
+
+    Returns:
+        One line for each pair of an earlier and a later run.
     """
     data_sets: dict[tuple[str, str], dict[tuple[str, ...], _Packing]] = {}
     for url, manifest in sorted(manifests.items()):

@@ -1,4 +1,4 @@
-"""What a packed data set says about itself: a small JSON file beside its shards."""
+"""The manifest of a packed split: a small JSON file beside the shards that describes their contents."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Shard:
     """One file of a data set.
 
     Attributes:
-        file: its name.
-        num_records: how many records it has.
-        size_bytes: its length.
-        crc32c: the checksum of all its bytes, 8 hexadecimal digits.
+        file: the name of the file.
+        num_records: the number of records in the file.
+        size_bytes: the length of the file in bytes.
+        crc32c: the CRC-32C of the whole file, as 8 hexadecimal digits.
     """
 
     file: str
@@ -39,11 +39,11 @@ class Shard:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """An item that was damaged and left out.
+    """A damaged item that was skipped.
 
     Attributes:
-        key: what it is known by: a file's path, a row's key.
-        reason: what was wrong with it.
+        key: the item's key, such as a file's path or a row's key.
+        reason: the description of the damage.
     """
 
     key: str
@@ -53,21 +53,21 @@ class Skipped:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """One split of a data set.
+    """The description of one split of a data set.
 
     Attributes:
-        name: the data set, such as "fashion-mnist".
-        split: its part, such as "train".
-        shards: the files, by their index.
-        features: what a record has, by name.
-        source: where the data came from, in words.
-        created: when its packing began, with a time zone.
-        classes: what labels mean, by their number; empty where there are none.
-        options: what was asked for when it was packed, by name: JSON values.
-        compression: of each shard as a whole: "GZIP", "ZLIB" or None.
-        skipped: the items that were damaged and left out.
-        lockstep_version: which version of Lockstep packed it; "" where it does not say.
-        fingerprint: of the source and the options; None where it would not tell every change of the source.
+        name: the name of the data set, such as "fashion-mnist".
+        split: the name of the split, such as "train".
+        shards: the shards, in the order of their index.
+        features: the features of a record, by name.
+        source: a text that says where the data came from.
+        created: the time at which packing began, with a time zone.
+        classes: the names of the classes, by label number; empty if there are none.
+        options: the packing options, by name, as JSON values.
+        compression: the compression of each shard as a whole: "GZIP", "ZLIB" or None.
+        skipped: the damaged items that were skipped.
+        lockstep_version: the version of Lockstep that packed the data; "" if unknown.
+        fingerprint: the fingerprint of source and options; None if it could miss a change of the source.
     """
 
     name: str
@@ -85,21 +85,21 @@ class Manifest:
 
     @property
     def key(self) -> str:
-        """The manifest's own name in the bucket."""
+        """The key of the manifest in the bucket."""
         return manifest_key(self.name, split=self.split)
 
     @property
     def num_records(self) -> int:
-        """How many records all files have."""
+        """The number of records of all shards."""
         return sum(shard.num_records for shard in self.shards)
 
     @property
     def size_bytes(self) -> int:
-        """How long all files are together."""
+        """The total length of all shards, in bytes."""
         return sum(shard.size_bytes for shard in self.shards)
 
     def to_json(self) -> str:
-        """Returns the file's text."""
+        """Serializes the manifest to JSON."""
         document = {
             "format": _FORMAT,
             "name": self.name,
@@ -122,14 +122,14 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str | bytes, *, url: str) -> Manifest:
-        """Reads the file's text.
+        """Parses a manifest.
 
         Args:
-            text: what the file has.
-            url: where it is, for errors.
+            text: the contents of the manifest file.
+            url: the URL of the file, for error messages.
 
         Raises:
-            CorruptDataError: it is no manifest of a format that this version knows.
+            CorruptDataError: the text is not a manifest, or its format is not supported by this version.
         """
         try:
             document: dict[str, Any] = json.loads(text)
@@ -150,7 +150,7 @@ class Manifest:
                 classes=tuple(map(_text, document["classes"])),
                 options=dict(document["options"]),
                 compression=_text_or_none(document["compression"]),
-                fingerprint=_text_or_none(document.get("fingerprint")),  # which earlier versions did not state
+                fingerprint=_text_or_none(document.get("fingerprint")),  # earlier versions did not write it
                 skipped=tuple(Skipped(key=_text(of["key"]), reason=_text(of["reason"])) for of in document["skipped"]),
                 lockstep_version=_text(document.get("lockstep_version", "")),
             )
@@ -159,7 +159,7 @@ class Manifest:
 
 
 def _read_shard(*, file: object, num_records: object, size_bytes: object, crc32c: object) -> Shard:
-    """Checks what a manifest states of a shard: whoever wrote it, it names a file beside it."""
+    """Checks the description of a shard, which is not trusted: its file has to be in the manifest's own folder."""
     file, crc32c = _text(file), _text(crc32c)
     if not file or "/" in file or not file.isprintable() or not _CRC.fullmatch(crc32c):
         raise ValueError(f"not a shard: {file!r}, {crc32c!r}")
@@ -183,7 +183,7 @@ def _count(value: object) -> int:
 
 
 def manifest_key(name: str, *, split: str) -> str:
-    """Returns the name of a split's manifest in its bucket."""
+    """Returns the key of a split's manifest in its bucket."""
     return f"{name}-{split}{SUFFIX}"
 
 
@@ -191,13 +191,13 @@ def read_manifest(bucket_url: str, *, name: str, split: str) -> Manifest:
     """Reads the manifest of a packed split.
 
     Args:
-        bucket_url: where it was packed.
-        name: the data set.
-        split: its part.
+        bucket_url: the URL of the bucket that has the data set.
+        name: the name of the data set.
+        split: the name of the split.
 
     Raises:
-        MissingInputError: there is none.
-        CorruptDataError: it is not usable.
+        MissingInputError: the manifest does not exist.
+        CorruptDataError: the manifest is invalid.
     """
     url = join_url(bucket_url, manifest_key(name, split=split))
     return Manifest.from_json(read_url(url), url=url)

@@ -1,4 +1,4 @@
-"""What can be asked for when a data set is packed."""
+"""The options of packing a data set."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Compression = Literal["GZIP", "ZLIB"]
 OnError = Literal["skip", "raise"]
 
 DEFAULT_SHARD_BYTES: Final = 1 << 27
-"""About how long a shard is where nothing is said: 128 MiB."""
+"""The default approximate length of a shard: 128 MiB."""
 
 DEFAULT_NUM_SHARDS: Final = 8
-"""How many shards there are at least where nothing is said, so that several readers have files of their own."""
+"""The default minimum number of shards, so that several readers have files of their own."""
 
 DEFAULT_MAX_SKIPPED: Final = 1000
 MAX_WORKERS: Final = 256
@@ -28,21 +28,22 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 @final
 @dataclass(frozen=True, kw_only=True)
 class PackOptions:
-    """How records are laid into shards. Of the first three at most one is given.
+    """The options of packing. At most one of the first three attributes may be given.
 
     Attributes:
-        num_shards: how many shards each split has.
-        records_per_shard: how many records a shard has; the last one has the rest.
-        bytes_per_shard: how long a shard is at most, uncompressed; one record alone may be longer.
-        compression: of each shard as a whole.
-        shuffle: whether records are packed in another order than the source's; None: where it goes class by class.
-        seed: of the shuffling.
-        num_workers: how many threads read, encode and check; as many as there are processors by default.
-        on_error: "raise" ends with the first damaged item; "skip" names it, leaves it out and counts it.
-        max_skipped: how many damaged items may be left out.
+        num_shards: the number of shards of each split.
+        records_per_shard: the number of records of each shard; the last shard has the rest.
+        bytes_per_shard: the maximum length of a shard before compression, in bytes. A shard with a single record may be
+            longer.
+        compression: the compression of each shard as a whole; None for none.
+        shuffle: whether to shuffle the records; None shuffles only a source that is sorted by class.
+        seed: the seed of the shuffling, 0 or more.
+        num_workers: the number of threads that read, encode and check; None means one per processor.
+        on_error: "raise" fails at the first damaged item; "skip" skips damaged items, and reports and counts them.
+        max_skipped: the maximum number of damaged items to skip.
 
     Raises:
-        InvalidInputError: a value is none of these, or two sizes are given.
+        InvalidInputError: a value is out of range, or more than one size of shards is given.
     """
 
     num_shards: int | None = None
@@ -88,14 +89,14 @@ class PackOptions:
 
     @property
     def num_threads(self) -> int:
-        """How many workers there are."""
+        """The number of threads to use."""
         return self.num_workers or min(os.cpu_count() or 1, MAX_WORKERS)
 
     def to_json(self, *, shuffle: bool) -> dict[str, Any]:
-        """Returns what a manifest says of them: what decides the shards.
+        """Returns the options that decide the contents of the shards, as the manifest stores them.
 
         Args:
-            shuffle: whether the source's items were shuffled.
+            shuffle: whether the items are shuffled.
         """
         values: Mapping[str, Any] = {
             "num_shards": self.num_shards,
@@ -108,10 +109,10 @@ class PackOptions:
 
 
 def check_name(word: str, *, what: str) -> str:
-    """Returns the name of a data set or split as it is.
+    """Checks the name of a data set or split, and returns it unchanged.
 
     Raises:
-        InvalidInputError: it could not stand in the name of a file.
+        InvalidInputError: the name has a character that is not allowed in file names.
     """
     if not _NAME.fullmatch(word):
         raise InvalidInputError(

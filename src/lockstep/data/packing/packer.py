@@ -1,4 +1,4 @@
-"""Packing: a data set into the sharded record files of a bucket."""
+"""Packs a data set into a bucket as sharded record files."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from lockstep.storage import open_bucket
 @final
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """What was packed.
+    """The result of packing a data set.
 
     Attributes:
-        manifests: what the bucket says of it, by split.
-        was_there: whether all of it was in the bucket already, so that nothing was done.
+        manifests: the manifest of each split, by the split's name.
+        was_there: whether the data set was already in the bucket, so that nothing was done.
     """
 
     manifests: Mapping[str, Manifest]
@@ -40,7 +40,7 @@ class Packed:
         """The manifest of the only split.
 
         Raises:
-            InvalidInputError: there are several.
+            InvalidInputError: the data set has several splits.
         """
         if len(self.manifests) > 1:
             raise InvalidInputError("there are several splits", received=tuple(self.manifests), action="use manifests")
@@ -48,17 +48,17 @@ class Packed:
 
     @property
     def num_records(self) -> int:
-        """How many records all splits have."""
+        """The number of records of all splits."""
         return sum(manifest.num_records for manifest in self.manifests.values())
 
     @property
     def size_bytes(self) -> int:
-        """How long all shards are together."""
+        """The total length of all shards, in bytes."""
         return sum(manifest.size_bytes for manifest in self.manifests.values())
 
     @property
     def skipped(self) -> tuple[Skipped, ...]:
-        """The items that were damaged and left out."""
+        """The damaged items that were skipped."""
         return tuple(item for manifest in self.manifests.values() for item in manifest.skipped)
 
 
@@ -90,47 +90,53 @@ def pack(
 ) -> Packed:
     """Packs a data set into files named ``{name}-{split}-{shard}-of-{shards}-{records}.tfrec``.
 
-    Shards appear in the bucket whole, and the data set appears whole: an earlier packing of the same name and splits
-    stays until all is packed, and the manifests are written last. A run that was interrupted goes on where it stopped,
-    and its files are byte for byte those of a run that was not. Where all is packed already, from the same source and
-    with the same options, nothing is done. One run at a time may pack a name into a bucket.
+    Each shard appears in the bucket as a whole, and so does the data set: an earlier packing with the same name and
+    splits stays until everything is packed, and the manifests are written last. An interrupted run resumes where it
+    stopped, and its files are byte for byte those of an uninterrupted run. If everything is already packed, from the
+    same source and with the same options, nothing is done. Only one run at a time may pack a data set of one name into
+    a bucket.
 
     Args:
-        source: what `lockstep.data.sources.open_source` opened; or any iterable that gives for each record its values
-            by feature. It is gone through once, in bounded memory.
-        bucket_url: where the files go.
-        name: the data set: letters, digits, ".", "_" and "-"; by default the source's own name.
-        split: its part, such as "train"; or shares by name, ``{"train": 0.9, "val": 0.1}``, dealt by a digest of each
-            record's key. By default "train", or the splits that the source has.
-        features: of an iterable, how each value is encoded; what it is decoded by later, from the manifest.
-        classes: of an iterable, what its labels mean, by their number.
-        origin: of an iterable, where it came from, in words.
-        version: of an iterable, names its content: an interrupted run is gone on with where this is the same, and
-            nothing is done where all is packed.
-        key: of an iterable, gives an example's key; its number by default.
-        num_examples: of an iterable, how many there are, where it has no length and that is known.
-        num_shards: how many shards each split has. By default as many as make them about 128 MiB long, but at least 8;
-            where the records or their length are not known ahead, a shard ends before it would be longer.
-        records_per_shard: in its place, how many records each has.
-        bytes_per_shard: in its place, how long each may be, before it is compressed.
-        compression: "GZIP" or "ZLIB", of each shard as a whole: its records can then be read in order alone.
-        shuffle: whether records are packed in another order than the source's; by default where that goes class by
-            class. What has one order is shuffled within a window of at most 4,096 records and 128 MiB.
-        seed: of the shuffling.
-        num_workers: how many threads load and encode; as many as there are processors by default. It changes no byte.
-        on_error: "skip" leaves damaged items out, names and counts them; "raise" ends with the first.
-        max_skipped: how many damaged items may be left out.
-        resume: whether to go on where an earlier run stopped, which is to do nothing where it finished.
-        created: the time that the manifests state; now, by default.
-        progress: told how far the packing is, some times a second.
-        say: told in words of what is left out, and of what an interrupted run left.
+        source: a source that `lockstep.data.sources.open_source` opened; or any iterable of examples, which map names
+            of features to values. The source is read once, in bounded memory.
+        bucket_url: the URL of the bucket to write to.
+        name: the name of the data set, from letters, digits, ".", "_" and "-"; by default, the source's name.
+        split: the name of the only split, such as "train"; or the fractions of several splits by name, such as
+            ``{"train": 0.9, "val": 0.1}``, to which items are assigned by a digest of their keys. By default, the
+            splits of the source, or "train".
+        features: for an iterable, the encoding of each value, by the feature's name. The manifest stores it for
+            decoding.
+        classes: for an iterable, the names of the classes, by label number.
+        origin: for an iterable, a text that says where the data came from.
+        version: for an iterable, a text that identifies its content. An interrupted run is resumed, or a finished one
+            not repeated, only if the version is the same.
+        key: for an iterable, the function that returns an example's key; by default, the key is the example's number.
+        num_examples: for an iterable without a length, the number of examples, if it is known.
+        num_shards: the number of shards of each split. By default, shards have about 128 MiB, and there are at least 8.
+            If the number of records or their length is not known in advance, a shard ends before it would exceed
+            128 MiB.
+        records_per_shard: the number of records of each shard, instead of ``num_shards``.
+        bytes_per_shard: the maximum length of each shard before compression, in bytes, instead of ``num_shards``.
+        compression: the compression of each shard as a whole, "GZIP" or "ZLIB". The records of a compressed shard can
+            only be read in order.
+        shuffle: whether to shuffle the records; by default, only if the source is sorted by class. A source that can
+            only be read in one order is shuffled within a window of at most 4,096 records and 128 MiB.
+        seed: the seed of the shuffling.
+        num_workers: the number of threads that load and encode; by default, one per processor. It does not change the
+            files.
+        on_error: "raise" fails at the first damaged item; "skip" skips damaged items, and lists them in the manifest.
+        max_skipped: the maximum number of damaged items to skip.
+        resume: whether to resume an interrupted run, and to do nothing if the data set is already packed.
+        created: the creation time for the manifests; by default, now.
+        progress: a function to call with the progress, after each chunk of items.
+        say: a function to call with messages, about skipped items and about the results of earlier runs.
 
     Returns:
-        What was packed.
+        The manifests of the packed splits.
 
     Raises:
-        InvalidInputError: an argument or an example is not usable.
-        CorruptDataError: the source is damaged, or more of its items are than may be left out.
+        InvalidInputError: an argument or an example is invalid.
+        CorruptDataError: the source is damaged, or more items are damaged than may be skipped.
         StorageError: the source could not be read.
         StorageWriteError: the bucket could not be written.
     """
@@ -201,4 +207,4 @@ def _as_source(source: AbstractSource | Iterable[Example], *, name: str | None, 
 
 
 def _ignore(_: Progress | str) -> None:
-    """Reports to nobody."""
+    """Ignores progress or a message."""

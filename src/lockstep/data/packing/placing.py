@@ -1,8 +1,8 @@
-"""Shards to where readers find them: at the end, all of them, and the manifests last.
+"""Moves finished shards to their final names: all of them at the end of a run, and the manifests last.
 
-Until then an earlier packing of the same name stays readable. At no moment do the files look whole without being so:
-the earlier manifests go first, then the earlier shards, and only then do the new ones take their places; as the name of
-each states how many there are, readers refuse what is between.
+Until then, an earlier packing with the same name stays readable. The files never look complete without being complete:
+first the earlier manifests are deleted, then the earlier shards, and only then are the new shards moved. Each shard's
+name has the number of shards, so readers reject the incomplete states in between.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lockstep.storage import AbstractBucket
 
 
 def final_key(name: str, shard: FinishedShard, *, num_shards: int) -> str:
-    """Returns a shard's name in the bucket."""
+    """Returns the key of a shard in its final place."""
     stated = ShardName(
         data_set=f"{name}-{shard.split}", index=shard.index, num_shards=num_shards, num_records=shard.num_records
     )
@@ -32,7 +32,7 @@ def final_key(name: str, shard: FinishedShard, *, num_shards: int) -> str:
 
 
 def find_earlier(bucket: AbstractBucket, name: str, splits: Collection[str]) -> list[str]:
-    """Finds what earlier packings of the same name and splits left: manifests first, then shards and their indexes."""
+    """Returns the keys of an earlier packing with this name and these splits: manifests, then shards and indexes."""
     data_sets = {f"{name}-{split}" for split in splits}
     manifests = [key for key in (manifest_key(name, split=split) for split in splits) if bucket.exists(key)]
     found: list[str] = []
@@ -44,14 +44,14 @@ def find_earlier(bucket: AbstractBucket, name: str, splits: Collection[str]) -> 
 
 
 def find_other_splits(bucket: AbstractBucket, name: str, splits: Collection[str], *, origin: str) -> list[str]:
-    """Finds splits that an earlier packing of the same source left, and that this one does not replace.
+    """Finds splits of an earlier packing of the same source that this packing does not replace.
 
     Args:
-        bucket: where they are.
-        name: the data set.
-        splits: those that are replaced.
-        origin: where the records come from: other sources may be packed under other splits of one name. Where it is
-            not known, "", nothing is found.
+        bucket: the bucket of the packed data.
+        name: the data set's name.
+        splits: the splits that this packing replaces.
+        origin: the origin of the records, because other sources may be packed as other splits of the same name. If it
+            is "", for unknown, no splits are returned.
     """
     found: list[str] = []
     for item in bucket.list(f"{name}-") if origin else ():
@@ -60,24 +60,24 @@ def find_other_splits(bucket: AbstractBucket, name: str, splits: Collection[str]
         try:
             manifest = Manifest.from_json(bucket.read(item.key), url=bucket.url_of(item.key))
         except CorruptDataError:
-            continue  # whoever reads that set is told
+            continue  # readers of that data set get the error
         if manifest.name == name and manifest.source == origin and manifest.split not in splits:
             found.append(manifest.split)
     return found
 
 
 def still_there(bucket: AbstractBucket, name: str, state: JournalState, num_shards: Mapping[str, int]) -> JournalState:
-    """Looks which of a journal's shards are in the bucket.
+    """Checks which of a journal's shards are still in the bucket.
 
     Args:
-        bucket: where they should be.
-        name: the data set.
+        bucket: the bucket of the packed data.
+        name: the data set's name.
         state: the journal.
-        num_shards: how many shards each split has, as far as that is known ahead.
+        num_shards: the number of shards of each split, if it is known in advance.
 
     Returns:
-        The journal with those of each split up to the first that is missing. Where all of them were to be moved and
-        one is missing, that is taken back.
+        The journal with the shards of each split before the first missing one. If the shards were being moved to their
+        final names and one is missing, ``is_placing`` is reset to False.
     """
     sizes = {item.key: item.size_bytes for prefix in (journal_folder(name), f"{name}-") for item in bucket.list(prefix)}
     totals = Counter(shard.split for shard in state.shards) if state.is_placing else num_shards
@@ -103,16 +103,16 @@ def still_there(bucket: AbstractBucket, name: str, state: JournalState, num_shar
 
 
 def place(bucket: AbstractBucket, plan: Plan, state: JournalState, *, fingerprint: str | None) -> dict[str, Manifest]:
-    """Makes the shards of a finished run the data set, in place of an earlier one. It may be interrupted and repeated.
+    """Replaces an earlier data set by the shards of a finished run. May be interrupted and repeated.
 
     Args:
-        bucket: where they are.
-        plan: what was packed.
-        state: its journal.
-        fingerprint: what the manifests state of source and options.
+        bucket: the bucket of the packed data.
+        plan: the plan of the run.
+        state: the journal of the run.
+        fingerprint: the fingerprint for the manifests.
 
     Returns:
-        The manifests, by split.
+        The manifests, by the split's name.
 
     Raises:
         StorageError: the bucket could not be read or written.
@@ -144,7 +144,7 @@ def _move(bucket: AbstractBucket, key: str, target: str) -> None:
     try:
         bucket.move(key, to=target)
     except MissingInputError:
-        if not bucket.exists(target):  # where an interrupted run has moved it
+        if not bucket.exists(target):  # otherwise, an interrupted run has already moved the object
             raise
 
 
@@ -174,5 +174,5 @@ def _manifest(
 def _lockstep_version() -> str:
     try:
         return version("lockstep-train")
-    except PackageNotFoundError:  # its source lies on the path and was never installed
+    except PackageNotFoundError:  # Lockstep is imported from its source tree and not installed
         return ""

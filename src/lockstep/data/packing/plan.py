@@ -1,4 +1,4 @@
-"""What is going to be packed: which items, in which order, into which splits and shards. Nothing is read but keys."""
+"""The plan of a packing run: which items, in which order, into which splits and shards. Planning reads only keys."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from lockstep.data.sources.examples import ExamplePart
 from lockstep.errors import InvalidInputError
 
 MAX_WINDOW_ITEMS: Final = 4096
-"""How many items of a source with one order are shuffled among each other."""
+"""The size of the shuffle window, in items, for a source that can only be read in one order."""
 
 MAX_WINDOW_BYTES: Final = 1 << 27
-"""How much memory they may take: fewer are shuffled where they are large."""
+"""The most memory of the shuffle window, in bytes. Large items make the window shorter."""
 
 _FORMAT: Final = 1
 
@@ -29,13 +29,14 @@ _FORMAT: Final = 1
 @final
 @dataclass(frozen=True, kw_only=True)
 class ShardPlan:
-    """How one split is cut into shards.
+    """How one split is divided into shards.
 
     Attributes:
-        num_items: how many items it gets, None where that is not known ahead.
-        num_shards: into how many shards, None where that is not known ahead.
-        items_per_shard: of how many items each; None where the number of shards or their length decides.
-        bytes_per_shard: how long each is at most, uncompressed; None where their items are counted.
+        num_items: the number of items of the split; None if it is not known in advance.
+        num_shards: the number of shards; None if it is not known in advance.
+        items_per_shard: the number of items per shard; None if the number or the length of the shards decides.
+        bytes_per_shard: the maximum length of a shard before compression, in bytes; None if the number of items
+            decides.
     """
 
     num_items: int | None
@@ -44,7 +45,7 @@ class ShardPlan:
     bytes_per_shard: int | None
 
     def num_items_in(self, index: int) -> float:
-        """Returns how many items a shard gets, damaged ones among them: infinity where its length decides."""
+        """Returns the number of items of a shard, including damaged ones; infinity if the shard's length decides."""
         if self.items_per_shard is not None:
             return self.items_per_shard
         if self.num_shards is None or self.num_items is None:
@@ -58,10 +59,10 @@ class PartPlan:
     """How one part of a source is packed.
 
     Attributes:
-        part: its items.
-        dealer: which split each goes to.
-        shards: how each split is cut, by its name.
-        seed: of the shuffling; None keeps the order.
+        part: the part, which has the items.
+        dealer: the object that assigns each item to a split.
+        shards: the division of each split into shards, by the split's name.
+        seed: the seed of the shuffling; None keeps the order.
     """
 
     part: AbstractPart
@@ -70,7 +71,7 @@ class PartPlan:
     seed: int | None
 
     def items(self) -> Iterator[Item]:
-        """Goes through the items in the order in which they are packed."""
+        """Yields the items in the order in which they are packed."""
         if self.seed is None:
             return self.part.items()
         if self.part.has_any_order:
@@ -86,11 +87,12 @@ class Plan:
 
     Attributes:
         name: the data set's name in the bucket.
-        source: where the records come from.
-        parts: its parts.
-        options: what was asked for.
-        document: the options as the manifest states them.
-        fingerprint: a digest of all that decides the shards' bytes; None where the source's content cannot be told.
+        source: the source of the records.
+        parts: the plans of the source's parts.
+        options: the packing options.
+        document: the options as the manifest stores them.
+        fingerprint: a digest of everything that decides the bytes of the shards; None if the source's content cannot be
+            identified.
     """
 
     name: str
@@ -107,13 +109,13 @@ class Plan:
 
     @property
     def num_items(self) -> int | None:
-        """How many items there are; None where that is not known ahead."""
+        """The number of items of all parts; None if it is not known in advance."""
         counts = [part.part.num_items for part in self.parts]
         return None if None in counts else sum(count for count in counts if count is not None)
 
     @property
     def counts_are_known(self) -> bool:
-        """Whether the number of shards of each split is known ahead, which each shard's name states."""
+        """Whether the number of shards of each split, which is in each shard's name, is known in advance."""
         return all(shards.num_shards is not None for part in self.parts for shards in part.shards.values())
 
 
@@ -123,13 +125,14 @@ def make_plan(
     """Plans how a source is packed.
 
     Args:
-        source: where the records come from.
-        name: what it is packed under; its own name by default.
-        split: the name of the only split, or shares by name; None: as the source is divided.
-        options: how shards are made.
+        source: the source of the records.
+        name: the name of the packed data set; None uses the source's name.
+        split: the name of the only split, or the fractions of several splits by name; None keeps the source's splits.
+        options: the packing options.
 
     Raises:
-        InvalidInputError: the source is divided already, a split gets no record, or a shard would get none.
+        InvalidInputError: ``split`` is given for a source that has several splits, a split would get no record, or
+            there would be more shards than records.
     """
     parts = source.splits()
     named = check_name(source.name if name is None else name, what="name")
@@ -206,7 +209,7 @@ def _cut_split(num_items: int | None, *, part: AbstractPart, share: float, optio
 
 
 def _default_num_shards(num_items: int | None, *, part: AbstractPart, share: float) -> int | None:
-    """Chooses a number that gives shards of about the default length, where it can be told ahead."""
+    """Returns a number of shards that gives about the default length; None if the number of records is not known."""
     if num_items is None or (part.size_bytes is None and not part.has_any_order):
         return None
     by_length = math.ceil((part.size_bytes or 0) * share / DEFAULT_SHARD_BYTES)
@@ -214,7 +217,7 @@ def _default_num_shards(num_items: int | None, *, part: AbstractPart, share: flo
 
 
 def _count(part: AbstractPart, dealer: Dealer) -> Mapping[str, int] | None:
-    """Counts the items of each split; None where they would have to be read for it."""
+    """Returns the number of items of each split; None if the items would have to be read for it."""
     if len(dealer.fractions) == 1:
         return None if part.num_items is None else dict.fromkeys(dealer.fractions, part.num_items)
     keys = part.keys()
@@ -226,7 +229,7 @@ def _random(seed: int) -> np.random.Generator:
 
 
 def _shuffled(items: Iterator[Item], *, seed: int) -> Iterator[Item]:
-    """Gives items in another order, each at most a window's length before its own place."""
+    """Yields items in a random order, each at most a window's length before its original position."""
     random = _random(seed)
     held: list[tuple[Item, int]] = []
     held_bytes = 0
@@ -249,7 +252,7 @@ def _take(held: list[tuple[Item, int]], random: np.random.Generator) -> tuple[It
 
 
 def _about_bytes(value: Any) -> int:
-    """Returns about how much memory a record's values take; the same for the same values."""
+    """Returns the approximate memory of a record's values in bytes, deterministically."""
     if isinstance(value, np.ndarray | np.generic):
         return value.nbytes
     if isinstance(value, bytes | str):

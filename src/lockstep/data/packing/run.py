@@ -1,4 +1,4 @@
-"""One run: from a plan to the finished shards, beginning where an interrupted run stopped."""
+"""One packing run: makes the shards of a plan, and resumes where an interrupted run stopped."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from lockstep.storage import AbstractBucket
 @final
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a run is.
+    """The progress of a run.
 
     Attributes:
-        num_items: how many items are done: packed, left out, or packed by the run that was interrupted.
-        total_items: how many there are; None where that is not known ahead.
-        num_resumed: how many of them the interrupted run had done.
-        num_skipped: how many were damaged and left out.
+        num_items: the number of finished items: packed or skipped, by this run or by the interrupted one.
+        total_items: the number of all items; None if it is not known in advance.
+        num_resumed: the number of items that the interrupted run had finished.
+        num_skipped: the number of damaged items that were skipped.
     """
 
     num_items: int = 0
@@ -42,14 +42,17 @@ Say = Callable[[str], None]
 
 
 def begin(bucket: AbstractBucket, plan: Plan, *, created: datetime, resume: bool, say: Say) -> JournalState:
-    """Finds out where to begin, and notes that packing has begun.
+    """Decides where to begin, and writes the journal of the run.
 
     Args:
-        bucket: where the shards go.
-        plan: what is packed.
-        created: when.
-        resume: whether to go on where an interrupted run stopped.
-        say: told in words what was found.
+        bucket: the bucket to pack into.
+        plan: the plan of the run.
+        created: the creation time of the data set.
+        resume: whether to resume an interrupted run.
+        say: the function to call with a message about an interrupted run.
+
+    Returns:
+        The journal: a new one, or the one of the interrupted run.
     """
     found = read_journal(bucket, plan.name)
     if found is not None:
@@ -90,11 +93,11 @@ class Run:
     """Makes the shards that are not finished yet.
 
     Args:
-        plan: what is packed.
-        delivery: what takes the shards.
-        folder: for temporary files.
-        report: told how far it is.
-        say: told in words of what is left out.
+        plan: the plan of the run.
+        delivery: the object that uploads finished shards.
+        folder: the folder for temporary files.
+        report: the function to call with the progress.
+        say: the function to call with a message about each skipped item.
     """
 
     def __init__(self, plan: Plan, delivery: Delivery, *, folder: Path, report: Report, say: Say) -> None:
@@ -107,11 +110,12 @@ class Run:
         self._progress = Progress(total_items=plan.num_items, num_skipped=sum(len(shard.skipped) for shard in finished))
 
     def pack(self) -> None:
-        """Makes the shards of all parts, and waits until they are in the bucket.
+        """Makes the shards of all parts, and waits until they are uploaded.
 
         Raises:
-            CorruptDataError: an item is damaged and may not be left out.
-            InvalidInputError: an item's values are not those of the features, or a split has no record.
+            CorruptDataError: an item is damaged and may not be skipped.
+            InvalidInputError: an item's values do not match the features, the number of items differs from the
+                expected one, or a split has no record.
             StorageError: the source could not be read, or the bucket could not be written.
         """
         for part in self._plan.parts:
@@ -160,7 +164,7 @@ class Run:
                 writer.abandon()
 
     def _works(self, plan: PartPlan, done: dict[str, int]) -> Iterator[Work]:
-        """Goes through a part's items, leaving out those that are in finished shards."""
+        """Yields the items of a part that are not in finished shards."""
         stated = plan.part.num_items
         num_items = 0
         for position, item in enumerate(plan.items()):

@@ -1,4 +1,4 @@
-"""A folder of this machine for the shards that are being made; one that a killed run left is taken away."""
+"""A local folder for the shards that are being made. Folders that killed runs left are deleted."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _LOCK: Final = "lock"
 
 @contextmanager
 def workspace() -> Generator[Path]:
-    """Makes a folder for temporary files, held by a lock for as long as this process needs it."""
+    """Creates a folder for temporary files, with a lock that is held while the context is open."""
     _sweep(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as made:
         folder = Path(made)
         with open(folder / f"{_LOCK}.new", "wb") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            # From here on others see the lock, which is held already.
+            # The file gets its name only when its lock is held, so other processes never see it unlocked.
             os.rename(file.name, folder / _LOCK)
             yield folder
 
 
 def _sweep(parent: Path) -> None:
-    """Deletes the folders of runs that ended without doing so: those whose lock nobody holds."""
+    """Deletes the folders of runs that were killed: those whose lock is not held."""
     for folder in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             found = folder.lstat()

@@ -1,4 +1,4 @@
-"""Records into shards: the files are made on this machine's disk, and handed on when they are whole."""
+"""Writes records into shards on the local disk, and yields each shard when it is complete."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _WINDOW_BITS: Final = {"GZIP": 31, "ZLIB": 15}
 @final
 @dataclass(frozen=True, kw_only=True)
 class FinishedShard:
-    """A shard that is whole.
+    """A complete shard.
 
     Attributes:
-        split: what it belongs to.
-        index: which shard of the split this is, from 0.
-        num_records: how many records it has.
-        size_bytes: its length.
-        crc32c: the checksum of all its bytes, 8 hexadecimal digits.
-        has_index: whether a record index stands beside it.
-        last_position: the place of its last item in the order in which items are packed.
-        skipped: the damaged items that would be in it.
+        split: the split's name.
+        index: the number of the shard within the split, from 0.
+        num_records: the number of records in the shard.
+        size_bytes: the length of the file in bytes.
+        crc32c: the CRC-32C of the whole file, as 8 hexadecimal digits.
+        has_index: whether there is a record index beside the shard.
+        last_position: the position of the shard's last item in the packing order, from 0.
+        skipped: the damaged items that would have been in the shard.
     """
 
     split: str
@@ -52,12 +52,12 @@ class FinishedShard:
 @final
 @dataclass(frozen=True, kw_only=True)
 class MadeShard:
-    """A finished shard that is still on this machine.
+    """A finished shard on the local disk, before its upload.
 
     Attributes:
-        shard: what it is.
-        path: its file.
-        record_index: the file of its record index; None where it has none.
+        shard: the description of the shard.
+        path: the path of the shard's file.
+        record_index: the bytes of the shard's record index; None if it has none.
     """
 
     shard: FinishedShard
@@ -70,11 +70,11 @@ class SplitWriter:
     """Writes the records of one split, shard after shard.
 
     Args:
-        split: its name.
-        plan: how it is cut.
-        compression: of each shard.
-        folder: where the files are made.
-        next_index: the first shard that is to be made: those before it are finished.
+        split: the split's name.
+        plan: the division of the split into shards.
+        compression: the compression of each shard; None for none.
+        folder: the folder for the files.
+        next_index: the number of the first shard to make. The shards before it are finished.
     """
 
     def __init__(
@@ -88,10 +88,10 @@ class SplitWriter:
         self._file: _ShardFile | None = None
 
     def add(self, encoded: Encoded) -> Iterator[MadeShard]:
-        """Writes a record, or notes that an item is damaged.
+        """Writes a record, or adds a damaged item to the shard's skipped items.
 
         Yields:
-            The shard that this one did not fit into, or that it made full.
+            A finished shard, if the record did not fit into the current shard or has filled it.
         """
         limit = self._plan.bytes_per_shard
         length = len(encoded.framed or b"")
@@ -106,18 +106,18 @@ class SplitWriter:
             yield self._finish(self._file)
 
     def end(self) -> Iterator[MadeShard]:
-        """Yields the last shard, where one is begun."""
+        """Yields the last shard, if one has been begun."""
         if self._file is not None:
             yield self._finish(self._file)
 
     def abandon(self) -> None:
-        """Closes the file that is being written."""
+        """Closes the unfinished file, without finishing the shard."""
         if self._file is not None:
             self._file.abandon()
 
     def _finish(self, file: _ShardFile) -> MadeShard:
         file.close()
-        # Compressed records cannot be reached by their places, and small files are read whole.
+        # Records of a compressed file cannot be read by position, and small files are read as a whole.
         has_index = self._compression is None and file.size_bytes >= MIN_INDEXED_BYTES
         shard = FinishedShard(
             split=self._split,
@@ -150,7 +150,7 @@ class _ShardFile:
         self.last_position = -1
         self._compressor = None if compression is None else zlib.compressobj(_LEVEL, wbits=_WINDOW_BITS[compression])
         with self._naming_failures():
-            self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - open until the shard is whole
+            self._file: BinaryIO = open(path, "wb")  # noqa: SIM115 - open until the shard is complete
 
     def add(self, encoded: Encoded) -> None:
         self.num_items += 1
@@ -171,7 +171,7 @@ class _ShardFile:
             self._file.close()
 
     def abandon(self) -> None:
-        with suppress(OSError):  # of what is thrown away
+        with suppress(OSError):  # the file is discarded
             self._file.close()
 
     @contextmanager

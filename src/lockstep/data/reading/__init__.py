@@ -1,1 +1,1 @@
-"""Reading: batches of records in an order that repeats exactly, made side by side and handed out in turn."""
+"""Reading: batches of records in a reproducible order, made in parallel and returned in order."""

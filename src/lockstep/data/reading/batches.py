@@ -1,4 +1,4 @@
-"""Batches of records, in an order that repeats exactly: what Keras's ``fit`` takes."""
+"""Batches of records in a reproducible order, for Keras's ``fit``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_DEFAULT_THREADS: Final = 8
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Place:
-    """Where an iterator starts. Compared by identity: two visits to the same place are not the same visit."""
+    """The place where an iterator starts. Compared by identity, so that a `seek` to the same place is a new place."""
 
     epoch: int
     batch: int
@@ -37,55 +37,60 @@ class _Place:
 
 @final
 class Batches(grain.IterDataset, AbstractBatchAdapter):
-    """Batches of records for ``fit``, ``evaluate`` and ``predict``, or for a loop of one's own.
+    """Batches of records for ``fit``, ``evaluate`` and ``predict``, or for a custom training loop.
 
-    The order of epoch ``e`` is a function of the number of records, the seed and ``e`` alone. Batch ``k`` is the k-th
-    slice of ``batch_size`` records of that order; the last one may be smaller. With several processes each yields its
-    own share of every batch (`lockstep.strategies.InputContext.rows_to_read`), and any number of processes goes through
-    the same batches.
+    The order of epoch ``e`` depends only on the number of records, the seed and ``e``. Batch ``k`` is the k-th slice of
+    ``batch_size`` records of that order; the last batch of an epoch may be smaller. With several processes, each
+    process yields its share of every batch (`lockstep.strategies.InputContext.rows_to_read`). The batches are the same
+    for any number of processes.
 
-    Under the policies FILE and OFF each process has records of its own, and an order of its own over them. It reads
-    ``batch_size / n`` of them for a batch, n being the processes; the batch is what they read, one after the other.
-    Near the end of an epoch some have fewer rows, or none: `shares_of_batch` says how many each has. (A process that
-    has no record at all yields None.) A run cannot go on with another number of processes then.
+    Under the policies FILE and OFF, each process has records and an order of its own. For each batch it reads
+    ``batch_size / n`` of its records, where n is the number of processes; the global batch is the concatenation of
+    these rows. Near the end of an epoch, some processes have fewer rows or none: `shares_of_batch` returns the number
+    for each process. (A process without any record yields None.) Under these policies, a training cannot be resumed
+    with another number of processes.
 
-    Each iteration runs one epoch, and the next one runs the next epoch: an epoch counts as run when its last batch
-    was handed out. An iteration that stops before, such as Keras's look at one batch to build a model, leaves the place
-    where it was. (Where an epoch has a single batch, or two and Keras reads one ahead, that look cannot be told from an
-    epoch: training then begins with the order of epoch 1, unless `seek` says otherwise after the look.)
+    Each iteration runs one epoch, and the next iteration runs the next epoch. An epoch counts as run when its last
+    batch has been returned. An iteration that stops earlier, as when Keras reads one batch to build a model, does not
+    change the place at which the next iteration starts. (If an epoch has only one batch, or two and Keras reads one
+    ahead, reading a batch to build the model looks like a full epoch. Training then begins with the order of epoch 1,
+    unless `seek` sets the place afterwards.)
 
-    Several threads make a few batches ahead, each a batch of its own; they end with the iterator. Where the transform
-    holds Python's lock (parses in Python, say) processes do it faster. The object itself belongs to one thread.
-    Given to ``fit`` it is the whole data: ``y``, ``sample_weight`` and ``batch_size`` are refused beside it, and
-    ``class_weight`` weighs the rows of its batches. With ``steps_per_epoch``, each epoch of ``fit`` goes on where the
-    one before ended.
+    Several threads make batches ahead of their use, each thread a batch of its own. The threads end with the iterator.
+    If the transform holds Python's global interpreter lock, for example because it parses in Python, use processes
+    (``num_processes``). The object itself may be used by one thread only. ``fit`` takes the object as the whole data:
+    it rejects a separate ``y``, ``sample_weight`` or ``batch_size``, and applies ``class_weight`` to the rows of the
+    batches. With ``steps_per_epoch``, each epoch of ``fit`` continues where the last one ended.
 
     Args:
         source: the records, such as a `lockstep.data.RecordSource`; or files that are not open yet
-            (`lockstep.data.RecordFiles`), of which only those are opened that this process reads.
-        batch_size: records of a batch over all processes.
-        transform: makes a batch's arrays from its records, called in several threads at once; for ``fit`` it returns
-            ``(x, y)`` or ``(x, y, sample_weight)``, each an array or a structure of arrays with the records first.
-        random_transform: makes them likewise, and gets a `RecordRandom` besides: random numbers for each record that
-            are a function of (seed, epoch, record) alone. One of the two is given.
-        seed: of the order, which differs from epoch to epoch; None reads the records in order. What
-            ``random_transform`` draws has this seed, too (0 for None).
-        input_context: this process's place among those that read, as ``strategy.input_context`` says; a process by
-            itself by default.
-        read_ahead: how many batches are made before they are asked for, which is what bounds the memory; 0 makes each
-            when it is, in the asking thread. By default two more than make them.
-        num_threads: how many threads make batches; by default one for each processor, at most 8.
-        num_processes: how many processes make them instead of threads; 0 for none. What the transform refers to goes
-            to them by cloudpickle.
-        on_error: what is done about records that cannot be read: "raise", or `Skip`; what the source says by default.
-        policy: what the processes divide among them: records (DATA), files (FILE), nothing (OFF), or files where there
-            is one for each process and a batch has a row for each, and records otherwise (AUTO). See
-            `lockstep.strategies.AutoShardPolicy`.
-        gather: tells every process how many records each one has, given this one's number, under the policies FILE and
-            OFF. By default it is a collective of JAX's: all processes make such batches, in the same order.
+            (`lockstep.data.RecordFiles`), of which this process opens only those that it reads.
+        batch_size: the number of records of a batch over all processes.
+        transform: the function that makes a batch's arrays from its records. It is called in several threads at once.
+            For ``fit`` it returns ``(x, y)`` or ``(x, y, sample_weight)``, each an array or a structure of arrays whose
+            first axis is the records.
+        random_transform: the same with a `RecordRandom` as second argument: random numbers for each record that depend
+            only on the seed, the epoch and the record. Give either ``transform`` or ``random_transform``.
+        seed: the seed of the order, which differs between epochs; None reads the records in order. It is also the seed
+            of the `RecordRandom` of ``random_transform`` (0 for None).
+        input_context: this process's index among the processes that read, as ``strategy.input_context`` returns it; by
+            default, this is the only process.
+        read_ahead: the number of batches to make before they are requested, which bounds the memory. 0 makes each batch
+            when it is requested, in the requesting thread. The default is the number of threads or processes that make
+            batches, plus 2.
+        num_threads: the number of threads that make batches; by default one per processor, at most 8.
+        num_processes: the number of processes that make batches instead of threads; 0 for none. The transform, with
+            everything that it refers to, is sent to them with cloudpickle.
+        on_error: the policy for unreadable records: "raise", or `Skip`; by default the policy of the source.
+        policy: the sharding policy, which says what the processes divide among themselves: records (DATA), files
+            (FILE) or nothing (OFF). AUTO chooses FILE if there is a file for each process and a batch has a row for
+            each process, and DATA otherwise. See `lockstep.strategies.AutoShardPolicy`.
+        gather: the function that takes the number of this process's records and returns the numbers of all processes,
+            for the policies FILE and OFF. The default is a JAX collective, so all processes have to create such batches
+            in the same order.
 
     Raises:
-        InvalidInputError: a number is out of its range, there are no records, or the policy does not fit the data.
+        InvalidInputError: a number is out of range, there are no records, or the policy does not fit the data.
     """
 
     def __init__(
@@ -144,79 +149,81 @@ class Batches(grain.IterDataset, AbstractBatchAdapter):
         self._skipped = SkippedRecords.of(decided_on_error)
         self._place = _Place(epoch=0, batch=0)
         self._is_endless = False
-        replace(Stage.STRATEGY)  # Keras would ignore what a model without a strategy is given beside it
+        replace(Stage.STRATEGY)  # otherwise Keras ignores `y` etc. given with Batches without a strategy
 
     def __len__(self) -> int:
-        """How many batches an epoch has."""
+        """Returns the number of batches of an epoch."""
         return self._plan.num_batches
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch and batch at which the next iteration starts."""
+        """The place at which the next iteration starts: epoch and batch, both from 0."""
         return self._place.epoch, self._place.batch
 
     @property
     def policy(self) -> AutoShardPolicy:
-        """What the processes divide among them; never AUTO, which has been decided."""
+        """The sharding policy in effect: DATA, FILE or OFF, never AUTO."""
         return self._plan.policy
 
     @property
     def is_shuffled(self) -> bool:
-        """Whether each epoch has an order of its own."""
+        """Whether the records are shuffled, in a different order for each epoch."""
         return self._plan.seed is not None
 
     @property
     def order_key(self) -> Mapping[str, Any]:
-        """What decides which records a batch of an epoch has, over all processes: a checkpoint keeps it."""
+        """The values that determine which records each batch has, over all processes. Checkpoints store them."""
         plan = self._plan
         found = {"batch_size": plan.batch_size, "seed": plan.seed}
-        # Where all processes go through one order it does not matter how many there are.
+        # If all processes share one order, their number does not matter.
         if plan.shares is None:
             return found | {"policy": AutoShardPolicy.DATA.name, "records": len(plan.source)}
         return found | {"policy": plan.policy.name, "records": list(plan.shares.num_records)}
 
     def shares_of_batch(self, batch: int) -> tuple[int, ...] | None:
-        """Returns the rows that each process yields of a batch; None where they divide the batch itself.
+        """Returns the number of rows of a batch that each process yields; None if the processes divide each batch.
 
         Args:
-            batch: position in an epoch, from 0; it may run on through the epochs.
+            batch: the number of the batch, from 0; it may continue across epochs.
         """
         shares = self._plan.shares
         return None if shares is None else shares.of_batch(batch % shares.num_batches)
 
     @property
     def skipped(self) -> Mapping[int, str]:
-        """Why records could not be read that were skipped so far, by their numbers in the source."""
+        """The reason why each record was skipped so far, by the record's number in the source."""
         return {} if self._skipped is None else self._skipped.reasons
 
     def seek(self, *, epoch: int, batch: int = 0) -> None:
-        """Makes iterations start elsewhere, until one of them has run to the end of that epoch.
+        """Sets the place at which iterations start, until one of them has run to the end of that epoch.
 
-        Keras looks at a batch before it trains: call this after the look (in a callback's ``on_train_begin``) where
-        fewer than two batches are left of the epoch.
+        Keras reads a batch before it trains. If fewer than two batches are left of the epoch, call this method after
+        that read, in a callback's ``on_train_begin``.
 
         Args:
-            epoch: which epoch, from 0.
-            batch: its batch, from 0; as many as an epoch has means the beginning of the next epoch.
+            epoch: the epoch, from 0.
+            batch: the batch within the epoch, from 0; the number of batches of an epoch means the beginning of the next
+                epoch.
 
         Raises:
-            InvalidInputError: there is no such place.
+            InvalidInputError: the epoch or the batch is out of range.
         """
         _check(epoch >= 0, "epoch", epoch, "0 or more")
         _check(0 <= batch <= len(self), "batch", batch, f"0 to {len(self)}")
         self._place = _Place(epoch=epoch + batch // len(self), batch=batch % len(self))
 
     def repeat(self) -> Batches:
-        """Returns the same batches without end: an iteration goes on with the next epoch where one ends.
+        """Returns the same batches without end: an iteration continues with the next epoch when one ends.
 
-        ``fit`` needs ``steps_per_epoch`` with them, or takes as many steps as one epoch has; `len` is of one epoch.
+        Give ``fit`` ``steps_per_epoch`` with it; otherwise it takes as many steps as one epoch has. `len` is still the
+        number of batches of one epoch.
         """
         repeated = copy.copy(self)
         repeated._is_endless = True
         return repeated
 
     def __iter__(self) -> grain.DatasetIterator:
-        """Returns an iterator over what is left of the epoch at the place; without end after `repeat`."""
+        """Returns an iterator from the current place to the end of the epoch; without end after `repeat`."""
         place = self._place
 
         def finished(epoch: int) -> None:
@@ -249,11 +256,11 @@ class Batches(grain.IterDataset, AbstractBatchAdapter):
             self._skipped.add(number, reason)
 
     def __str__(self) -> str:
-        """Names the source; Grain shows it."""
+        """Returns a description with the source, which Grain displays."""
         return f"Batches({self._plan.source}, batch_size={self._plan.batch_size})"
 
     def iterate(self) -> Iterator[Any]:
-        """Begins an epoch, for Keras: NumPy arrays are what its JAX trainer wants."""
+        """Begins an epoch, for Keras. Its JAX trainer takes NumPy arrays."""
         return iter(self)
 
     def get_numpy_iterator(self) -> Iterator[Any]:
@@ -262,12 +269,12 @@ class Batches(grain.IterDataset, AbstractBatchAdapter):
 
     @property
     def num_batches(self) -> int:
-        """How many batches an epoch has, for Keras."""
+        """The number of batches of an epoch, for Keras."""
         return len(self)
 
     @property
     def batch_size(self) -> int:
-        """Records of a batch over all processes."""
+        """The number of records of a batch over all processes."""
         return self._plan.batch_size
 
     @property
@@ -277,14 +284,14 @@ class Batches(grain.IterDataset, AbstractBatchAdapter):
 
     @property
     def partial_batch_size(self) -> int | None:
-        """Records of the last batch over all processes where it is smaller."""
+        """The number of records of the last batch over all processes; None if the last batch is full."""
         num_rows = self._plan.num_rows(len(self) - 1)
         return num_rows if num_rows < self.batch_size else None
 
 
 @final
 class _BatchIterator(grain.DatasetIterator):
-    """One epoch's batches, or the rest of them; or those of all epochs from there on."""
+    """An iterator over one epoch's batches from a place on, or, if endless, over those of all following epochs too."""
 
     def __init__(
         self,
@@ -313,7 +320,7 @@ class _BatchIterator(grain.DatasetIterator):
             raise StopIteration
         if self._ahead is None:
             self._ahead = self._read(self._epoch)
-        # Only what was read is counted: after an error the same batch is next.
+        # The batch is counted only after it was read, so after an error the same batch is next.
         made = self._ahead.take(self._batch)
         try:
             self._note(made.skipped)
@@ -341,7 +348,7 @@ class _BatchIterator(grain.DatasetIterator):
         self._stop_reading()
         self._epoch = int(state["epoch"])
         self._batch = int(state["batch"])
-        # The dataset counts the epoch that it sent this iterator to; elsewhere it has no say.
+        # The dataset counts only epochs that this iterator began at the dataset's place, not at a restored state.
         self._finished = None
 
     def close(self) -> None:
@@ -353,8 +360,8 @@ class _BatchIterator(grain.DatasetIterator):
         return f"Batches(epoch={self._epoch}, batch={self._batch})"
 
 
-# Grain would put a note on each error that comes from here, below the one line that says what is wrong: that it has
-# left out frames of its own, of which there are none. It leaves functions with this mark alone.
+# Without this mark, Grain would add a note to each error from here, saying that it has hidden frames of its own,
+# although there are none.
 _BatchIterator.__next__.is_traceback_filtered = True  # pyright: ignore[reportFunctionMemberAccess] - a mark
 
 

@@ -1,4 +1,4 @@
-"""What batch k of epoch e is: which records, in which order, and what is made of them."""
+"""The plan of the batches: the records of batch k of epoch e, their order, and the transform of them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ RandomTransform = Callable[[Sequence[bytes], RecordRandom], Any]
 
 
 class Records(Protocol):
-    """What `Batches` reads: records by number, as `lockstep.data.RecordSource` and Grain's data sources are."""
+    """Records by number, such as `lockstep.data.RecordSource` and Grain's data sources, which `Batches` reads."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Returns the number of records."""
         ...
 
     def __getitem__(self, index: int, /) -> Any:
-        """The record with a number, from 0."""
+        """Returns a record by its number, from 0."""
         ...
 
 
@@ -38,23 +38,23 @@ class Files(Protocol):
 
     @property
     def num_files(self) -> int:
-        """How many files there are."""
+        """The number of files."""
         ...
 
     def open_files(self, files: Sequence[int]) -> Records:
-        """Opens the files with these numbers."""
+        """Opens the files with the given numbers, from 0."""
         ...
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """A batch.
+    """A batch that was made.
 
     Attributes:
-        value: what the transform made.
-        skipped: its records that cannot be read, whether they were met before or not (whoever met them may have
-            been dropped with what it made ahead): why, by number.
+        value: the result of the transform.
+        skipped: the reasons why records of the batch are unreadable, by the records' numbers. It includes records that
+            an earlier batch found unreadable, because that batch may have been dropped unread.
     """
 
     value: Any
@@ -64,18 +64,19 @@ class Made:
 @final
 @dataclass(kw_only=True)
 class Plan:
-    """What batch k of epoch e is; safe to ask from any thread, and it may be pickled.
+    """The definition of batch k of epoch e. May be used from any thread, and pickled.
 
     Attributes:
         source: the records of this process.
-        transform: makes a batch of records, or ``random_transform`` does.
-        random_transform: likewise, with what it may draw from.
-        batch_size: records of a batch over all processes.
-        seed: of the order and of what is random.
-        input_context: this process's place among those that read.
-        policy: what they divide among them.
-        shares: each process's rows of each batch, where it reads records of its own.
-        on_error: what is done about records that cannot be read.
+        transform: the function that makes a batch from records; None if ``random_transform`` is given.
+        random_transform: the same with a `RecordRandom` as second argument.
+        batch_size: the number of records of a batch over all processes.
+        seed: the seed of the order and of the random numbers.
+        input_context: this process's index among the processes that read.
+        policy: the sharding policy: DATA, FILE or OFF.
+        shares: the number of rows of each process in each batch, if each process reads records of its own; None if the
+            processes divide each batch.
+        on_error: the policy for unreadable records.
     """
 
     source: Records
@@ -93,11 +94,11 @@ class Plan:
 
     @property
     def num_batches(self) -> int:
-        """How many batches an epoch has."""
+        """The number of batches of an epoch."""
         return -(-len(self.source) // self.batch_size) if self.shares is None else self.shares.num_batches
 
     def num_rows(self, batch: int) -> int:
-        """Returns the rows of a batch over all processes."""
+        """Returns the number of rows of a batch over all processes."""
         if self.shares is None:
             return min(self.batch_size, len(self.source) - batch * self.batch_size)
         return sum(self.shares.of_batch(batch))
@@ -113,11 +114,12 @@ class Plan:
         return order[batch * size : (batch + 1) * size]
 
     def make(self, epoch: int, batch: int) -> Made:
-        """Reads a batch, and makes what it has to be.
+        """Reads the records of a batch, and applies the transform.
 
         Raises:
-            CorruptDataError: a record is damaged, and is not to be skipped; or more are than may be.
-            MissingInputError: likewise of a file that vanished.
+            CorruptDataError: a record is damaged and ``on_error`` is "raise", or no readable record was found as a
+                replacement.
+            MissingInputError: a file no longer exists and ``on_error`` is "raise".
             StorageError: records could not be read.
         """
         records = self.records_of(epoch, batch)
@@ -147,7 +149,7 @@ class Plan:
             return self._order[1]
 
     def _readable(self, records: np.ndarray, epoch: int) -> np.ndarray:
-        """Returns numbers of records with others in place of those that cannot be read."""
+        """Replaces the numbers of unreadable records by those of readable records."""
         if not self._unreadable:
             return records
         is_good = np.array([number not in self._unreadable for number in records.tolist()])
@@ -157,7 +159,7 @@ class Plan:
         return records[np.where(before < 0, np.argmax(is_good), before)]
 
     def _stand_in(self, records: np.ndarray, epoch: int) -> int:
-        """Finds a record for a batch of which none can be read: the nearest before it in the order, or after it."""
+        """Finds a replacement for a batch without readable records: the nearest record before it, or else after it."""
         assert self.on_error != "raise"
         order = self._order_of(epoch)
         error: str | None = None
@@ -174,7 +176,7 @@ class Plan:
         )
 
     def _try(self, number: int, epoch: int) -> str | None:
-        """Makes a batch of one record, and notes why it cannot be read."""
+        """Makes a batch of one record; if it cannot be read, stores and returns the reason."""
         if number not in self._unreadable:
             try:
                 self._make(np.array([number]), epoch)
@@ -185,7 +187,7 @@ class Plan:
 
     @cached_property
     def _empty(self) -> Any:
-        """A batch of no rows; None where there is no record to tell what one looks like."""
+        """A batch of 0 rows with the structure of the first record's; None if this process has no records."""
         import keras  # slow to import, and nothing else here needs it
 
         if not len(self.source):
@@ -196,7 +198,7 @@ class Plan:
     def _make(self, records: np.ndarray, epoch: int) -> Any:
         try:
             return self._transformed(records, epoch)
-        except StopIteration as error:  # which would end the epoch, as if there were no more batches
+        except StopIteration as error:  # it would end the epoch as if there were no more batches
             raise RuntimeError("what makes a batch of records raised StopIteration") from error
 
     def _transformed(self, records: np.ndarray, epoch: int) -> Any:

@@ -1,4 +1,4 @@
-"""Random numbers of records: the same ones whichever thread, process or batch the record comes up in."""
+"""Random numbers for records that do not depend on the thread, process or batch that reads the record."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ _MANTISSA_BITS: Final = 53
 
 @final
 class RecordRandom:
-    """Uniform random numbers for the records of a batch, each a pure function of (seed, epoch, record, which draw).
+    """Uniform random numbers for the records of a batch, each a pure function of (seed, epoch, record, draw).
 
-    They are outputs of SplitMix64, from a state that the record's number is hashed into. It may be used from any
-    thread: nothing is drawn from it.
+    The numbers are outputs of SplitMix64, whose state is a hash of the record's number. The object has no mutable
+    state, so it may be used from any thread.
 
     Args:
         records: the numbers of the batch's records, integers of shape (num_records,).
-        seed: of all of them, 0 or more.
-        epoch: which epoch, from 0.
-        stream: tells apart records of different sources that have the same number, such as different workers' files.
+        seed: the seed of the random numbers, 0 or more.
+        epoch: the epoch, from 0.
+        stream: the number that distinguishes records of different sources with the same record number, such as the
+            files of different workers.
     """
 
     def __init__(self, records: Sequence[int] | np.ndarray, *, seed: int, epoch: int, stream: int = 0) -> None:
@@ -32,14 +33,14 @@ class RecordRandom:
         self._key = _key(seed, epoch, stream)
 
     def __len__(self) -> int:
-        """How many records there are."""
+        """Returns the number of records."""
         return len(self._records)
 
     def fork(self, name: str) -> RecordRandom:
-        """Returns other numbers for the same records: what is drawn from it has nothing to do with what is drawn here.
+        """Returns independent random numbers for the same records.
 
         Args:
-            name: for what, such as "mask"; the same name gives the same numbers.
+            name: the purpose of the numbers, such as "mask"; the same name gives the same numbers.
         """
         forked = RecordRandom.__new__(RecordRandom)
         forked._records = self._records
@@ -47,12 +48,15 @@ class RecordRandom:
         return forked
 
     def uniform(self, num_draws: int) -> np.ndarray:
-        """Returns numbers in [0, 1), float64 of shape (num_records, num_draws): asked again, the same again.
+        """Returns uniform random numbers in [0, 1), the same in every call.
 
         Args:
-            num_draws: how many for each record; to ask for more leaves the first ones as they were.
+            num_draws: the number of values per record. A larger number does not change the first values.
+
+        Returns:
+            The random numbers, float64 of shape (num_records, num_draws).
         """
-        with np.errstate(over="ignore"):  # all of it is modulo 2**64
+        with np.errstate(over="ignore"):  # all arithmetic is modulo 2**64
             states = mix(self._key + GAMMA * (self._records.view(np.uint64) + np.uint64(1)))
             draws = np.arange(1, num_draws + 1, dtype=np.uint64) * GAMMA
             bits = mix(states[:, np.newaxis] + draws)

@@ -1,4 +1,4 @@
-"""Batches that are made before they are asked for: several at a time, handed out in their order."""
+"""Makes batches before they are requested: several in parallel, returned in order."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from lockstep.data.reading.workers import Workers
 
 @final
 class ReadAhead:
-    """Makes the batches of one epoch, from a place on; for one thread.
+    """Makes the batches of one epoch ahead of their use. May be used by one thread only.
 
-    At most ``num_ahead`` batches are made or being made beyond the one that is asked for: memory is bounded by that.
+    At most ``num_ahead`` batches beyond the requested one are finished or being made, which bounds the memory.
 
     Args:
-        plan: what the batches are.
-        epoch: which epoch.
-        num_ahead: 0 makes each batch when it is asked for, in the asking thread.
-        num_threads: how many make batches, where no processes do.
-        workers: processes that make them instead.
+        plan: the definition of the batches.
+        epoch: the epoch, from 0.
+        num_ahead: the number of batches to make ahead; 0 makes each batch when it is requested, in the requesting
+            thread.
+        num_threads: the number of threads that make batches if ``workers`` is None.
+        workers: the processes that make the batches instead of threads.
     """
 
     def __init__(
@@ -34,11 +35,12 @@ class ReadAhead:
         self._num_threads = num_threads
         self._workers = workers
         self._making = _Making(workers)
-        # Who leaves an iterator behind ends it with the program: while modules are still whole, not by `__del__` later.
+        # An abandoned iterator is stopped at the program's exit by a finalizer, while modules are still intact, rather
+        # than by `__del__` later.
         weakref.finalize(self, self._making.stop)
 
     def take(self, batch: int) -> Made:
-        """Returns a batch; each call asks for the one after the last. After an error the same batch is next."""
+        """Returns a batch, which has to be the one after the last returned batch, or the same one after an error."""
         if not self._num_ahead:
             return self._plan.make(self._epoch, batch)
         last = min(batch + 1 + self._num_ahead, self._plan.num_batches)
@@ -54,37 +56,37 @@ class ReadAhead:
         return made
 
     def stop(self) -> None:
-        """Makes no more; what was made ahead is dropped."""
+        """Stops making batches, and drops those that were made ahead."""
         self._making.stop()
 
     def _submit(self, batch: int) -> Future[Any]:
         if self._workers is not None:
             return self._workers.submit(self._epoch, batch)
-        # The threads know the plan, not this object: dropping it ends them.
+        # The threads refer to the plan, not to this object, so they end when this object is dropped.
         return self._making.executor(self._num_threads).submit(self._plan.make, self._epoch, batch)
 
 
 @final
 class _Making:
-    """What makes batches ahead, and those that it makes.
+    """The threads that make batches ahead, and the batches that were made or are being made.
 
     Args:
-        workers: processes that make them; None for threads.
+        workers: the processes that make the batches; None for threads.
     """
 
     def __init__(self, workers: Workers | None) -> None:
         self.ahead: deque[Future[Any]] = deque()
         self._workers = workers
-        self._executors: list[ThreadPoolExecutor] = []  # one at most
+        self._executors: list[ThreadPoolExecutor] = []  # at most one
 
     def executor(self, num_threads: int) -> ThreadPoolExecutor:
-        """Returns the threads, which it starts where there are none."""
+        """Returns the thread pool, and creates it on first use."""
         if not self._executors:
             self._executors.append(ThreadPoolExecutor(num_threads, "lockstep-read-ahead"))
         return self._executors[0]
 
     def stop(self) -> None:
-        """Makes no more, and drops what was made. Idempotent."""
+        """Stops making batches, and drops those that were made. Idempotent."""
         while self._executors:
             self._executors.pop().shutdown(wait=False, cancel_futures=True)
         while self.ahead:

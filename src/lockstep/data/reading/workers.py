@@ -1,4 +1,7 @@
-"""Processes that make batches, for transforms that hold Python's lock; arrays come back by files in memory."""
+"""Processes that make batches, for transforms that hold Python's global interpreter lock.
+
+The arrays of a batch are returned through a file in shared memory.
+"""
 
 from __future__ import annotations
 
@@ -23,24 +26,24 @@ import numpy as np
 from lockstep.data.reading.plan import Made, Plan
 from lockstep.errors import BackendError
 
-_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a folder of this process's own is made in it
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a folder of its own is created in it
 _ALIGNMENT: Final = 64
 _PARENT_POLL_S: Final = 1.0
 _begun: _Begun | None = None
-"""In a process of these: what it makes batches of."""
+"""The plan and the folder of this process, set in a worker process only."""
 
 
 @final
 class Workers:
-    """A pool of processes that make batches by a plan.
+    """A pool of processes that make the batches of a plan.
 
-    They start with the first batch that is asked for, and end with this object, or when the program does. They are
-    started by loky: the program's main module is not run again in them, and that one is killed is told. After that
-    others start with the next batch that is asked for.
+    The processes start when the first batch is requested, and end with this object or with the program. They are
+    started with loky, which does not run the program's main module again in them and reports if a process is killed.
+    After that, the next requested batch starts new processes.
 
     Args:
-        plan: goes to each of the processes, by cloudpickle.
-        num_processes: how many.
+        plan: the plan, which is sent to each process with cloudpickle.
+        num_processes: the number of processes.
     """
 
     def __init__(self, plan: Plan, *, num_processes: int) -> None:
@@ -49,16 +52,16 @@ class Workers:
             prefix="lockstep-batches-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None
         )
         self._num_processes = num_processes
-        self._executors: list[Any] = []  # one at most
+        self._executors: list[Any] = []  # at most one
         weakref.finalize(self, _end, self._executors, self._folder)
 
     def submit(self, epoch: int, batch: int) -> Future[Any]:
-        """Has a batch made; the future's result is for `take`."""
+        """Requests a batch. Pass the returned future to `take` or `drop`."""
         from loky.process_executor import BrokenProcessPool  # slow to import, and most programs need no processes
 
         try:
             return self._executor().submit(_make, epoch, batch)
-        except BrokenProcessPool:  # since the last one was taken
+        except BrokenProcessPool:  # a process ended since the last batch was taken
             self._drop_executor()
             return self._executor().submit(_make, epoch, batch)
 
@@ -76,10 +79,10 @@ class Workers:
             self._executors.pop().shutdown(wait=False, kill_workers=True)
 
     def take(self, future: Future[Any]) -> Made:
-        """Waits for a batch.
+        """Waits for a batch and returns it.
 
         Raises:
-            BackendError: a process ended.
+            BackendError: a worker process ended.
         """
         from loky.process_executor import BrokenProcessPool
 
@@ -94,7 +97,7 @@ class Workers:
 
     @staticmethod
     def drop(future: Future[Any]) -> None:
-        """Gives back the memory of a batch that nobody will take, when it is made."""
+        """Frees the memory of a batch that will not be taken, as soon as the batch is made."""
         future.add_done_callback(_forget)
 
 
@@ -108,7 +111,7 @@ class _Begun:
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """Where an array lies in a file."""
+    """The position of an array in the file of its batch, with its dtype and shape."""
 
     start: int
     dtype: np.dtype[Any]
@@ -118,7 +121,7 @@ class _Place:
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Packed:
-    """A batch on its way; without a file its arrays came with it."""
+    """A batch as a worker process returns it. Without a file, the batch contains its arrays."""
 
     made: Made
     file: str | None
@@ -127,7 +130,7 @@ class _Packed:
         if self.file is None:
             return self.made
         with open(self.file, "r+b") as file:
-            os.unlink(self.file)  # its name; the memory is there as long as an array lies in it
+            os.unlink(self.file)  # deletes only the name: the memory stays while an array refers to it
             memory = mmap.mmap(file.fileno(), 0)
 
         def fill(leaf: Any) -> Any:
@@ -149,14 +152,14 @@ def _forget(future: Future[Any]) -> None:
 
 def _begin(plan: Plan, folder: str) -> None:
     global _begun
-    # Ctrl-C goes to all processes of a terminal: the program decides what follows, and it may well go on.
+    # Ctrl-C goes to all processes of a terminal. The main program decides how to react, and may continue.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _begun = _Begun(plan=plan, folder=folder)
     threading.Thread(target=_end_with, args=(os.getppid(), folder), name="lockstep-parent", daemon=True).start()
 
 
 def _end_with(parent: int, folder: str) -> None:
-    """Ends this process when the one that started it has ended, however that was."""
+    """Ends this process when its parent process has ended, for any reason."""
     while os.getppid() == parent:
         time.sleep(_PARENT_POLL_S)
     shutil.rmtree(folder, ignore_errors=True)
@@ -191,7 +194,7 @@ def _make(epoch: int, batch: int) -> _Packed:
             for array in arrays:
                 file.write(b"\0" * (-file.tell() % _ALIGNMENT))
                 file.write(np.ascontiguousarray(array).data)
-    except OSError:  # a container has little of such memory
+    except OSError:  # containers often have little shared memory
         with suppress(OSError):
             os.unlink(path)
         return _Packed(made=made, file=None)
@@ -199,8 +202,8 @@ def _make(epoch: int, batch: int) -> _Packed:
 
 
 def _check_portable(error: Exception) -> None:
-    """Raises an error that can go to the program instead of one that cannot: that would end all of the processes."""
-    import cloudpickle  # by which loky sends it
+    """Raises a BackendError in place of an error that cannot be pickled, which would end all worker processes."""
+    import cloudpickle  # loky sends errors with it
 
     try:
         pickle.loads(cloudpickle.dumps(error))  # noqa: S301 - written a moment ago
@@ -209,7 +212,7 @@ def _check_portable(error: Exception) -> None:
 
 
 def _map(change: Callable[[Any], Any], value: Any) -> Any:
-    """Changes the leaves of tuples, named ones too, lists and dictionaries; anything else is a leaf."""
+    """Applies a function to the leaves of a structure of tuples (also named ones), lists and dictionaries."""
     if isinstance(value, dict):
         return {name: _map(change, item) for name, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -1,4 +1,4 @@
-"""Data sets that can be packed: by name, and by path: images, tables, arrays. One file each, and their registry."""
+"""Sources: the data sets that can be packed, by name or by path: images, tables and arrays."""
 
 from lockstep.data.sources.base import AbstractPart, AbstractSource, Item, Split
 from lockstep.data.sources.registry import SOURCES, open_source

@@ -1,4 +1,4 @@
-"""NumPy files: ``.npy`` of one array, whose rows are the records; ``.npz`` of arrays with one first dimension."""
+"""A source of NumPy files: an ``.npy`` array whose rows are the records, or ``.npz`` arrays of equally many rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.storage import open_bucket, split_url
 
 ONE_ARRAY: Final = "value"
-"""The feature that the array of an ``.npy`` file is."""
+"""The name of the feature for the array of an ``.npy`` file."""
 
 _READ_BYTES: Final = 1 << 22
 _MAX_ROW_BYTES: Final = 1 << 28
@@ -34,11 +34,11 @@ _LENGTH_BYTES: Final = {(1, 0): 2, (2, 0): 4}
 @final
 @dataclass(frozen=True, kw_only=True)
 class ArrayHeader:
-    """What an ``.npy`` file's head says.
+    """The header of an ``.npy`` file.
 
     Attributes:
-        shape: of the whole array.
-        dtype: of its elements.
+        shape: the shape of the whole array.
+        dtype: the dtype of its elements.
     """
 
     shape: tuple[int, ...]
@@ -46,12 +46,15 @@ class ArrayHeader:
 
     @property
     def row_bytes(self) -> int:
-        """How long one row is."""
+        """The length of one row in bytes."""
         return math.prod(self.shape[1:]) * self.dtype.itemsize
 
     @property
     def feature(self) -> AbstractFeature:
-        """How a row is kept: rows of several numbers as their own bytes, single numbers as int64 or float32."""
+        """The feature for a row.
+
+        Rows of several numbers are stored as their raw bytes, single numbers as int64 or float32, text as bytes.
+        """
         row = self.shape[1:]
         if self.dtype.kind in "SU":
             return FixedLenFeature(row, bytes)
@@ -63,7 +66,7 @@ class ArrayHeader:
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Array:
-    """An array's file, opened at the beginning of its head, and its whole length."""
+    """The open file of an array, positioned at the beginning of its header, and its length."""
 
     file: BinaryIO
     size_bytes: int
@@ -71,14 +74,15 @@ class _Array:
 
 @final
 class ArrayPart(AbstractPart):
-    """The rows of the arrays, read a few megabytes at a time, from compressed files too.
+    """The rows of the arrays. They are read a few megabytes at a time, also from compressed files.
 
     Args:
-        url: the file.
+        url: the URL of the file.
 
     Raises:
-        CorruptDataError: it is no such file.
-        InvalidInputError: an array is of Python objects, in Fortran's order, or has another number of rows.
+        CorruptDataError: the file is not a valid ``.npy`` or ``.npz`` file.
+        InvalidInputError: an array has an unsupported dtype (such as Python objects), is in Fortran order, has rows
+            that are empty or too long, or has another number of rows than the other arrays.
     """
 
     def __init__(self, url: str) -> None:
@@ -96,7 +100,7 @@ class ArrayPart(AbstractPart):
 
     @property
     def features(self) -> Mapping[str, AbstractFeature]:
-        """The arrays by name; of an ``.npy`` file `ONE_ARRAY`."""
+        """The features of the arrays, by name; for an ``.npy`` file, the name is `ONE_ARRAY`."""
         return {name: header.feature for name, header in self._headers.items()}
 
     @property
@@ -111,11 +115,11 @@ class ArrayPart(AbstractPart):
 
     @property
     def has_any_order(self) -> bool:
-        """False: rows are read one after the other."""
+        """False: rows are read in order."""
         return False
 
     def keys(self) -> Iterator[str]:
-        """The rows' numbers."""
+        """Returns the numbers of the rows as keys."""
         return map(str, range(self._num_items))
 
     def items(self, numbers: Iterable[int] | None = None) -> Iterator[Item]:
@@ -132,20 +136,20 @@ class ArrayPart(AbstractPart):
                 yield Item(number=number, key=str(number), value=row)
 
     def load(self, item: Item) -> Mapping[str, Any]:
-        """Returns a row of each array."""
+        """Returns the item's row of each array."""
         return dict(zip(self._headers, item.value, strict=True))
 
 
 @final
 class ArrayFile(AbstractSource):
-    """A NumPy file.
+    """The data set of a NumPy file.
 
     Args:
-        url: the file.
-        name: what the data set is called.
+        url: the URL of the file.
+        name: the name of the data set.
 
     Raises:
-        CorruptDataError: it is no such file.
+        CorruptDataError: the file is not a valid ``.npy`` or ``.npz`` file.
         InvalidInputError: an array cannot be packed.
     """
 
@@ -171,7 +175,7 @@ class ArrayFile(AbstractSource):
 
     @property
     def features(self) -> Mapping[str, AbstractFeature]:
-        """The arrays by name."""
+        """The features of the arrays, by name."""
         return self._part.features
 
     @property
@@ -195,7 +199,7 @@ class ArrayFile(AbstractSource):
         return changed_time_s([self._url])
 
     def fingerprint(self) -> str:
-        """A digest of the file's name, length and time."""
+        """Returns a digest of the file's URL, length and modification time."""
         return digest_of(file_state(self._url))
 
     def splits(self) -> Mapping[str, ArrayPart]:
@@ -204,7 +208,7 @@ class ArrayFile(AbstractSource):
 
 
 def _open_arrays(url: str, stack: ExitStack) -> dict[str, _Array]:
-    """Opens each array of a file, at the beginning of its head."""
+    """Opens each array of a file, positioned at the beginning of its header."""
     bucket_url, key = split_url(url)
     bucket = open_bucket(bucket_url)
     if key.lower().endswith(".npy"):
@@ -217,7 +221,7 @@ def _open_arrays(url: str, stack: ExitStack) -> dict[str, _Array]:
             raise CorruptDataError("not an .npz file", received=names[:8], allowed="arrays, each once")
         for entry in entries:
             check_entry(entry)
-        # Each has a handle of its own on the archive, so that they can be read side by side.
+        # Each array has its own handle of the archive, so that the arrays can be read alternately.
         return {
             entry.filename.removesuffix(".npy"): _Array(
                 file=_as_binary(stack.enter_context(archive.open(entry))), size_bytes=entry.file_size
@@ -251,7 +255,7 @@ def _read_header(array: _Array, url: str, name: str) -> ArrayHeader:
         found: tuple[tuple[int, ...], bool, np.dtype[Any]] = read(head)
     except InvalidInputError:
         raise
-    except Exception as error:  # a head is read as Python's syntax, which fails in many ways
+    except Exception as error:  # a header is parsed as Python syntax, which fails in many ways
         reason = " ".join(str(error).split())[:_SHOWN_CHARACTERS]
         raise CorruptDataError(f"{where}: not an array that can be read ({reason or type(error).__name__})") from None
     shape, is_fortran, dtype = found
@@ -272,7 +276,7 @@ def _read_header(array: _Array, url: str, name: str) -> ArrayHeader:
         raise InvalidInputError(
             f"{where}: the length of one record", received=header.row_bytes, allowed=f"1 to {_MAX_ROW_BYTES:,} bytes"
         )
-    # Otherwise whoever counts the records, or divides them, would take what the head says for true.
+    # Checked here, because planning relies on the header's number of rows before any row is read.
     num_there = array.size_bytes - file.tell()
     if (num_needed := header.row_bytes * header.shape[0]) > num_there:
         raise CorruptDataError(f"{where}: it is cut off", received=f"{num_there} of {num_needed} bytes")

@@ -1,4 +1,4 @@
-"""What a data set is before it is packed: parts, and in each part items that records are made of."""
+"""The interfaces of sources: a source has parts, and a part has items, from which records are made."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ IMAGE_FEATURES: Final[Mapping[str, AbstractFeature]] = {
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Item:
-    """What one record is made of.
+    """The input for one record.
 
     Attributes:
-        number: its place in its part, from 0.
-        key: what it is known by: a file's path, a row's number or one of its values. It decides the record's split.
-        value: what `AbstractPart.load` makes the record's values of.
+        number: the number of the item in its part, from 0.
+        key: the item's key, such as a file's path, a row's number or one of a row's values. It decides the record's
+            split.
+        value: the data from which `AbstractPart.load` makes the record's values.
     """
 
     number: int
@@ -37,67 +38,68 @@ class Item:
 
 
 class AbstractPart(ABC):
-    """One part of a data set, such as "train": items in an order that is the same whenever they are gone through."""
+    """One part of a data set, such as "train": items in an order that is the same in every iteration."""
 
     @property
     @abstractmethod
     def num_items(self) -> int | None:
-        """How many items there are; None where only going through them tells."""
+        """The number of items; None if only an iteration over all items would tell."""
 
     @property
     @abstractmethod
     def size_bytes(self) -> int | None:
-        """About how long they are together, to choose a number of shards by; None where nobody knows."""
+        """The approximate total length of the items in bytes, for choosing a number of shards; None if unknown."""
 
     @property
     @abstractmethod
     def has_any_order(self) -> bool:
-        """Whether `items` gives them in any order at the same cost, none of them being read for it."""
+        """Whether `items` can yield the items in any order at the same cost, without reading them."""
 
     @abstractmethod
     def keys(self) -> Iterator[str] | None:
-        """Returns the keys of all items in order where they are known without reading; None elsewhere."""
+        """Returns the keys of all items in order; None if the items would have to be read for it."""
 
     @abstractmethod
     def items(self, numbers: Iterable[int] | None = None) -> Iterator[Item]:
-        """Goes through the items.
+        """Yields items.
 
         Args:
-            numbers: which, in which order; all in order by default. Only where the part `has_any_order`.
+            numbers: the numbers of the items, in the order to yield them; all items in order by default. May be given
+                only if `has_any_order` is True.
 
         Raises:
-            CorruptDataError: the source is damaged, so that nothing after this can be read.
+            CorruptDataError: the source is damaged, and no further item can be read.
         """
 
     @abstractmethod
     def load(self, item: Item) -> Mapping[str, Any]:
-        """Returns an item's values by feature; the costly part of reading. May be called from several threads.
+        """Returns an item's values by feature. It does the costly part of reading, and is called in several threads.
 
         Raises:
-            CorruptDataError: this one item is damaged.
+            CorruptDataError: this item is damaged. Other items may still be read.
         """
 
     @final
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        """Yields each example's values by feature, in order: what `items` and `load` give."""
+        """Yields the values of each item by feature, in order."""
         return map(self.load, self.items())
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Split(AbstractPart):
-    """One part of a data set of small grey images, held in memory, as `IMAGE_FEATURES` describes them.
+    """One part of a data set of small grayscale images in memory, with the features `IMAGE_FEATURES`.
 
     Attributes:
-        images: uint8 of shape (num_images, 28, 28), 0 is black.
-        labels: integers of shape (num_images,), 0 to 9.
+        images: the images, uint8 of shape (num_images, 28, 28), where 0 is black.
+        labels: the label of each image, integers 0 to 9 of shape (num_images,).
     """
 
     images: np.ndarray
     labels: np.ndarray
 
     def __len__(self) -> int:
-        """How many examples there are."""
+        """Returns the number of examples."""
         return len(self.labels)
 
     @property
@@ -116,7 +118,7 @@ class Split(AbstractPart):
         return True
 
     def keys(self) -> Iterator[str]:
-        """The images' numbers."""
+        """Returns the numbers of the images as keys."""
         return map(str, range(len(self)))
 
     def items(self, numbers: Iterable[int] | None = None) -> Iterator[Item]:
@@ -130,70 +132,70 @@ class Split(AbstractPart):
 
 
 class AbstractSource(ABC):
-    """A data set, found and ready to be read."""
+    """A data set that can be read and packed."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name that it is packed under."""
+        """The default name of the packed data set."""
 
     @property
     @abstractmethod
     def origin(self) -> str:
-        """Where it came from, in words."""
+        """A text that says where the data comes from."""
 
     @property
     @abstractmethod
     def classes(self) -> tuple[str, ...]:
-        """What the labels mean, by their number; empty where it has none."""
+        """The names of the classes, by label number; empty if the data set has none."""
 
     @property
     @abstractmethod
     def features(self) -> Mapping[str, AbstractFeature]:
-        """What a record has, by name."""
+        """The features of a record, by name."""
 
     @property
     @abstractmethod
     def options(self) -> Mapping[str, Any]:
-        """What was asked for when it was opened, for the manifest: names and JSON values."""
+        """The options with which the source was opened, for the manifest, as JSON values by name."""
 
     @property
     @abstractmethod
     def is_sorted(self) -> bool:
-        """Whether its order goes class by class, so that it is shuffled unless somebody says otherwise."""
+        """Whether the items are sorted by class, so that packing shuffles them by default."""
 
     @property
     @abstractmethod
     def remarks(self) -> Sequence[str]:
-        """What was found out when it was opened, and whoever packs it should know: a line each."""
+        """What was detected when the source was opened and the user should know, one line each."""
 
     @property
     @abstractmethod
     def changed_time_s(self) -> float | None:
-        """When the newest of its files was changed last, in seconds since the epoch.
+        """The modification time of the newest file, in seconds since 1970 UTC.
 
-        None where its fingerprint is of the content itself, and needs no times; infinity where a file's is not known.
+        None if the fingerprint is computed from the contents and needs no times; infinity if a file's time is unknown.
         """
 
     @abstractmethod
     def fingerprint(self) -> str | None:
-        """Returns a digest that another content or other options change; None where the content cannot be told."""
+        """Returns a digest that changes with the contents or the options; None if the contents cannot be identified."""
 
     @abstractmethod
     def splits(self) -> Mapping[str, AbstractPart]:
-        """Returns its parts by name: a data set that is not divided is one part, "train".
+        """Returns the parts by name. A data set without divisions is one part, "train".
 
         Raises:
-            CorruptDataError: a file is not what it should be.
+            CorruptDataError: a file is damaged or has the wrong format.
         """
 
     @final
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        """Yields each example's values by feature, of a data set that has one part.
+        """Yields the values of each item by feature, for a data set with a single part.
 
         Raises:
-            InvalidInputError: it has several.
-            CorruptDataError: a file is not what it should be.
+            InvalidInputError: the data set has several parts.
+            CorruptDataError: a file is damaged or has the wrong format.
         """
         splits = self.splits()
         if len(splits) != 1:
@@ -207,7 +209,7 @@ class AbstractSource(ABC):
 
 
 class AbstractSmallImages(AbstractSource):
-    """A data set by name, of small grey images that are published in a mixed order."""
+    """A data set of small grayscale images that has a name and is published in a mixed order."""
 
     @property
     @final
@@ -236,12 +238,12 @@ class AbstractSmallImages(AbstractSource):
     @property
     @final
     def changed_time_s(self) -> None:
-        """None: the fingerprint is of the images."""
+        """None: the fingerprint is computed from the images."""
         return
 
     @final
     def fingerprint(self) -> str:
-        """A digest of images and labels."""
+        """Returns a digest of images and labels."""
         splits = self.splits().items()
         return digest_of(*(value for name, part in splits for value in (name, part.images, part.labels)))
 
@@ -251,7 +253,7 @@ class AbstractSmallImages(AbstractSource):
 
 
 def digest_of(*parts: object) -> str:
-    """Returns a digest of some values, arrays or bytes, in their order."""
+    """Returns a digest of values, arrays or bytes, which depends on their order."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         content = part if isinstance(part, bytes | np.ndarray) else repr(part).encode()
@@ -261,5 +263,5 @@ def digest_of(*parts: object) -> str:
 
 
 def newest(times_s: Iterable[float]) -> float:
-    """Returns the latest of some times of change, in seconds since the epoch; infinity where one is 0: not known."""
+    """Returns the latest of some modification times, in seconds since 1970 UTC; infinity if one is 0 (unknown)."""
     return max((time_s if time_s > 0 else math.inf for time_s in times_s), default=math.inf)

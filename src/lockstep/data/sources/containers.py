@@ -1,6 +1,6 @@
-"""Where files of a data set lie: a folder of a bucket, or a zip archive that is read without unpacking it.
+"""Containers of a data set's files: a folder of a bucket, or a zip archive that is read without extracting it.
 
-The names in an archive are anybody's words: they are read as keys, and never become paths of this machine.
+The names in an archive are not trusted: they are used only as keys, never as local paths.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.storage import open_bucket, split_url
 
 MAX_FILE_BYTES: Final = 1 << 28
-"""What a file of a data set may have at most: an archive may state a small size and unpack to anything."""
+"""The maximum length of a file of a data set, in bytes, because an archive may decompress to any length."""
 
 _ENCRYPTED: Final = 0x1
 _PIECE_BYTES: Final = 1 << 18
@@ -32,13 +32,13 @@ _MOST_UNPACKED: Final = 1032
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ContainedFile:
-    """One file.
+    """One file of a container.
 
     Attributes:
-        name: its path within the container, names joined by "/".
-        number: its place in the container, by which it is read.
-        size_bytes: its length, unpacked.
-        version: what changes when the file does: a time or a checksum.
+        name: the path of the file within the container: names joined by "/".
+        number: the number of the file in the container, from 0.
+        size_bytes: the uncompressed length of the file in bytes.
+        version: a value that changes with the file: its modification time or a checksum.
     """
 
     name: str
@@ -48,12 +48,12 @@ class ContainedFile:
 
 
 class AbstractContainer(ABC):
-    """Files by name. May be read from several threads."""
+    """A container of named files. May be read from several threads."""
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where it is."""
+        """The URL of the container."""
 
     @property
     @abstractmethod
@@ -63,9 +63,9 @@ class AbstractContainer(ABC):
     @property
     @abstractmethod
     def changed_time_s(self) -> float | None:
-        """When the newest file was changed last, in seconds since the epoch; None where versions are checksums.
+        """The modification time of the newest file, in seconds since 1970 UTC.
 
-        Infinity where a time is not known.
+        None if the versions of the files are checksums; infinity if a file's time is unknown.
         """
 
     @abstractmethod
@@ -73,8 +73,8 @@ class AbstractContainer(ABC):
         """Reads one file.
 
         Raises:
-            CorruptDataError: it is damaged, encrypted or too long.
-            StorageError: it could not be read.
+            CorruptDataError: the file is damaged, encrypted or too long.
+            StorageError: the file could not be read.
         """
 
 
@@ -83,7 +83,7 @@ class FolderContainer(AbstractContainer):
     """The files under a folder, at every depth.
 
     Args:
-        url: the folder: a path or a bucket's URL.
+        url: the folder's path, or a bucket's URL.
     """
 
     def __init__(self, url: str) -> None:
@@ -119,11 +119,11 @@ class ZipContainer(AbstractContainer):
     """The files of a zip archive.
 
     Args:
-        url: the archive: a path or an object's URL.
+        url: the archive's path, or an object's URL.
 
     Raises:
-        MissingInputError: there is no such archive.
-        CorruptDataError: it is no zip archive.
+        MissingInputError: the archive does not exist.
+        CorruptDataError: the file is not a zip archive.
     """
 
     def __init__(self, url: str) -> None:
@@ -156,7 +156,7 @@ class ZipContainer(AbstractContainer):
 
     @property
     def changed_time_s(self) -> None:
-        """None: an archive states checksums."""
+        """None: the archive has checksums."""
         return
 
     def read(self, file: ContainedFile) -> bytes:
@@ -167,10 +167,11 @@ class ZipContainer(AbstractContainer):
             raise CorruptDataError("it is encrypted")
         check_entry(entry)
         try:
-            with self._lock:  # an archive counts its readers, and only the reading itself may go on side by side
+            with self._lock:  # opening and closing change the archive's state; only reads may run in parallel
                 opened = self._archive.open(entry)
             try:
-                # It ends at the stated size, and checks the checksum. A whole read would unpack all of it first.
+                # Reading in pieces stops at the stated length and verifies the checksum. A single read of everything
+                # would first decompress all of it, however long it is.
                 return b"".join(iter(lambda: opened.read(_PIECE_BYTES), b""))
             finally:
                 with self._lock:
@@ -183,8 +184,8 @@ def open_container(url: str) -> AbstractContainer:
     """Opens a folder or a zip archive.
 
     Raises:
-        MissingInputError: there is nothing.
-        CorruptDataError: it is no zip archive.
+        MissingInputError: the folder or archive has no files or does not exist.
+        CorruptDataError: a file with the suffix ``.zip`` is not a zip archive.
     """
     container: AbstractContainer
     container = ZipContainer(url) if os.fspath(url).lower().endswith(".zip") else FolderContainer(url)
@@ -194,11 +195,11 @@ def open_container(url: str) -> AbstractContainer:
 
 
 def check_entry(entry: zipfile.ZipInfo) -> None:
-    """Refuses a file of an archive that cannot be unpacked within bounded memory, or cannot be as long as it states.
+    """Rejects a file of an archive that cannot be decompressed in bounded memory, or that states an impossible length.
 
     Raises:
-        CorruptDataError: it is packed by another method than deflate, whose unpacking Python does not bound, or states
-            a length that its packed bytes cannot unpack to.
+        CorruptDataError: the compression method is neither store nor deflate, so that Python does not bound the memory
+            for decompression; or the stated length is longer than the compressed bytes can decompress to.
     """
     if entry.compress_type not in _METHODS:
         raise CorruptDataError(

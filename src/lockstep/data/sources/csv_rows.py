@@ -1,4 +1,7 @@
-"""CSV files: what their columns are, their first rows tell, as far as no number loses what was written."""
+"""The rows of CSV files, with types of columns that are guessed from the first rows.
+
+A column is packed as text if a number could not represent what is written in it.
+"""
 
 from __future__ import annotations
 
@@ -21,32 +24,34 @@ if TYPE_CHECKING:
     from pyarrow import csv
 
 _CODE: Final = r"^[+-]?0[0-9xX]"
-"""How a numeral begins that a number does not give back: 007 would be 7."""
+"""The beginning of a numeral that a number cannot represent: 007 would become 7."""
 
 _WHOLE: Final = r"^[+-]?[0-9]+$"
 _INFINITY: Final = r"(?i)^[+-]?inf"
 _MAX_DIGITS: Final = 18
 _ROW: Final = re.compile(r"In CSV column #(\d+): Row #(\d+): (.*)", re.DOTALL)
 _HEAD_ROWS: Final = 2
-"""pyarrow counts rows from 1, the line of names being one."""
+"""The offset of pyarrow's row numbers, which begin at 1 and count the line of names."""
 
 
 @final
 class CsvTable(AbstractTable):
-    """Rows of CSV files, whose first line names the columns.
+    """The rows of CSV files whose first line has the names of the columns.
 
-    pyarrow finds rows and values, and guesses what the columns are; the values are made numbers of here, where the text
-    is still known: what a number would lose is seen, and errors name the value and its line.
+    pyarrow splits the rows into values and guesses the types of the columns. The values are converted to numbers here,
+    where their text is still known. So a number that would lose information is detected, and errors name the value and
+    its line.
 
     Args:
-        urls: the files.
-        key: as `AbstractTable` takes it.
-        column_types: for columns by name one of `lockstep.data.sources.tables.COLUMN_TYPES`; of others it is what
-            their first rows look like: "text" where a numeral begins with 0, or is too long for an integer.
-        delimiter: what separates the columns; None: it is found out.
+        urls: the URLs of the files.
+        key: the column whose values are the rows' keys; None uses the rows' numbers.
+        column_types: the types of columns by name, each one of `lockstep.data.sources.tables.COLUMN_TYPES`. The types
+            of other columns are guessed from the first rows: "text" if a numeral begins with 0, or is too long for an
+            integer.
+        delimiter: the character that separates the columns; None detects it.
 
     Attributes:
-        delimiter: what separates them.
+        delimiter: the character that separates the columns.
     """
 
     def __init__(
@@ -59,7 +64,7 @@ class CsvTable(AbstractTable):
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What separates the columns, and which numerals are kept as text."""
+        """The delimiter, and the columns that are packed as text or bytes instead of what they look like."""
         return self._remarks
 
     def _look(self) -> tuple[pa.Schema, None, int]:
@@ -86,7 +91,7 @@ class CsvTable(AbstractTable):
         return pa.schema(fields), None, sum(_size_bytes(url) for url in self._urls)
 
     def _checked(self, field: pa.Field, values: pa.Array) -> pa.DataType:
-        """Returns what a column is: what it was guessed to be, if its first rows lose nothing by it."""
+        """Returns the type of a column: the guessed type if the first rows lose no information with it, else text."""
         import pyarrow as pa
         from pyarrow import types
 
@@ -96,7 +101,7 @@ class CsvTable(AbstractTable):
         if types.is_null(field.type) or types.is_binary(field.type):
             return field.type
         if not types.is_integer(field.type) and not types.is_floating(field.type):
-            return pa.bool_() if types.is_boolean(field.type) else pa.string()  # dates and times as they are written
+            return pa.bool_() if types.is_boolean(field.type) else pa.string()  # dates and times stay text
         texts = _stripped(values.cast(pa.string()))
         lost = compute.match_substring_regex(texts, _CODE)
         reason = "begins with 0, which a number loses"
@@ -133,13 +138,13 @@ class CsvTable(AbstractTable):
                 first += batch.num_rows
 
     def _converted(self, values: pa.Array, field: pa.Field, *, url: str, first: int) -> pa.Array:
-        """Makes numbers or truth values of a column's texts.
+        """Converts the texts of a column to numbers or booleans.
 
         Args:
             values: the texts.
-            field: what they are to be.
-            url: the file.
-            first: the first one's row in it.
+            field: the name and the type of the column.
+            url: the URL of the file.
+            first: the row of the first text in the file, from 0.
         """
         from pyarrow import types
 
@@ -174,7 +179,10 @@ class CsvTable(AbstractTable):
             )
 
     def _place(self, url: str, row: int) -> str:
-        """Goes through the file once more, for a line to look at: values may have several, and empty ones are none."""
+        """Reads the file again to find the line of a row, because values may span lines and empty lines do not count.
+
+        If a value is too long for Python's reader, returns the number of the row instead.
+        """
         bucket_url, key = split_url(url)
         num_records = 0
         begins = 1
@@ -189,7 +197,7 @@ class CsvTable(AbstractTable):
                         return f"line {begins}"
                     num_records += bool(record)
                     begins = reader.line_num + 1
-            except python_csv.Error:  # a value is longer than Python's reader takes
+            except python_csv.Error:  # a value is too long for Python's reader
                 pass
         return f"row {row + 1} after the line of names"
 
@@ -213,7 +221,7 @@ class CsvTable(AbstractTable):
                 open_bucket(bucket_url).open(key) as file,
                 csv.open_csv(
                     pa.PythonFile(file, mode="r"),
-                    # With one thread it counts the rows, for its errors to name one.
+                    # Only with one thread does pyarrow count the rows, so that its errors have row numbers.
                     read_options=csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
                     parse_options=csv.ParseOptions(
                         delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=refuse
@@ -226,7 +234,7 @@ class CsvTable(AbstractTable):
             raise self._damaged(url, str(error), uneven) from None
 
     def _damaged(self, url: str, reason: str, uneven: Sequence[csv.InvalidRow]) -> CorruptDataError:
-        """Says what pyarrow cannot read, by the file's line."""
+        """Returns the error for data that pyarrow cannot read, with the line of the file."""
         if uneven and uneven[0].number is not None:
             row = uneven[0]
             return CorruptDataError(
@@ -245,7 +253,7 @@ class CsvTable(AbstractTable):
 
 
 def _stripped(values: pa.Array) -> pa.Array:
-    """Returns texts without spaces around them, null where pyarrow takes one for a missing value."""
+    """Returns texts without surrounding whitespace, and null for those that pyarrow treats as missing values."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -256,7 +264,7 @@ def _stripped(values: pa.Array) -> pa.Array:
 
 
 def _numbers(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int | None]:
-    """Returns numbers, and where the first text is that is none."""
+    """Returns the texts as numbers, and the position of the first text that is not a number, or None."""
     import pyarrow as pa
 
     try:
@@ -266,7 +274,7 @@ def _numbers(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int | None]:
 
 
 def _beyond_float32(texts: pa.Array, numbers: pa.Array) -> int | None:
-    """Returns where the first number is that a record would have as an infinity, and whose text says another one."""
+    """Returns the position of the first finite number that becomes infinite as float32, or None."""
     values = numbers.fill_null(0.0).to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):
         is_infinite = np.isinf(values.astype(np.float32))
@@ -288,7 +296,7 @@ def _is_number(text: pa.Scalar[Any], kind: pa.DataType) -> bool:
 
 
 def _booleans(texts: pa.Array) -> tuple[pa.Array, int | None]:
-    """Returns truth values, and where the first text is that is none."""
+    """Returns the texts as booleans, and the position of the first text that is not a boolean, or None."""
     import pyarrow as pa
     from pyarrow import csv
 
@@ -302,14 +310,14 @@ def _booleans(texts: pa.Array) -> tuple[pa.Array, int | None]:
 
 
 def _compute() -> Any:
-    """Returns pyarrow's functions on arrays: they are made when it is imported, so that no type checker knows them."""
+    """Returns pyarrow's compute module, untyped: its functions are created at import, so type checkers lack them."""
     from pyarrow import compute  # an extra
 
     return compute
 
 
 def _first(marks: pa.Array) -> int | None:
-    """Returns where the first mark is that is true."""
+    """Returns the position of the first True, or None."""
     found = np.flatnonzero(marks.fill_null(False).to_numpy(zero_copy_only=False))
     return int(found[0]) if len(found) else None
 

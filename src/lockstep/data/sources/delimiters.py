@@ -1,4 +1,4 @@
-"""What separates the columns of a CSV file: said, or found out where only one answer is possible."""
+"""The delimiter of a CSV file: parses a given one, or detects it if only one is possible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.storage import open_bucket, split_url
 
 DELIMITERS: Final = (",", ";", "\t", "|")
-"""Those that are looked for."""
+"""The delimiters that can be detected."""
 
 _TAB_WORDS: Final = ("tab", "\\t")
 _HEAD_BYTES: Final = 1 << 16
@@ -18,10 +18,10 @@ _MAX_RECORDS: Final = 200
 
 
 def read_delimiter(text: str) -> str:
-    """Reads what somebody says that it is.
+    """Parses a delimiter: one character, or "tab".
 
     Raises:
-        InvalidInputError: it separates no columns.
+        InvalidInputError: the text is not a usable delimiter.
     """
     delimiter = "\t" if text.lower() in _TAB_WORDS else text
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter.isalnum() or delimiter in '"\r\n\0':
@@ -32,17 +32,18 @@ def read_delimiter(text: str) -> str:
 
 
 def spoken(delimiter: str) -> str:
-    """Returns a delimiter as people name it."""
+    """Returns a delimiter as messages show it."""
     return "tab" if delimiter == "\t" else f'"{delimiter}"'
 
 
 def find_delimiter(url: str) -> str:
-    """Finds out what separates the columns of a file, by its first 64 KiB: what divides all lines into as many values.
+    """Detects the delimiter of a file from its first 64 KiB: the one that divides all lines into equally many values.
 
-    Where nothing does, it is what divides the first line; where nothing divides that, the file has one column.
+    If there is none, it is the delimiter that divides the first line. If none divides the first line, the file has one
+    column, and the delimiter is ",".
 
     Raises:
-        InvalidInputError: several may be meant.
+        InvalidInputError: several delimiters are possible.
         CorruptDataError: the file is empty.
     """
     bucket_url, key = split_url(url)
@@ -56,7 +57,7 @@ def find_delimiter(url: str) -> str:
     for delimiter in DELIMITERS:
         records = [len(record) for record in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter) if record]
         if len(head) > _HEAD_BYTES and len(records) > 1:
-            records.pop()  # which may be cut off
+            records.pop()  # the last line may be cut off
         if records[0] > 1:
             named.append(delimiter)
             if len(set(records[:_MAX_RECORDS])) == 1:

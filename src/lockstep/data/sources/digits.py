@@ -1,4 +1,4 @@
-"""Handwritten digits that scikit-learn carries: 1,797 images, for where nothing larger can be reached."""
+"""A source of the 1,797 handwritten digits of scikit-learn, for use if no larger data set is available."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NUM_PIXELS: Final = 28
 
 @final
 class Digits(AbstractSmallImages):
-    """The digits, each 8 x 8 image of 17 greys enlarged three times and framed to 28 x 28 of 256 greys.
+    """The digits. Each 8 x 8 image of 17 gray levels is enlarged three times and padded to 28 x 28 with 256 levels.
 
-    Every fifth image is for the test: 1,438 to train, 359 to test. The order is the data set's own.
+    Every fifth image is in "test": 1,438 images are in "train" and 359 in "test". The order is the data set's own.
 
     Raises:
         MissingInputError: scikit-learn is not installed.

@@ -1,4 +1,4 @@
-"""Examples that a program makes: a list, a generator, any iterable."""
+"""A source of examples that a program makes: a list, a generator, or any iterable."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from lockstep.data.examples.features import AbstractFeature
 from lockstep.data.sources.base import AbstractPart, AbstractSource, Item
 
 Example = Mapping[str, Any]
-"""A record's values by feature."""
+"""The values of a record, by the feature's name."""
 
 
 @final
 class ExamplePart(AbstractPart):
-    """The examples of an iterable; a sequence's in any order.
+    """The examples of an iterable. The examples of a sequence can be read in any order.
 
     Args:
-        examples: for each record its values by feature. An iterable that can be gone through once is gone through once.
-        num_examples: how many there are, where the iterable has no length; None where nobody knows.
-        key: gives each example's key; its number by default.
+        examples: the values of each record, by feature. An iterable that is not a sequence is iterated over only once.
+        num_examples: the number of examples, if the iterable has no length; None if it is unknown.
+        key: the function that returns an example's key; None uses the example's number.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class ExamplePart(AbstractPart):
 
     @property
     def size_bytes(self) -> None:
-        """None: values have no length until they are encoded."""
+        """None: the length of values is unknown before they are encoded."""
         return
 
     @property
     def has_any_order(self) -> bool:
-        """Whether it is a sequence."""
+        """Whether the examples are a sequence."""
         return isinstance(self._examples, Sequence)
 
     def keys(self) -> Iterator[str] | None:
@@ -78,11 +78,12 @@ class Examples(AbstractSource):
 
     Args:
         part: the examples.
-        name: what the data set is called.
-        features: what each example has.
-        classes: what labels mean, by their number.
-        origin: where they came from, in words.
-        version: names the content: the same for the same examples. None where nobody vouches for that.
+        name: the name of the data set.
+        features: the features of each example, by name.
+        classes: the names of the classes, by label number.
+        origin: a text that says where the examples come from.
+        version: a text that identifies the contents: equal versions mean equal examples. None if the contents cannot be
+            identified.
     """
 
     def __init__(
@@ -139,11 +140,11 @@ class Examples(AbstractSource):
 
     @property
     def changed_time_s(self) -> None:
-        """None: whoever gives the version vouches for it."""
+        """None: the version identifies the contents, so no times are needed."""
         return
 
     def fingerprint(self) -> str | None:
-        """The version."""
+        """Returns the version."""
         return self._version
 
     def splits(self) -> Mapping[str, ExamplePart]:

@@ -1,7 +1,7 @@
-"""Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): 60,000 + 10,000 images of clothes in ten classes.
+"""A source of Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): 60,000 + 10,000 images of clothes in ten classes.
 
-It is looked for in a folder that the user names, where Debian's package ``dataset-fashion-mnist`` puts it, in the
-cache, and on the network, in this order.
+The files are searched for in this order: in a folder that the user names, in the folder of Debian's package
+``dataset-fashion-mnist``, in the cache, and on the network.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIRRORS: Final = (
     "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
 )
 SILENCE_S: Final = 5.0
-"""How long the network may be silent, over all mirrors together, before it is given up."""
+"""The longest time without data from the network, over all mirrors together, in seconds."""
 
 _CLASSES: Final = (
     "T-shirt/top",
@@ -52,9 +52,9 @@ class DataFile:
     """One file of the data set.
 
     Attributes:
-        name: as published, compressed by gzip.
-        published_md5: of the file as published.
-        content_md5: of what it is uncompressed, for copies that were uncompressed, or compressed again.
+        name: the name of the published file, which is compressed with gzip.
+        published_md5: the MD5 of the published file.
+        content_md5: the MD5 of the uncompressed contents, for copies that were decompressed or compressed again.
     """
 
     name: str
@@ -88,16 +88,16 @@ FILES: Final[Mapping[str, tuple[DataFile, DataFile]]] = {
         ),
     ),
 }
-"""For each split its images and its labels."""
+"""The file of the images and the file of the labels of each split."""
 
 
 @final
 class FashionMnist(AbstractSmallImages):
-    """The data set, with the digest of each file checked.
+    """The data set, from files whose digests were verified.
 
     Args:
-        contents: the uncompressed files by name.
-        origin: where they came from, in words.
+        contents: the uncompressed files, by name.
+        origin: a text that says where the files come from.
     """
 
     def __init__(self, contents: Mapping[str, bytes], *, origin: str) -> None:
@@ -139,20 +139,20 @@ def find_fashion_mnist(
     silence_s: float = SILENCE_S,
     files: Mapping[str, tuple[DataFile, DataFile]] = FILES,
 ) -> FashionMnist:
-    """Finds the data set, downloading it into the cache where it is nowhere else.
+    """Finds the data set, and downloads it into the cache if it is not on this machine.
 
     Args:
-        folder: where the user says that it is; then it is looked for nowhere else.
-        cache: where downloads are kept; ``fashion-mnist`` in the cache of `lockstep.home.Home` by default.
-        debian_folder: where the Debian package puts it.
-        mirrors: addresses under which the files are published, tried in order.
-        silence_s: how long the network may be silent over all mirrors together.
+        folder: the folder with the files. If it is given, the files are not searched for elsewhere.
+        cache: the folder for downloads; by default, ``fashion-mnist`` in the cache of `lockstep.home.Home`.
+        debian_folder: the folder of the Debian package.
+        mirrors: the base URLs to download from, tried in order.
+        silence_s: the longest time without data from the network, over all mirrors together, in seconds.
         files: the files and their digests.
 
     Raises:
-        MissingInputError: the folder that the user named lacks a file.
-        CorruptDataError: a file's digest is another one.
-        UnavailableError: it is nowhere on this machine, and no mirror answers.
+        MissingInputError: ``folder`` lacks a file.
+        CorruptDataError: the digest of a file does not match.
+        UnavailableError: the files are not on this machine, and no mirror has them.
     """
     if folder is not None:
         named = Path(folder)
@@ -185,7 +185,7 @@ def _read(folder: Path, files: Mapping[str, tuple[DataFile, DataFile]]) -> dict[
     bucket = open_bucket(folder)
     for file in _each(files):
         path = _path_in(folder, file)
-        assert path is not None  # the caller looked
+        assert path is not None  # the caller has checked
         contents[file.name] = _checked(bucket.read(path.name), file, where=str(path))
     return contents
 
@@ -210,7 +210,7 @@ def _md5(data: bytes) -> str:
 def _download(
     cache: Path, mirrors: Sequence[str], silence_s: float, files: Mapping[str, tuple[DataFile, DataFile]]
 ) -> str:
-    """Downloads what the cache lacks from the first mirror that has it, and returns that mirror."""
+    """Downloads the files that are missing in the cache from the first working mirror, and returns that mirror."""
     bucket = open_bucket(cache)
     failures: list[str] = []
     silence = _Silence(limit_s=silence_s)
@@ -234,7 +234,7 @@ def _download(
 
 @final
 class _Silence:
-    """How long nothing has been heard from the network."""
+    """The time since the last data from the network, compared with a limit."""
 
     def __init__(self, *, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -252,11 +252,12 @@ def _fetch(url: str, silence: _Silence) -> bytes:
     """Downloads one file.
 
     Raises:
-        OSError: it could not be had, or the network was silent for too long.
+        OSError: the download failed, or no data came from the network for too long.
     """
-    import httpx  # slow to import, and seldom needed
+    import httpx  # slow to import, and rarely needed
 
-    # A thread, since a look-up of the host's name takes as long as it likes; left behind, it ends by its own time-out.
+    # Downloads in a thread, because resolving the host name has no timeout. A thread that is abandoned ends at its own
+    # timeout.
     heard: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
 
     def listen() -> None:

@@ -1,4 +1,4 @@
-"""The IDX format of MNIST and its successors: a small header, then the elements of one array."""
+"""Reads the IDX format of MNIST and its successors: a small header, followed by the elements of one array."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MAX_BYTES: Final = 1 << 26
 
 
 def uncompressed(data: bytes, *, name: str) -> bytes:
-    """Returns a file's content, whether it is compressed by gzip or not.
+    """Returns the contents of a file, decompressed if the file is compressed with gzip.
 
     Args:
-        data: the file.
-        name: its name, for errors.
+        data: the bytes of the file.
+        name: the file's name, for error messages.
 
     Raises:
-        CorruptDataError: it is compressed, and cut off or damaged, or unpacks to more than such a file has.
+        CorruptDataError: the compressed file is cut off or damaged, or decompresses to more than 64 MiB.
     """
     if not data.startswith(_GZIP_MAGIC):
         return data
@@ -39,18 +39,18 @@ def uncompressed(data: bytes, *, name: str) -> bytes:
 
 
 def parse_idx(content: bytes, *, name: str) -> np.ndarray:
-    """Reads an array of bytes.
+    """Parses an array of bytes.
 
     Args:
-        content: the file, uncompressed: two zero bytes, the type (8: uint8), the number of dimensions, each
-            dimension's size in 4 bytes (big-endian), the elements.
-        name: the file's name, for errors.
+        content: the uncompressed file: two zero bytes, the type (8: uint8), the number of dimensions, the size of each
+            dimension in 4 bytes (big-endian), and the elements.
+        name: the file's name, for error messages.
 
     Returns:
-        An array of uint8, which is read-only.
+        A read-only array of uint8.
 
     Raises:
-        CorruptDataError: it is of another format, of another type, or has another length than it says.
+        CorruptDataError: the format or the element type is another one, or the length does not match the header.
     """
     if len(content) < 4 or content[:3] != bytes([0, 0, _UINT8]):
         raise CorruptDataError(f"{name}: not an IDX file of bytes", received=content[:4], allowed="00 00 08 and so on")

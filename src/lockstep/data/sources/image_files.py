@@ -1,4 +1,4 @@
-"""A folder of images with one subfolder for each class, or a zip archive of one."""
+"""A source of images: a folder with one subfolder for each class, or a zip archive of such a folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PARTS: Final = {
     "test": "test",
     "testing": "test",
 }
-"""Names of folders that are parts of a data set rather than classes, where all folders beside each other are."""
+"""The parts by the names of their folders. The names mean parts, not classes, only if all sibling folders have them."""
 
 
 @final
@@ -46,9 +46,9 @@ class ImagePart(AbstractPart):
     """The images of a part, sorted by class and name.
 
     Args:
-        container: where the files are.
-        images: which of them.
-        transcoding: what is done to them.
+        container: the container of the files.
+        images: the images of the part.
+        transcoding: how to transcode the images.
     """
 
     def __init__(self, container: AbstractContainer, images: Sequence[_Image], *, transcoding: Transcoding) -> None:
@@ -63,7 +63,7 @@ class ImagePart(AbstractPart):
 
     @property
     def size_bytes(self) -> int:
-        """How long the files are."""
+        """The total length of the files in bytes."""
         return sum(image.file.size_bytes for image in self._images)
 
     @property
@@ -72,7 +72,7 @@ class ImagePart(AbstractPart):
         return True
 
     def keys(self) -> Iterator[str]:
-        """The files' paths, from the class on: ``Cat/0.jpg``."""
+        """Returns the paths of the files, beginning with the class: ``Cat/0.jpg``."""
         return (image.key for image in self._images)
 
     def items(self, numbers: Iterable[int] | None = None) -> Iterator[Item]:
@@ -81,27 +81,28 @@ class ImagePart(AbstractPart):
             yield Item(number=number, key=self._images[number].key)
 
     def load(self, item: Item) -> Mapping[str, Any]:
-        """Reads, checks and, where it is asked for, transcodes an image."""
+        """Reads and checks an image, and transcodes it if that is requested."""
         image = self._images[item.number]
         return {"image": self._transcoding.apply(self._container.read(image.file)), "label": image.label}
 
 
 @final
 class ImageFiles(AbstractSource):
-    """Images in folders that are named as their classes.
+    """A data set of images in folders that are named after their classes.
 
-    Folders that lead to the classes, such as ``PetImages``, may stand above them. Where the folders beside each other
-    are ``train``, ``val`` and ``test`` (or two of them), they are the data set's parts, and the classes are in them.
-    Files that are not named as images are left out, and so is what macOS puts into archives.
+    The folders of the classes may be in a common parent folder, such as ``PetImages``. If the folders at one level are
+    all named ``train``, ``val`` or ``test`` (or a synonym in `PARTS`), they are the parts of the data set, and contain
+    the folders of the classes. Ignores hidden files, files without a suffix of `SUFFIXES`, and the ``__MACOSX`` folders
+    of archives.
 
     Args:
         container: the folder or archive.
-        name: what the data set is called; the folder's or archive's own name by default.
-        transcoding: what is done to the images.
+        name: the name of the data set.
+        transcoding: how to transcode the images; None keeps the files unchanged.
 
     Raises:
-        MissingInputError: there is no image.
-        InvalidInputError: images are not in folders of their classes.
+        MissingInputError: the container has no image.
+        InvalidInputError: an image is not in a folder of its class.
     """
 
     def __init__(self, container: AbstractContainer, *, name: str, transcoding: Transcoding | None = None) -> None:
@@ -140,12 +141,12 @@ class ImageFiles(AbstractSource):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The folders' names, sorted."""
+        """The names of the class folders, sorted."""
         return self._classes
 
     @property
     def features(self) -> Mapping[str, AbstractFeature]:
-        """The image as the bytes of a JPEG or PNG file, and its class's number."""
+        """The image as the bytes of a JPEG or PNG file, and the number of its class."""
         return FEATURES
 
     @property
@@ -155,7 +156,7 @@ class ImageFiles(AbstractSource):
 
     @property
     def is_sorted(self) -> bool:
-        """True: one class comes after the other."""
+        """True: the images are sorted by class."""
         return True
 
     @property
@@ -169,7 +170,7 @@ class ImageFiles(AbstractSource):
         return self._container.changed_time_s
 
     def fingerprint(self) -> str:
-        """A digest of names, lengths and times (in an archive, checksums), and of what is done to the images."""
+        """Returns a digest of the files' names, lengths and times (checksums in an archive), and of the transcoding."""
         listed = (
             (part, image.key, image.file.size_bytes, image.file.version)
             for part, images in self._images.items()
@@ -193,7 +194,7 @@ def _is_shown(name: str) -> bool:
 
 
 def _classify(files: Sequence[ContainedFile], *, where: str) -> list[tuple[str, str, str, ContainedFile]]:
-    """Finds each image's part, class and key: the folders below what all have in common."""
+    """Returns the part, the class and the key of each image, from the folders below the common parent folder."""
     folders = [tuple(file.name.split("/")[:-1]) for file in files]
     depth = _num_common(folders)
     if len(set(folders)) == 1:
@@ -215,7 +216,7 @@ def _classify(files: Sequence[ContainedFile], *, where: str) -> list[tuple[str, 
 
 
 def _num_common(folders: Sequence[tuple[str, ...]]) -> int:
-    """Returns how many folders, from the first on, all paths share."""
+    """Returns the number of leading folders that all paths have in common."""
     return next(
         (depth for depth, names in enumerate(zip(*folders, strict=False)) if len(set(names)) > 1),
         min(map(len, folders)),
@@ -223,7 +224,7 @@ def _num_common(folders: Sequence[tuple[str, ...]]) -> int:
 
 
 def _versions() -> Iterator[str]:
-    """Another version of what encodes may give other bytes."""
+    """Yields the versions of the image packages, because another version may encode to other bytes."""
     import PIL  # an extra, which transcoding asks for anyway
     import simplejpeg
 

@@ -1,4 +1,4 @@
-"""Parquet files: their columns state what they are."""
+"""The rows of Parquet files, which state the types of their columns."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MAX_BATCH_ROWS: Final = 4096
 
 @final
 class ParquetTable(AbstractTable):
-    """Rows of Parquet files, one row group after the other.
+    """The rows of Parquet files, read one row group after the other.
 
     Args:
-        urls: the files.
-        key: as `AbstractTable` takes it.
+        urls: the URLs of the files.
+        key: the column whose values are the rows' keys; None uses the rows' numbers.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Data sets by name or by path."""
+"""Opens sources by name or by path."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lockstep.errors import InvalidInputError, MissingInputError, closest
 from lockstep.storage import glob_urls
 
 SOURCES: Final = ("fashion-mnist", "digits")
-"""Names that `open_source` knows."""
+"""The names of data sets that `open_source` knows."""
 
 FORMS: Final = (*SOURCES, "a folder or .zip of images by class", *CSV_SUFFIXES, ".parquet", ".npy", ".npz")
-"""What a source may be."""
+"""The possible forms of a source, for error messages."""
 
 _TABLES: Final = (*CSV_SUFFIXES, ".parquet")
 _ARRAYS: Final = (".npy", ".npz")
@@ -38,22 +38,22 @@ def open_source(
     column_types: Mapping[str, str] | None = None,
     delimiter: str | None = None,
 ) -> AbstractSource:
-    """Finds a data set.
+    """Opens a source.
 
     Args:
-        source: one of `SOURCES`; or a path or URL: a folder or zip archive of images with one subfolder for each class,
-            CSV or Parquet files (a pattern of them, too), an ``.npy`` or ``.npz`` file.
-        folder: where the files of one of `SOURCES` are, if it has files; by default they are looked for.
-        transcoding: what is done to image files.
+        source: one of `SOURCES`; or a path or URL of a folder or zip archive of images with one subfolder per class, of
+            CSV or Parquet files (which may be a pattern), or of an ``.npy`` or ``.npz`` file.
+        folder: the folder with the files of a data set of `SOURCES`; by default, the files are searched for.
+        transcoding: how to transcode image files.
         key: the column of a table whose values are the rows' keys.
-        column_types: what columns of CSV files are, as `lockstep.data.sources.tables.open_table` takes it.
-        delimiter: what separates the columns of CSV files, likewise.
+        column_types: the types of columns of CSV files, as for `lockstep.data.sources.tables.open_table`.
+        delimiter: the delimiter of CSV files, as for `lockstep.data.sources.tables.open_table`.
 
     Raises:
-        InvalidInputError: there is no such kind of data set, an option does not fit it, or an extra is missing.
-        MissingInputError: there is no such file, the folder lacks one, or scikit-learn is not installed.
-        CorruptDataError: a file is not what it should be.
-        UnavailableError: it could not be found or downloaded.
+        InvalidInputError: the kind of data set is unknown, an option does not apply to it, or an extra is missing.
+        MissingInputError: a file does not exist, or scikit-learn is not installed.
+        CorruptDataError: a file is damaged or has the wrong format.
+        UnavailableError: the data set could not be found or downloaded.
     """
     text = os.fspath(source)
     kind = _kind(text)
@@ -123,7 +123,7 @@ def _find_files(pattern: str) -> list[str]:
 
 
 def _name_of(text: str) -> str:
-    """Makes a data set's name of a path: its last part, without the ending and what a name may not have."""
+    """Derives a data set's name from a path: its last part, without suffix and without characters that are invalid."""
     if "://" not in text:
         text = os.path.abspath(text)
     last = text.rstrip("/").rpartition("/")[2]

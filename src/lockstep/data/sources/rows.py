@@ -1,4 +1,4 @@
-"""What tables of all kinds are: rows, read in batches: a table larger than memory is packed as well as a small one."""
+"""The base class of tables, whose rows are read in batches, so that a table may be larger than memory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BLOCK_BYTES: Final = 1 << 22
-"""About how much of a table is read at a time."""
+"""The approximate number of bytes of a table that are read at a time."""
 
 
 class AbstractTable(AbstractPart):
-    """Rows of one or more files behind each other.
+    """The rows of one or more files, one file after the other.
 
     Args:
-        urls: the files, which have the same columns.
-        key: the column whose values are the rows' keys; the rows' numbers by default.
+        urls: the URLs of the files, which must have the same columns.
+        key: the column whose values are the rows' keys; None uses the rows' numbers.
+
+    Raises:
+        InvalidInputError: two columns have the same name, a column cannot be packed, or ``key`` is not a column.
+        CorruptDataError: the first file cannot be read.
     """
 
     def __init__(self, urls: Sequence[str], *, key: str | None) -> None:
@@ -52,7 +56,7 @@ class AbstractTable(AbstractPart):
     @property
     @final
     def features(self) -> Mapping[str, AbstractFeature]:
-        """The columns: integers and truth values as int64, floats as float32, all else as text or bytes."""
+        """The features of the columns: int64 for integers and booleans, float32 for floats, bytes for all else."""
         return self._features
 
     @property
@@ -70,12 +74,12 @@ class AbstractTable(AbstractPart):
     @property
     @final
     def has_any_order(self) -> bool:
-        """False: rows are read one after the other."""
+        """False: rows are read in order."""
         return False
 
     @final
     def keys(self) -> Iterator[str] | None:
-        """The rows' numbers, where they are the keys and their count is known."""
+        """Returns the numbers of the rows if they are the keys and their count is known; otherwise None."""
         return None if self._key is not None or self._num_items is None else map(str, range(self._num_items))
 
     @final
@@ -103,11 +107,11 @@ class AbstractTable(AbstractPart):
     @property
     @abstractmethod
     def remarks(self) -> Sequence[str]:
-        """What was found out when it was opened: a line each."""
+        """What was detected when the table was opened, one line each."""
 
     @abstractmethod
     def _look(self) -> tuple[pa.Schema, int | None, int | None]:
-        """Returns the columns, the number of rows and the length, as far as they are known without reading."""
+        """Returns the schema, the number of rows and the length in bytes; None for numbers that need reading."""
 
     @abstractmethod
     def _read(self, url: str) -> Iterator[pa.RecordBatch]:
@@ -115,16 +119,16 @@ class AbstractTable(AbstractPart):
 
     @abstractmethod
     def _place(self, url: str, row: int) -> str:
-        """Says where in its file a row is.
+        """Describes the position of a row in its file, for error messages.
 
         Args:
-            url: the file.
-            row: the row's number in it, from 0.
+            url: the URL of the file.
+            row: the number of the row in the file, from 0.
         """
 
     @abstractmethod
     def _mending(self, name: str) -> str:
-        """Says what helps against a column in which a value is missing."""
+        """Returns the advice for a column with a missing value."""
 
     @final
     def _check_columns(self, schema: pa.Schema, url: str) -> None:
@@ -145,19 +149,19 @@ class AbstractTable(AbstractPart):
     @final
     @contextmanager
     def _reading(self, url: str) -> Generator[None]:
-        """Turns what pyarrow raises into one line that names the file."""
+        """Turns exceptions of pyarrow into a CorruptDataError of one line that names the file."""
         import pyarrow as pa
 
         try:
             yield
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError) as error:
             raise CorruptDataError(f"{url}: {error}") from None
-        except OSError as error:  # pyarrow's own for what is no Parquet inside
+        except OSError as error:  # pyarrow raises it for invalid data within a Parquet file
             raise CorruptDataError(f"{url}: {error}") from None
 
     @final
     def _values(self, batch: pa.RecordBatch, name: str, *, url: str, first: int) -> list[Any]:
-        """Returns a column's values, of which none is missing: in a column of floats that is NaN."""
+        """Returns the values of a column. A missing value is NaN in a column of floats, and an error in any other."""
         import pyarrow as pa
         from pyarrow import compute
 
@@ -166,10 +170,10 @@ class AbstractTable(AbstractPart):
         item = column.type.value_type if _is_list(column.type) else column.type
         if isinstance(column, pa.DictionaryArray):
             column, item = column.dictionary_decode(), column.type.value_type
-        with self._reading(url):  # a time may be of a zone that is not known here
+        with self._reading(url):  # a time may have an unknown time zone
             if feature.kind == "float_list" and not _is_list(column.type):
                 column = compute.fill_null(column.cast(pa.float64()), float("nan"))
-            elif _kind_of(item) is None:  # a date, a time, a decimal: as text
+            elif _kind_of(item) is None:  # dates, times and decimals are packed as text
                 column = column.cast(pa.list_(pa.string()) if _is_list(column.type) else pa.string())
         if _is_list(column.type) and feature.kind != "float_list" and column.flatten().null_count:
             row = first + next(row for row, values in enumerate(column.to_pylist()) if values and None in values)
@@ -201,7 +205,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _kind_of(kind: pa.DataType) -> Any:
-    """Returns the type of a feature; None for what is packed as text after it is written out."""
+    """Returns the dtype of a feature; None for values that are formatted as text, such as dates."""
     from pyarrow import types
 
     if types.is_integer(kind) or types.is_boolean(kind):

@@ -1,4 +1,4 @@
-"""CSV and Parquet files as a data set."""
+"""A source of CSV or Parquet files."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from lockstep.errors import InvalidInputError
 from lockstep.storage import StoredObject, open_bucket, split_url
 
 COLUMN_TYPES: Final = ("int", "float", "text", "bool")
-"""What a column of a CSV file can be said to be."""
+"""The types that a column of a CSV file can be given."""
 
 CSV_SUFFIXES: Final = (".csv", ".tsv")
 
 
 @final
 class TableFiles(AbstractSource):
-    """A data set of rows.
+    """A data set of the rows of tables.
 
     Args:
         table: the rows.
-        urls: the files that they are in.
-        name: what the data set is called.
-        options: what was asked for.
+        urls: the URLs of the files.
+        name: the name of the data set.
+        options: the options with which the table was opened.
     """
 
     def __init__(self, table: AbstractTable, urls: Sequence[str], *, name: str, options: Mapping[str, Any]) -> None:
@@ -54,7 +54,7 @@ class TableFiles(AbstractSource):
 
     @property
     def features(self) -> Mapping[str, AbstractFeature]:
-        """The columns."""
+        """The features of the columns, by name."""
         return self._table.features
 
     @property
@@ -78,7 +78,7 @@ class TableFiles(AbstractSource):
         return changed_time_s(self._urls)
 
     def fingerprint(self) -> str:
-        """A digest of the files' names, lengths and times, and of the options."""
+        """Returns a digest of the files' URLs, lengths and modification times, and of the options."""
         return digest_of(sorted(self._options.items()), *(file_state(url) for url in self._urls))
 
     def splits(self) -> Mapping[str, AbstractTable]:
@@ -94,17 +94,17 @@ def open_table(
     column_types: Mapping[str, str] | None = None,
     delimiter: str | None = None,
 ) -> TableFiles:
-    """Opens CSV or Parquet files, by the first one's ending.
+    """Opens CSV or Parquet files. The suffix of the first file decides between them.
 
     Args:
-        urls: the files, in the order of their rows.
-        name: what the data set is called.
-        key: the column whose values are the rows' keys; their numbers by default.
-        column_types: what columns of CSV files are, one of `COLUMN_TYPES` each.
-        delimiter: what separates the columns of CSV files, one character or "tab"; by default it is found out.
+        urls: the URLs of the files, in the order of their rows.
+        name: the name of the data set.
+        key: the column whose values are the rows' keys; by default, the keys are the rows' numbers.
+        column_types: the types of columns of CSV files by name, each one of `COLUMN_TYPES`.
+        delimiter: the character that separates the columns of CSV files, or "tab"; by default, it is detected.
 
     Raises:
-        InvalidInputError: pyarrow is not installed, or an option does not fit the columns.
+        InvalidInputError: pyarrow is not installed, or an option does not match the columns.
         CorruptDataError: a file cannot be read.
     """
     try:
@@ -139,14 +139,14 @@ def open_table(
 
 
 def file_state(url: str) -> tuple[object, ...]:
-    """Returns what changes when a file does: its place, its length and the time of its last change."""
+    """Returns values that change when a file changes: its URL, its length and its modification time."""
     bucket_url, key = split_url(url)
     place = open_bucket(bucket_url).url_of(key)
     return (place, *((item.size_bytes, item.modified_time_s) for item in _listed(url)))
 
 
 def changed_time_s(urls: Iterable[str]) -> float:
-    """Returns when the newest of some files was changed last, in seconds since the epoch; infinity: not known."""
+    """Returns the modification time of the newest file, in seconds since 1970 UTC; infinity if unknown."""
     return newest(item.modified_time_s for url in urls for item in _listed(url))
 
 

@@ -1,4 +1,4 @@
-"""What is done to an image file before it is packed: nothing but a look, or decoding, resizing and encoding."""
+"""Prepares image files for packing: only checks them, or decodes, resizes and encodes them again."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ _SMALLEST: Final = (1, 1)
 @final
 @dataclass(frozen=True, kw_only=True)
 class Transcoding:
-    """How images are packed. With neither a size nor a codec the files are kept as they are, and decoded to check them.
+    """How images are packed. With neither a size nor a codec, the files are decoded to check them, but kept unchanged.
 
     Attributes:
-        size: height and width in pixels; None keeps each image's own.
-        resizing: "crop" takes the largest part of the middle that has the size's shape, and gives it that size;
-            "fit" scales the whole image down until it is no larger than the size, so that images differ in size.
-        codec: "jpeg" or "png"; JPEG where only a size is given.
-        quality: of JPEGs, 1 to 100; 90 by default.
+        size: the height and width in pixels; None keeps the size of each image.
+        resizing: the method of resizing. "crop" takes the largest centered part that has the aspect ratio of ``size``,
+            and resizes it to ``size``. "fit" scales down the whole image until it fits into ``size``, so the sizes of
+            images differ.
+        codec: the codec, "jpeg" or "png"; "jpeg" if only a size is given.
+        quality: the quality of JPEGs, 1 to 100; 90 by default.
 
     Raises:
-        InvalidInputError: an attribute is none of these, or the quality is of nothing.
+        InvalidInputError: an attribute is out of range, or a quality is given although no JPEG is encoded.
     """
 
     size: tuple[int, int] | None = None
@@ -66,11 +67,11 @@ class Transcoding:
 
     @property
     def keeps_files(self) -> bool:
-        """Whether the files' bytes are packed as they are."""
+        """Whether the files are packed unchanged."""
         return self.size is None and self.codec is None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what a manifest says of it; nothing where the files are kept."""
+        """Returns the options for the manifest; an empty dictionary if the files are kept unchanged."""
         if self.keeps_files:
             return {}
         codec = self.codec or "jpeg"
@@ -80,24 +81,26 @@ class Transcoding:
     def apply(self, data: bytes) -> bytes:
         """Returns the bytes to pack for an image file.
 
+        An image that is encoded again becomes RGB and upright, and loses its metadata.
+
         Args:
-            data: the file: a JPEG or PNG image of any kind. What is encoded anew is RGB, upright, without metadata.
+            data: the bytes of the file, a JPEG or PNG image of any kind.
 
         Raises:
-            CorruptDataError: it is no such image, or damaged.
+            CorruptDataError: the file is not a JPEG or PNG image, or it is damaged.
             InvalidInputError: Pillow or simplejpeg is not installed.
         """
         if not data:
             raise CorruptDataError("it is empty")
         if self.keeps_files:
-            decode_image(data, min_size=_SMALLEST)  # an eighth of its size takes all of its bytes, and less work
+            decode_image(data, min_size=_SMALLEST)  # decoding at 1/8 scale reads all bytes with less work
             return data
         orientation = _orientation(data)
         size = self.size
         if size is None:
             image = decode_image(data)
         else:
-            # On its side, the file's height is the image's width.
+            # In the orientations 5 to 8, height and width are swapped in the file.
             image = decode_image(data, min_size=size if orientation <= 4 else (size[1], size[0]))
         image = _upright(image, orientation)
         if size is not None:
@@ -120,23 +123,23 @@ def _fit(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def _orientation(data: bytes) -> int:
-    """Returns how a camera says that it was held: Exif's number, 1 (upright) to 8."""
-    if _EXIF not in data[:_EXIF_SEARCHED_BYTES]:  # without opening the file a second time
+    """Returns the Exif orientation of an image, 1 (upright) to 8; 1 if it has none."""
+    if _EXIF not in data[:_EXIF_SEARCHED_BYTES]:  # avoids opening the file a second time
         return 1
-    import PIL.Image  # an extra; decoding said so if it is not there
+    import PIL.Image  # an extra; decoding has already raised if it is missing
 
     try:
         with PIL.Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as opened:
             exif: Exif = opened.getexif()
             found = exif.get(_ORIENTATION, 1)
-    except Exception:  # Pillow's readers raise what they meet; an orientation that cannot be read is none
+    except Exception:  # Pillow raises many kinds; an unreadable orientation counts as none
         return 1
     return found if isinstance(found, int) and 1 <= found <= 8 else 1
 
 
 def _upright(image: np.ndarray, orientation: int) -> np.ndarray:
-    """Turns an image as its orientation asks (Exif 2.32, tag 0x0112)."""
-    if orientation > 4:  # rows are columns
+    """Turns an image upright according to its orientation (Exif 2.32, tag 0x0112)."""
+    if orientation > 4:  # rows and columns are swapped
         image = image.transpose(1, 0, 2)
     if orientation in (2, 3, 6, 7):  # the first column is at the right
         image = image[:, ::-1]
