@@ -5,7 +5,7 @@ buffers of what it writes away, `fit`'s too: then the other variable's array is 
 away twice. `copying` has such an assignment copy, as TensorFlow's variables do.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 

@@ -4,7 +4,7 @@ Keras takes an adapter as its data and then looks at no other argument: ``y``, `
 ``class_weight`` would have no effect, and nothing would say so.
 """
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 

@@ -1,6 +1,6 @@
 """Devices: virtual ones on request, names such as ``gpu:0`` turned into devices, those of all processes of a job."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations

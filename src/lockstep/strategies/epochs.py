@@ -5,7 +5,7 @@ epoch does, it warns and goes on without. This one places each batch by its own 
 are in flight over several CPU devices, can begin in the middle of an epoch, and begins data anew that ends within one.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 

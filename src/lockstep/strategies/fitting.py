@@ -9,7 +9,7 @@ Keras's JAX trainer already runs one program over a mesh. The functions of this 
 - a model that was compiled outside of the scope is not trained where a strategy's processes train one together.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 

@@ -1,6 +1,6 @@
 """What code under a strategy knows of it: its layout, its replicas, how values travel between them."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ gradients and `jax.vmap` alike. Other convolutions, programs of one device, and 
 axes of its mesh are lowered as before. Inside one over some of the axes, rows are divided over the others.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations

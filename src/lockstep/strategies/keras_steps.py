@@ -4,7 +4,7 @@ Keras's steps on JAX take and return all state, ``train_step(self, state, data)`
 reads and writes the model's variables, and so does what it calls; what is computed is the same.
 """
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 

@@ -4,7 +4,7 @@ Keras saves a model as the configuration of its layers, and their weights. A cla
 only where it says how it is made again: ``get_config``, where its ``__init__`` takes more than plain values.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 

@@ -9,7 +9,7 @@ Keras gives an optimizer's variables the layout of their parameters, and leaves 
 replaces that for models under a `ShardedLayout`, once in a process; elsewhere Keras's own code runs.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false, reportPrivateUsage=false
 

@@ -6,7 +6,7 @@ every variable that it touches as state. As all of ``fit``, it means what one de
 ``test_step(self, data)`` and ``predict_step(self, data)`` are run in the same way.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 

@@ -4,7 +4,7 @@ Keras's loop calls ``function(state, iterator)`` and takes outputs and the next 
 function itself, but does not know a strategy's steps, and from 3.16 on it stacks the batches of an execution.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 

@@ -13,7 +13,7 @@ Only the outermost call counts: a loss-scaling optimizer calls the one that it w
 Which optimizers were built in this process is noted as well, for who has to know them before they are applied.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 

@@ -15,7 +15,7 @@
   `keep_freed_memory` has glibc keep them.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keras's JAX trainer: its epoch iterator, and the state that its loops take from a model while they run."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateUsage=false, reportUntypedBaseClass=false
 # pyright: reportUnknownParameterType=false, reportIncompatibleMethodOverride=false

@@ -6,7 +6,7 @@ take 71 ms one by one and 9 ms as one buffer. Gradients are packed as PyTorch's 
 them, the last layer's first, so that a bucket can leave while earlier layers' gradients are still being computed.
 """
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 

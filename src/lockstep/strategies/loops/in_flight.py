@@ -5,7 +5,7 @@ program that goes over several CPU devices begins when the one before it has end
 order in which they were given them, and nothing waits here.
 """
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
 

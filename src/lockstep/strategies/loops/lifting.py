@@ -9,7 +9,7 @@ it touches is known and made (an optimizer makes its own when it is first applie
 effects, a `print` say, happen while tracing alone, as in ``tf.function``.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
 

@@ -4,7 +4,7 @@ The program means what one device means, as under ``fit``: the batch is divided 
 places the collectives. Flax, Equinox and hand-written states are all pytrees of arrays.
 """
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 

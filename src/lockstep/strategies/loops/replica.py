@@ -1,6 +1,6 @@
 """What a replica is within a step: values that differ from replica to replica, and the context that code runs in."""
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
 

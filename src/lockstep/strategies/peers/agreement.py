@@ -12,7 +12,7 @@ is compared at once.
 A value is placed without a collective: JAX would gather each one from all processes to compare them.
 """
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
 

@@ -5,7 +5,7 @@ reached through the chief's one address, its collectives on CPUs listen at the i
 (left to itself, gloo takes what the machine's name resolves to, which is often 127.0.1.1), and no proxy comes between.
 """
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportPrivateImportUsage=false
 
