@@ -169,8 +169,8 @@ class AbstractStrategy(AbstractGround):
         statistics are averaged. Call it within a `lockstep.function` if possible. Outside one, the step is compiled by
         itself, once for each function object.
 
-        A batch that does not divide by the number of replicas is divided over the largest number of them that divides
-        it. The other replicas compute copies that are not counted, so sums over replicas stay exact.
+        A batch of b rows on n replicas is divided over gcd(b, n) of them. The other replicas compute copies that are
+        not counted, so sums over replicas stay exact.
 
         Args:
             fn: the step. It takes one replica's arguments, and returns a pytree of arrays.

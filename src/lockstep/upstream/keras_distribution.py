@@ -1,4 +1,4 @@
-"""The base class of Keras's distributions, of which Keras exports the subclasses alone."""
+"""The base class of Keras's distributions. Keras itself exports only its subclasses."""
 
 # Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportMissingTypeStubs=false
