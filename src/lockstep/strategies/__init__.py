@@ -1,6 +1,6 @@
-"""Strategies by the names of ``tf.distribute``, over Keras 3 on JAX.
+"""Distribution strategies for Keras 3 on JAX, with the names of ``tf.distribute``.
 
-The names below are imported when they are first used: which rows a process reads is asked by rooms that need no JAX.
+The names below are imported on first use, because rooms that run without JAX need `rows_of_batch` and similar helpers.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'lockstep.strategies' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"lockstep.strategies.{_MODULES[name]}"), name)
-    globals()[name] = value  # asked once
+    globals()[name] = value  # so that the next access does not come here
     return value
 
 

@@ -1,11 +1,11 @@
-"""Variables that are assigned to each other, each with a buffer of its own.
+"""Gives variables that are assigned to each other separate buffers.
 
-``target.assign(online)`` outside compiled code gives Keras's two variables one array. A compiled step gives the old
-buffers of what it writes away, `fit`'s too: then the other variable's array is gone, or XLA refuses to give one buffer
-away twice. `copying` has such an assignment copy, as TensorFlow's variables do.
+In Keras, ``target.assign(online)`` outside compiled code makes both variables use one array. A compiled step, also
+`fit`'s, donates the old buffers of the variables that it writes. Then the other variable's array is deleted, or XLA
+refuses to donate one buffer twice. `copying` makes such an assignment copy the array, as TensorFlow's variables do.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 
@@ -23,7 +23,7 @@ from lockstep.upstream.keras_variables import set_stored_value, stored_value
 
 
 def copying(assign: Callable[..., Any]) -> Callable[..., Any]:
-    """Has ``Variable.assign`` copy what comes from another variable."""
+    """Wraps ``Variable.assign`` so that it copies the value of another variable."""
 
     @functools.wraps(assign)
     def wrapper(self: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
@@ -35,9 +35,9 @@ def copying(assign: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def separate(variables: Iterable[Any]) -> None:
-    """Gives each of these variables an array of its own, by copying one that another of them has too.
+    """Gives each of these variables its own array, by copying arrays that several of them share.
 
-    They come to have the same one by ``target.assign(online.value)``: what is assigned there is an array like others.
+    Variables come to share an array through ``target.assign(online.value)``, where `copying` sees a plain array.
     """
     seen: set[int] = set()
     for variable in variables:

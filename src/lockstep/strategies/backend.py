@@ -1,9 +1,9 @@
-"""What must be so before the first computation: Keras on JAX, XLA's options, the store of compiled programs.
+"""Prepares the backend before the first computation: Keras on JAX, XLA's options, the cache of compiled programs.
 
-Neither JAX nor Keras is imported by this module itself.
+Importing this module imports neither JAX nor Keras.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BACKEND_VARIABLE: Final = "KERAS_BACKEND"
 CACHE_VARIABLE: Final = "JAX_COMPILATION_CACHE_DIR"
 
 MIN_CACHED_COMPILE_S: Final = 0.5
-"""Programs that compile faster are not kept: reading them back costs as much."""
+"""Programs that compile in less time are not cached, because reading them back takes as long."""
 
 
 def require_jax_backend() -> None:
@@ -32,7 +32,7 @@ def require_jax_backend() -> None:
         BackendError: Keras was imported on another backend, or ``KERAS_BACKEND`` names another one.
     """
     keras = sys.modules.get("keras")
-    # A module that is still being imported has no config yet; the variable below decides what it becomes.
+    # A module that is still being imported has no config yet; its backend depends on the variable below.
     if keras is not None and hasattr(keras, "config"):
         backend = str(keras.config.backend())
         if backend != "jax":
@@ -54,17 +54,16 @@ def require_jax_backend() -> None:
 
 
 def prepare_backend() -> None:
-    """Sets XLA's options and the store of compiled programs; called before a strategy looks for devices.
+    """Sets XLA's options and the cache of compiled programs. Strategies call it before they look for devices.
 
-    Does nothing twice, and nothing that a person chose is changed: ``XLA_FLAGS`` is only added to, and a cache
-    directory that JAX was given (``JAX_COMPILATION_CACHE_DIR``, or ``jax.config``) stays; set to "" it turns the cache
-    off.
+    Further calls do nothing. Settings of the user stay: flags are only added to ``XLA_FLAGS``, and a cache directory
+    that JAX was given (``JAX_COMPILATION_CACHE_DIR`` or ``jax.config``) is kept. If it is "", the cache is off.
 
     Raises:
         BackendError: Keras does not run on JAX.
     """
     require_jax_backend()
-    import jax  # slow to import, and the check above comes first
+    import jax  # slow to import, and only after the check above
 
     from lockstep.strategies import xla_cpu  # imports JAX
 

@@ -1,6 +1,6 @@
-"""What every strategy is: devices, a layout of variables and batches over them, and the scope that makes it current."""
+"""The base class of all strategies: devices, a layout of variables and batches over them, and the strategy's scope."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ from lockstep.upstream.table import Stage
 
 
 class AbstractStrategy(AbstractGround):
-    """Decides where parameters live, how gradients are accumulated and how parameters are updated.
+    """Decides where parameters are placed, how gradients are summed and how parameters are updated.
 
-    Models are built and compiled within `scope`; ``fit``, ``evaluate`` and ``predict`` may then be called anywhere,
-    since a model remembers the strategy that it was compiled under. ``fit`` runs one global program whose batch is
-    divided over the replicas: it gives what one device gives on the same global batch.
+    Build and compile models within `scope`. ``fit``, ``evaluate`` and ``predict`` may then be called anywhere, because
+    a model remembers the strategy that it was compiled under. ``fit`` runs one global program whose batch is divided
+    over the replicas, and gives the result that one device gives on the same global batch.
 
-    A strategy belongs to the thread that made it, as Keras's current distribution does.
+    A strategy belongs to the thread that created it, as Keras's current distribution does.
 
     Args:
-        layout: where variables and batches lie, over the devices of all processes.
-        topology: who is in the job.
-        communication_options: how gradients and other values travel between replicas.
-        input_context: this process's place among those that read input; by default those that train in step.
+        layout: the placement of variables and batches on the devices of all processes.
+        topology: the members of the job, and which of them this process is.
+        communication_options: how gradients and other values are sent between replicas.
+        input_context: this process's position among the processes that read input. By default, these are the processes
+            that train in step.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class AbstractStrategy(AbstractGround):
 
     @abstractmethod
     def describe(self) -> str:
-        """Says in a few words what the strategy runs on, for a log: "MirroredStrategy over 2 x cpu".
+        """Describes in a few words what the strategy runs on, for a log: "MirroredStrategy over 2 x cpu".
 
         Does not block, and may be called from any thread.
         """
@@ -78,27 +79,28 @@ class AbstractStrategy(AbstractGround):
     @property
     @final
     def layout(self) -> AbstractLayout:
-        """Where variables and batches lie."""
+        """The placement of variables and batches on the devices."""
         return self._layout
 
     @property
     @final
     def communication_options(self) -> CommunicationOptions:
-        """How values travel between replicas."""
+        """How values are sent between replicas."""
         return self._communication_options
 
     @property
     @final
     def devices(self) -> tuple[Device, ...]:
-        """The devices of all processes that compute."""
+        """The devices that compute, in all processes."""
         return self._layout.devices
 
     @property
     @final
     def num_replicas_in_sync(self) -> int:
-        """How many replicas share a global batch, over all processes.
+        """The number of replicas that share a global batch, over all processes.
 
-        Within a replica's step: over how many replicas that step's batch is divided; fewer where it is uneven.
+        Within a replica's step, the number of replicas that this step's batch is divided over. It is smaller if the
+        batch is uneven.
         """
         context = active_replica_context()
         if context is not None and context.strategy is self:
@@ -108,27 +110,28 @@ class AbstractStrategy(AbstractGround):
     @property
     @final
     def topology(self) -> Topology:
-        """Who is in the job, and which of them this process is."""
+        """The members of the job, and which of them this process is."""
         return self._topology
 
     @property
     def cluster_resolver(self) -> Topology | None:
-        """The topology where several processes train in step, by the name of ``tf.distribute``; None in one process.
+        """The topology if several processes train in step, else None; the name is from ``tf.distribute``.
 
-        Of `MultiWorkerMirroredStrategy` it is never None: in one process its `Topology.task_type` is.
+        `MultiWorkerMirroredStrategy` always returns a topology. In a job of one process, the topology's
+        `Topology.task_type` is None instead.
         """
         return self._topology if self._layout.num_processes > 1 else None
 
     @property
     @final
     def is_chief(self) -> bool:
-        """Whether this process writes what is written once: checkpoints, models, summaries."""
+        """Whether this process writes everything that is written once: checkpoints, models, summaries."""
         return self._topology.is_chief if self._input_context is not None else self.input_context.input_pipeline_id == 0
 
     @property
     @final
     def input_context(self) -> InputContext:
-        """This process's place among those that read input."""
+        """This process's position among the processes that read input."""
         return self._input_context or InputContext(
             num_input_pipelines=self._layout.num_processes,
             input_pipeline_id=self._topology.process_id if self._layout.num_processes > 1 else 0,
@@ -138,7 +141,10 @@ class AbstractStrategy(AbstractGround):
     @final
     @contextmanager
     def scope(self) -> Generator[Self]:
-        """Makes the strategy current: variables made within lie on its devices, models compiled within remember it.
+        """Makes the strategy current within a ``with`` block.
+
+        Variables that are created in the block are placed on the strategy's devices. Models that are compiled in the
+        block remember the strategy.
 
         Raises:
             InvalidInputError: another strategy is current.
@@ -156,56 +162,60 @@ class AbstractStrategy(AbstractGround):
 
     @final
     def run(self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        """Runs a step on each replica, with its own share of the batch, as ``tf.distribute.Strategy.run`` does.
+        """Runs a step on each replica, with its part of the batch, as ``tf.distribute.Strategy.run`` does.
 
-        All that the step computes is its replica's own: batch statistics, dropout masks, losses. An optimizer's
-        ``apply_gradients`` (or ``apply``) sums the gradients over the replicas first. Metrics add up over the replicas,
-        and moving statistics are averaged. Best called within a `lockstep.function`; outside one the step is compiled
-        by itself, once for each function object.
+        Each replica computes its own batch statistics, dropout masks and losses. An optimizer's ``apply_gradients`` (or
+        ``apply``) first sums the gradients over the replicas. Metrics are summed over the replicas, and moving
+        statistics are averaged. Call it within a `lockstep.function` if possible. Outside one, the step is compiled by
+        itself, once for each function object.
 
-        A batch that does not divide over all replicas is divided over as many as divide it; the others compute copies
-        that are not counted, so that sums over replicas stay exact.
+        A batch of b rows on n replicas is divided over gcd(b, n) of them. The other replicas compute copies that are
+        not counted, so sums over replicas stay exact.
 
         Args:
-            fn: the step; it takes one replica's arguments, and returns a pytree of arrays.
-            args: its arguments. Each replica gets its own part of `PerReplica` values, and all else as it is.
-            kwargs: the same by name.
+            fn: the step. It takes one replica's arguments, and returns a pytree of arrays.
+            args: the positional arguments of the step. Each replica receives its own part of `PerReplica` values, and
+                every other value unchanged.
+            kwargs: the keyword arguments of the step, divided in the same way.
 
         Returns:
-            What the step returned, each array as `PerReplica`.
+            The result of the step, with each array as `PerReplica`.
 
         Raises:
-            InvalidInputError: values of different batches are mixed, or variables lie outside the strategy's devices.
+            InvalidInputError: values of different batches are mixed, or variables are not on the strategy's devices.
         """
         return run_on_replicas(self, fn, args, dict(kwargs or {}))
 
     @final
     def reduce(self, reduce_op: ReduceOp | str, value: Any, axis: int | None = None) -> Any:
-        """Reduces replicas' values to one that every process has.
+        """Reduces the replicas' values to one value that every process has.
 
         Args:
             reduce_op: SUM or MEAN.
             value: a pytree with `PerReplica` values.
-            axis: a dim of each replica's value to reduce over as well; None for none.
+            axis: a dim of each replica's value that is reduced too; None for no dim.
 
         Returns:
-            The same pytree of arrays.
+            The same pytree, with reduced arrays.
 
         Raises:
-            InvalidInputError: there is no such reduction or dim, or a sum is asked of a value that all replicas share.
+            InvalidInputError: there is no such reduction or dim, or the sum of a value that all replicas share was
+                requested.
         """
         return reduce_values(self._layout, reduce_op, value, axis)
 
     @final
     def gather(self, value: Any, axis: int) -> Any:
-        """Concatenates replicas' values along a dim, in the replicas' order: rows of a batch come out in theirs.
+        """Concatenates the replicas' values along a dim, in the order of the replicas.
+
+        The rows of a batch are in their original order again.
 
         Args:
             value: a pytree with `PerReplica` values.
             axis: the dim.
 
         Returns:
-            The same pytree of arrays, the whole of each in every process.
+            The same pytree of arrays. Every process has each array as a whole.
 
         Raises:
             InvalidInputError: the values have no such dim.
@@ -214,7 +224,7 @@ class AbstractStrategy(AbstractGround):
 
     @final
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """Returns the values of this process's replicas, or a tuple of the value itself where all share it.
+        """Returns the values of this process's replicas, or a tuple of the value itself if all replicas share it.
 
         Args:
             value: a pytree with `PerReplica` values.
@@ -226,18 +236,19 @@ class AbstractStrategy(AbstractGround):
         """Divides a data set's global batches over the replicas.
 
         Args:
-            dataset: yields global batches, structures of arrays with rows first, of any number of rows: a Grain data
-                set, `lockstep.data.Batches`, a ``keras.utils.PyDataset``, a generator, or any other iterable. In a job
-                of several processes each of them yields the same batches and keeps its rows, unless the options say
-                otherwise; `lockstep.data.Batches` reads a process's rows alone.
-            options: how the data set is shared among processes, and how far it is read ahead.
+            dataset: an iterable of global batches: a Grain data set, `lockstep.data.Batches`, a
+                ``keras.utils.PyDataset``, a generator, or any other iterable. A batch is a structure of arrays whose
+                first dim is the rows, with any number of rows. In a job of several processes, each process yields the
+                same batches and keeps its own rows, unless the options say otherwise. `lockstep.data.Batches` reads
+                only the process's own rows.
+            options: how the processes divide the data set, and how many batches are read ahead.
 
         Returns:
-            An iterable of the batches, with `PerReplica` in the arrays' places. It can be iterated again where the data
-            set can, and given to ``fit``.
+            An iterable of the batches, with `PerReplica` in place of the arrays. It can be iterated again if the data
+            set can, and ``fit`` takes it.
 
         Raises:
-            InvalidInputError: it is no data set, or the options do not fit it.
+            InvalidInputError: the argument is not a data set, or the options do not fit it.
         """
         return distribute_dataset(self._layout, self.input_context, dataset, options)
 
@@ -245,56 +256,56 @@ class AbstractStrategy(AbstractGround):
     def distribute_datasets_from_function(
         self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
     ) -> DistributedDataset:
-        """Makes one data set of those that each process makes for itself.
+        """Makes one distributed data set from the data sets that each process creates for itself.
 
         Args:
-            dataset_fn: takes this process's `InputContext`, and returns a data set of its own rows, in batches of a
-                replica's size: ``context.get_per_replica_batch_size(global_batch_size)``.
-            options: how far it is read ahead.
+            dataset_fn: a function that takes this process's `InputContext` and returns a data set of the process's own
+                rows, in batches for one replica: ``context.get_per_replica_batch_size(global_batch_size)`` rows.
+            options: how many batches are read ahead.
 
         Returns:
-            An iterable of global batches, each of one batch of every replica, with `PerReplica` in the arrays' places.
-            Where the data of some end earlier, the others go on alone.
+            An iterable of global batches, each made of one batch for every replica, with `PerReplica` in place of the
+            arrays. If the data of some processes ends earlier, the other processes continue alone.
 
         Raises:
-            InvalidInputError: the function returned no data set.
+            InvalidInputError: the function did not return a data set.
         """
         return distribute_from_function(self._layout, self.input_context, dataset_fn, options)
 
     @final
     def experimental_distribute_values_from_function(self, value_fn: Callable[[ValueContext], Any]) -> Any:
-        """Makes a value for each replica.
+        """Creates one value for each replica.
 
         Args:
-            value_fn: takes a replica's `ValueContext`, and returns its value: a pytree of arrays of the same shapes for
-                every replica.
+            value_fn: a function that takes a replica's `ValueContext` and returns the replica's value: a pytree of
+                arrays, with the same shapes for every replica.
 
         Returns:
-            The pytree, with `PerReplica` in the arrays' places.
+            The pytree, with `PerReplica` in place of the arrays.
         """
         return distribute_values(self._layout, value_fn)
 
     @final
     def replicate(self, state: Any) -> Any:
-        """Puts a pytree where the strategy keeps state: a copy on every device, shards, or host memory.
+        """Places a pytree where the strategy keeps state: a copy on every device, divided over them, or in host memory.
 
         Args:
             state: a pytree of arrays and numbers, the same in every process.
 
         Returns:
-            The same pytree of arrays, for a step that `compile` made.
+            The same pytree of placed arrays, for a step that `compile` returned.
         """
         return place_state(self._layout, state)
 
     @final
     def shard_batch(self, batch: Any) -> Any:
-        """Divides a global batch over the devices by its rows; any number of rows will do.
+        """Divides the rows of a global batch over the devices. Any number of rows is allowed.
 
         Args:
-            batch: a pytree of arrays, rows first, the same whole batch in every process.
+            batch: a pytree of arrays whose first dim is the rows; the same whole batch in every process.
 
         Returns:
-            The same pytree of arrays.
+            The same pytree of placed arrays.
         """
         return self._layout.place(batch)
 
@@ -309,16 +320,17 @@ class AbstractStrategy(AbstractGround):
         """Compiles a pure training step over pytrees as one program over the strategy's devices.
 
         Args:
-            step: takes state and global batch, and returns the new state, or a tuple of it and outputs. With
-                ``update``, it returns a tuple of gradients and outputs.
-            update: takes state and gradients, and returns the new state: the part of the step that runs where the
-                state is kept. `CentralStorageStrategy` needs it.
-            donate_state: whether the state's buffers are reused for the new one; the old state is gone then.
+            step: a function of the state and the global batch. It returns the new state, or a tuple of the new state
+                and outputs. With ``update``, it returns a tuple of gradients and outputs.
+            update: a function of the state and the gradients that returns the new state. This part of the step runs
+                where the state is kept. `CentralStorageStrategy` needs it.
+            donate_state: whether the buffers of the old state are reused for the new state. The old state cannot be
+                used afterwards.
 
         Returns:
-            The compiled step; it takes state and batch.
+            The compiled step. It takes state and batch.
 
         Raises:
-            InvalidInputError: the strategy needs ``update``; when called, the step returns no state.
+            InvalidInputError: the strategy needs ``update``; or, when the step is called, it does not return a state.
         """
         return CompiledStep(self._layout, step, update=update, donate_state=donate_state)

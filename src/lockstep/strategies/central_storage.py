@@ -1,6 +1,6 @@
-"""One copy of the parameters in host memory, updated there, while other devices compute the steps."""
+"""The strategy that keeps and updates one copy of the parameters in host memory, while devices compute the steps."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from lockstep.topology import Topology
 
 @final
 class CentralLayout(AbstractLayout):
-    """Every variable on one device of the host, and batches over the devices that compute.
+    """Places every variable on one device of the host, and divides batches over the devices that compute.
 
     Args:
         devices: the devices that compute.
         name: the strategy's name, for messages.
-        parameter_device: the device in whose memory variables are kept.
+        parameter_device: the device whose memory holds the variables.
     """
 
     def __init__(self, devices: Sequence[Device], *, name: str, parameter_device: Device) -> None:
@@ -36,17 +36,17 @@ class CentralLayout(AbstractLayout):
         self._home = NamedSharding(Mesh(np.array([parameter_device]), ("host",)), PartitionSpec())
 
     def get_variable_layout(self, variable: Any) -> Any:
-        """Returns the layout of one copy in host memory, or the variable's own where it was given one."""
+        """Returns the variable's own layout if it was given one, else one copy in host memory."""
         own = getattr(variable, "_layout", None)
         return own if own is not None else self._home
 
     def get_tensor_layout(self, path: str) -> None:
-        """Leaves every layer's output to the compiler."""
+        """Returns None: the compiler places the output of every layer."""
         del path
 
     @property
     def state_devices(self) -> tuple[Device, ...]:
-        """The one device on which variables lie."""
+        """The one device that holds the variables."""
         return (self._parameter_device,)
 
     def state_sharding(self, shape: Sequence[int]) -> NamedSharding:
@@ -56,7 +56,7 @@ class CentralLayout(AbstractLayout):
 
     @property
     def updates_on_host(self) -> bool:
-        """Yes."""
+        """Always True."""
         return True
 
     def lend(self, values: Any) -> Any:
@@ -69,30 +69,31 @@ class CentralLayout(AbstractLayout):
 
     def _store(self, value: Any) -> Any:
         if isinstance(value, jax.Array) and value.is_fully_replicated:
-            value = value.addressable_data(0)  # one device's copy travels, not each
+            value = value.addressable_data(0)  # transfer the copy of one device, not all copies
         return jax.device_put(value, self._home)
 
 
 @final
 class CentralStorageStrategy(AbstractStrategy):
-    """Parameters and the optimizer's state in host memory, one copy of each; updated once a step, by the host.
+    """Keeps one copy of the parameters and of the optimizer's state in host memory; the host updates it every step.
 
-    For each step the parameters are lent to the devices that compute, which divide the batch; the sum of their
-    gradients goes back to the host. Between steps no device but the parameters' own holds any of them. It suits models
-    whose optimizer's state is too large for a device, and costs two transfers of the parameters' size a step.
+    For each step, the parameters are copied to the devices that compute. These devices divide the batch, and the sum of
+    their gradients is sent back to the host. Between steps, only the parameter device holds parameters. This suits
+    models whose optimizer state is too large for a device. It costs two transfers of the size of the parameters per
+    step.
 
-    Only scalars of the optimizer's state are lent: a custom ``train_step`` that reads more of it finds NaN. It may
-    apply several optimizers, each once.
+    Only the scalars of the optimizer's state are copied to the devices. A custom ``train_step`` that reads other parts
+    of the state finds NaN there. It may apply several optimizers, each of them once.
 
     Args:
-        compute_devices: devices or their names; this process's accelerators by default, or its CPU devices where it
-            has none.
-        parameter_device: a CPU device, or its name; the first of this process by default. Other than the
-            computing ones, unless CPU devices compute.
+        compute_devices: the devices that compute, or their names. By default, this process's accelerators, or its CPU
+            devices if it has no accelerators.
+        parameter_device: the CPU device that holds the parameters, or its name. By default, this process's first CPU
+            device. It is not one of the devices that compute, unless CPU devices compute.
 
     Raises:
-        BackendError: there is no such device, or JAX was told to leave the CPU out.
-        InvalidInputError: a name is not a device's.
+        BackendError: there is no such device, or ``JAX_PLATFORMS`` excludes the CPU.
+        InvalidInputError: a name is not the name of a device.
         ConfigError: the job has several processes.
     """
 
@@ -116,7 +117,7 @@ class CentralStorageStrategy(AbstractStrategy):
         super().__init__(layout, topology=topology)
 
     def describe(self) -> str:
-        """Says which devices compute, and where parameters are kept."""
+        """Names the devices that compute, and the device that holds the parameters."""
         kept = name_of(self._parameter_device)
         return f"CentralStorageStrategy over {describe_devices(self.devices)}, parameters on {kept}"
 
@@ -125,7 +126,7 @@ def _host_device(named: str | Device | None) -> Device:
     if named is None:
         try:
             return local_devices("cpu")[0]
-        except RuntimeError as error:  # JAX's way to say that there is no such platform
+        except RuntimeError as error:  # JAX raises it if there is no such platform
             raise BackendError(
                 "there is no CPU device to keep parameters on",
                 action="name the CPU too in JAX_PLATFORMS, as in JAX_PLATFORMS=cuda,cpu",

@@ -1,4 +1,4 @@
-"""Which strategy and which replica code runs under, by the names of ``tf.distribute``."""
+"""Functions that return the current strategy and the current replica. The names are ``tf.distribute``'s."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from lockstep.strategies.one_device import OneDeviceStrategy
 
 
 def has_strategy() -> bool:
-    """Whether a strategy's scope or a replica's step was entered, by the name of ``tf.distribute``."""
+    """Whether this code runs in a strategy's scope or in a replica's step. The name is from ``tf.distribute``."""
     return entered_ground() is not None or active_replica_context() is not None
 
 
 def get_strategy() -> AbstractStrategy:
-    """Returns the strategy whose scope, or step, was entered, by the name of ``tf.distribute``.
+    """Returns the strategy in whose scope or step this code runs. The name is from ``tf.distribute``.
 
     Returns:
-        The current strategy; outside any, one on the first device, ``tf.distribute``'s default strategy.
+        The current strategy. Outside of any strategy, a strategy on the first device, as ``tf.distribute``'s default
+        strategy.
     """
     context = active_replica_context()
     found = entered_ground() if context is None else context.strategy
@@ -32,16 +33,16 @@ def get_strategy() -> AbstractStrategy:
 
 @functools.cache
 def _default_strategy() -> AbstractStrategy:
-    """Made once: what runs under it is compiled for it."""
+    """Returns the default strategy. It is created once, because code that runs under it is compiled for it."""
     return OneDeviceStrategy()
 
 
 def get_replica_context() -> ReplicaContext | None:
-    """Returns the replica that this code runs for, by the name of ``tf.distribute``.
+    """Returns the context of the replica that this code runs for. The name is from ``tf.distribute``.
 
     Returns:
-        The context within ``strategy.run``; None in a strategy's scope outside it, where one program stands for all
-        replicas; outside any strategy the context of a single replica.
+        Within ``strategy.run``, the replica's context. Otherwise, None in a strategy's scope, where one program
+        represents all replicas. Outside of any strategy, the context of a single replica.
     """
     context = active_replica_context()
     if context is not None or entered_ground() is not None:
@@ -50,5 +51,5 @@ def get_replica_context() -> ReplicaContext | None:
 
 
 def in_cross_replica_context() -> bool:
-    """Whether this code stands for all replicas of a strategy, by the name of ``tf.distribute``."""
+    """Whether this code represents all replicas of a strategy. The name is from ``tf.distribute``."""
     return get_replica_context() is None

@@ -1,10 +1,10 @@
-"""What ``fit`` and its kin are given beside their data: arguments that the data cannot take are refused by name.
+"""Checks the arguments of ``fit``, ``evaluate`` and ``predict`` that the data makes ineffective, and rejects them.
 
-Keras takes an adapter as its data and then looks at no other argument: ``y``, ``sample_weight``, ``batch_size`` and
-``class_weight`` would have no effect, and nothing would say so.
+If the data is an adapter, Keras silently ignores the other arguments about rows: ``y``, ``sample_weight``,
+``batch_size`` and ``class_weight`` would have no effect.
 """
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 
@@ -34,24 +34,24 @@ _INSTEAD: Final = {
     "sample_weight": "have each batch hold its weights: (x, y, sample_weight)",
     "batch_size": "choose the size of batches where the data is made",
 }
-"""What to do instead, for each argument that describes rows: data that comes in batches has all of it in them."""
+"""What to do instead of each argument that describes rows. Data that comes in batches has this in its batches."""
 
 
 def comes_in_batches(data: Any) -> bool:
-    """Returns whether some data yields batches: anything that ``fit`` takes but arrays."""
+    """Returns whether the data yields batches, as everything does that ``fit`` takes except arrays."""
     if isinstance(data, DataAdapter | keras.utils.PyDataset | types.GeneratorType):
         return True
     return bool(is_grain_dataset(data) or is_tf_dataset(data) or is_torch_dataloader(data))
 
 
 def check_arguments(method: str, arguments: Mapping[str, Any], *, is_distributed: bool) -> None:
-    """Refuses arguments that would have no effect beside the data.
+    """Rejects arguments that would have no effect with the given data.
 
     Args:
-        method: "fit", "evaluate", "predict", or the name of an ``_on_batch`` form.
-        arguments: the call's, by name; those that were not given are left out.
-        is_distributed: whether the model has a strategy. Without one, only what Lockstep's own data cannot take is
-            refused: the rest is Keras's.
+        method: "fit", "evaluate", "predict", or the name of an ``_on_batch`` method.
+        arguments: the arguments of the call, by name, without those that were not given.
+        is_distributed: whether the model has a strategy. Without one, mostly arguments beside Lockstep's own data are
+            checked; Keras checks the others.
 
     Raises:
         InvalidInputError: an argument would be ignored.
@@ -78,7 +78,7 @@ def check_arguments(method: str, arguments: Mapping[str, Any], *, is_distributed
 
 
 def _check_whole(method: str, arguments: Mapping[str, Any]) -> None:
-    """Refuses batches that are laid over replicas: the trainer lays batches out itself."""
+    """Rejects batches that are divided over replicas already, because the trainer divides batches itself."""
     for name in ("x", "y", "sample_weight"):
         if any(isinstance(leaf, PerReplica) for leaf in keras.tree.flatten(arguments.get(name))):
             raise InvalidInputError(
@@ -89,11 +89,11 @@ def _check_whole(method: str, arguments: Mapping[str, Any]) -> None:
 
 
 def _check_is_there(method: str, data: Any) -> None:
-    """Refuses data without a batch, of which Keras says what it lacks then."""
+    """Rejects data without a batch. Keras's own error would only name a consequence."""
     if comes_in_batches(data) and isinstance(data, Sized):
         try:
             num_batches = len(data)
-        except (TypeError, NotImplementedError):  # nobody knows
+        except (TypeError, NotImplementedError):  # the number is unknown
             return
         if not num_batches:
             raise InvalidInputError(
@@ -102,10 +102,10 @@ def _check_is_there(method: str, data: Any) -> None:
 
 
 def _check_class_weight(class_weight: Any) -> None:
-    """Refuses weights that no class has: Keras compares, finds none, and weighs nothing.
+    """Rejects weights whose keys cannot be classes. Keras would find no such class, and weigh nothing.
 
     Raises:
-        InvalidInputError: it is no mapping of whole numbers to finite ones.
+        InvalidInputError: the argument is not a mapping of whole numbers to finite numbers.
     """
     if not isinstance(class_weight, Mapping):
         raise InvalidInputError(
@@ -155,7 +155,7 @@ def _check_fit(arguments: Mapping[str, Any]) -> None:
             action="give the rows to validate by as validation_data",
         )
     if arguments.get("shuffle") and isinstance(data, DataAdapter) and not getattr(data, "is_shuffled", False):
-        # Of data sets that Keras knows it says itself that it does not shuffle them.
+        # For data sets that Keras knows, Keras itself warns that it does not shuffle them.
         raise InvalidInputError(
             "fit was given shuffle=True beside data that has an order of its own",
             received=type(data).__name__,
@@ -180,13 +180,13 @@ def _no_targets(method: str) -> InvalidInputError:
 
 @final
 class ClassWeights:
-    """Gives each row of a batch the weight of its class, as Keras does to arrays.
+    """Gives each row of a batch the weight of its class, as Keras does for arrays.
 
     Args:
-        class_weight: weights by class; a class that is not in it has 1.
+        class_weight: the weights by class. A class without an entry has weight 1.
 
     Raises:
-        InvalidInputError: it is no mapping of whole numbers to finite ones.
+        InvalidInputError: the argument is not a mapping of whole numbers to finite numbers.
     """
 
     def __init__(self, class_weight: Any) -> None:
@@ -194,13 +194,13 @@ class ClassWeights:
         self._weights: Mapping[int, float] = class_weight
 
     def __call__(self, batch: Any) -> Any:
-        """Returns a batch with weights.
+        """Returns the batch with weights.
 
         Args:
-            batch: ``(x, y)``; None, as a process has that has no rows, stays so.
+            batch: ``(x, y)``; or None, for a process without rows, which stays None.
 
         Raises:
-            InvalidInputError: the batch has no targets, several, or weights already.
+            InvalidInputError: the batch has no targets, several targets, or weights already.
         """
         if batch is None:
             return None

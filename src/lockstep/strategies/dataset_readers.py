@@ -1,6 +1,6 @@
-"""How the passes of a distributed data set read batches, and lay them out."""
+"""Functions that read the batches of a distributed data set's passes, and place them on the devices."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -27,11 +27,11 @@ from lockstep.strategies.shares import ShareLayer, count_rows
 from lockstep.upstream.keras_data import DataAdapter, get_data_adapter
 
 Change: TypeAlias = Callable[[Any], Any]
-"""Takes a process's rows of a batch, and returns what takes their place."""
+"""A function that takes a process's rows of a batch and returns their replacement."""
 
 
 def read_whole(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -> Callable[[Change], Iterator[Any]]:
-    """Every process yields the same global batches."""
+    """Returns a reader of data of which every process yields the same global batches."""
 
     def read(change: Change) -> Generator[Any]:
         is_first = True
@@ -46,11 +46,11 @@ def read_whole(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -> C
 
 
 def read_own(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -> Callable[[Change], Iterator[Any]]:
-    """Each process yields rows of its own, until all have ended."""
+    """Returns a reader of data of which each process yields its own rows, until the data of all processes has ended."""
 
     def read(change: Change) -> Generator[Any]:
         layer = ShareLayer(layout)
-        batches = (change(batch) for batch in opened() if count_rows(batch))  # one without rows would look like the end
+        batches = (change(batch) for batch in opened() if count_rows(batch))  # an empty batch would look like the end
         while (placed := layer.lay(next(batches, None))) is not None:
             yield placed
 
@@ -58,7 +58,7 @@ def read_own(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -> Cal
 
 
 def read_shared(layout: AbstractLayout, data: GlobalBatches) -> Callable[[Change], Iterator[Any]]:
-    """Each process yields its rows of global batches, and the data knows how many those are."""
+    """Returns a reader of data that yields this process's rows of global batches, and knows their number."""
 
     def read(change: Change) -> Generator[Any]:
         layer = ShareLayer(layout)
@@ -74,7 +74,7 @@ def read_shared(layout: AbstractLayout, data: GlobalBatches) -> Callable[[Change
 
 
 def passes_of(dataset: Any) -> Callable[[], Iterator[Any]]:
-    """Returns what begins a pass; batches come as structures of NumPy arrays."""
+    """Returns a function that begins a pass, which yields batches as structures of NumPy arrays."""
     passes = itertools.count()
 
     def begin() -> Iterator[Any]:
@@ -103,11 +103,11 @@ def passes_of(dataset: Any) -> Callable[[], Iterator[Any]]:
 
 
 def _read_py_dataset(dataset: keras.utils.PyDataset) -> Generator[Any]:
-    # Keras's adapter has the workers that such a data set asks for.
+    # Keras's adapter starts the workers that such a data set specifies.
     adapter = cast("Any", get_data_adapter(dataset))
     adapter.on_epoch_begin()
     batches = adapter.get_jax_iterator()
-    # Whoever leaves the pass behind ends it with the program, while modules are still whole.
+    # If the pass is abandoned, the finalizer ends it at exit at the latest, while modules can still be used.
     end = weakref.finalize(adapter, _end_pass, adapter, batches)
     try:
         yield from itertools.islice(batches, adapter.num_batches)

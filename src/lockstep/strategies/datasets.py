@@ -1,6 +1,6 @@
-"""Distributed data sets, by the names of ``tf.distribute``: batches laid over the replicas, for ``strategy.run``."""
+"""Distributed data sets: batches divided over the replicas, for ``strategy.run``. The names are ``tf.distribute``'s."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
 
@@ -37,20 +37,20 @@ from lockstep.upstream.jax_tracing import is_tracing
 from lockstep.upstream.keras_data import AbstractBatchAdapter
 
 _ENDLESS: Final = sys.maxsize // 2
-"""Grain gives a data set that repeats for ever a length; it is at least this."""
+"""The smallest length that Grain gives to a data set that repeats without end."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class InputOptions:
-    """How data is distributed, by the names of ``tf.distribute.InputOptions``.
+    """How data is distributed. The names are those of ``tf.distribute.InputOptions``.
 
     Attributes:
-        auto_shard_policy: what several processes divide among them; ``tf.data`` keeps it in the data set's own options.
-            AUTO: `lockstep.data.Batches` has its own policy, and of all other data every process yields the same global
-            batches and keeps its rows (DATA). OFF: each process yields rows of its own.
-        experimental_per_replica_buffer_size: how many batches are put onto the devices before they are asked for; by
-            default 1 on accelerators, and none on CPUs, where it gains nothing.
+        auto_shard_policy: what several processes divide among themselves. (``tf.data`` has this in the data set's own
+            options.) AUTO: `lockstep.data.Batches` has its own policy; of any other data, every process yields the same
+            global batches and keeps its own rows (DATA). OFF: each process yields rows of its own.
+        experimental_per_replica_buffer_size: the number of batches that are placed on the devices before they are
+            requested. By default, 1 on accelerators and 0 on CPUs, where reading ahead gains nothing.
 
     Raises:
         InvalidInputError: the number of batches is negative.
@@ -68,11 +68,11 @@ class InputOptions:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ValueContext:
-    """The replica that a value is for, by the names of ``tf.distribute.experimental.ValueContext``.
+    """The replica that a value is for. The names are those of ``tf.distribute.experimental.ValueContext``.
 
     Attributes:
         replica_id_in_sync_group: the replica's number over all processes, from 0.
-        num_replicas_in_sync: how many replicas there are.
+        num_replicas_in_sync: the number of replicas.
     """
 
     replica_id_in_sync_group: int = 0
@@ -81,21 +81,21 @@ class ValueContext:
 
 @final
 class DistributedDataset(AbstractBatchAdapter):
-    """Batches laid over a strategy's replicas, made by the strategy's methods.
+    """Batches divided over a strategy's replicas. The strategy's methods create it.
 
-    Each iteration is a pass over the data. It yields the structure that the data has, each array as `PerReplica`: of b
-    rows on n replicas, g = gcd(b, n) replicas have b / g rows each, and the others hold copies. ``fit``, ``evaluate``
-    and ``predict`` take it, too.
+    Each iteration is a pass over the data. It yields the structure that the data has, with each array as `PerReplica`.
+    For a batch of b rows on n replicas, g = gcd(b, n) replicas have b / g rows each, and the others hold copies.
+    ``fit``, ``evaluate`` and ``predict`` also take a distributed data set.
 
-    With several processes every one of them has to iterate, and as many times: the processes may have to tell each
-    other how many rows they have.
+    With several processes, all of them must iterate, and equally often, because the processes may have to exchange
+    their numbers of rows.
 
     Args:
-        layout: of the strategy.
-        read: begins a pass, given what changes each batch before it is placed; it yields global arrays that lie on the
-            devices, None where a batch has no row.
-        num_batches: of a pass, None where nobody knows.
-        options: how far to read ahead.
+        layout: the strategy's layout.
+        read: a function that begins a pass. It takes the function that changes each batch before it is placed, and
+            yields global arrays on the devices. An array is None if a batch has no row.
+        num_batches: the number of batches of a pass, None if unknown.
+        options: how many batches are read ahead.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class DistributedDataset(AbstractBatchAdapter):
         return DistributedIterator(_ahead(map(self._stack, self._read(_same)), num_ahead=self._num_ahead))
 
     def __len__(self) -> int:
-        """How many batches a pass has.
+        """Returns the number of batches of a pass.
 
         Raises:
-            TypeError: nobody knows, as Python's ``len`` has it.
+            TypeError: the number is unknown; Python's ``len`` raises this error too.
         """
         if self._num_batches is None:
             raise TypeError("this data set does not know how many batches it has")
@@ -131,18 +131,18 @@ class DistributedDataset(AbstractBatchAdapter):
         """Yields whole global batches, for Keras.
 
         Raises:
-            InvalidInputError: another strategy is current than the one that the data was laid out for.
+            InvalidInputError: the data was distributed by another strategy than the current one.
         """
         return self.changed_by(_same)
 
     def changed_by(self, change: Change) -> Iterator[Any]:
-        """Yields whole global batches whose rows were changed before they were placed.
+        """Yields whole global batches whose rows are changed before they are placed.
 
         Args:
-            change: takes this process's rows of a batch, and returns what takes their place.
+            change: a function that takes this process's rows of a batch and returns their replacement.
 
         Raises:
-            InvalidInputError: as for `iterate`.
+            InvalidInputError: the data was distributed by another strategy than the current one.
         """
         current = fitting.current_layout()
         if current is not self._layout:
@@ -159,7 +159,7 @@ class DistributedDataset(AbstractBatchAdapter):
 
     @property
     def num_batches(self) -> int | None:
-        """How many batches a pass has, None where nobody knows; for Keras."""
+        """The number of batches of a pass, None if unknown. Keras reads it."""
         return self._num_batches
 
     @property
@@ -197,7 +197,7 @@ def _same(batch: Any) -> Any:
 
 
 def _split(leaf: Any, num_groups: int) -> Any:
-    """Rows by group; a number without rows is each group's."""
+    """Divides the rows into groups. An array without rows (a scalar) is repeated for each group."""
     if not leaf.ndim:
         return jnp.broadcast_to(leaf, (num_groups,))
     return leaf.reshape(num_groups, leaf.shape[0] // num_groups, *leaf.shape[1:])
@@ -208,23 +208,23 @@ class DistributedIterator:
     """One pass over a distributed data set; see `DistributedDataset`.
 
     Args:
-        batches: the batches, laid over the replicas.
+        batches: the batches, divided over the replicas.
     """
 
     def __init__(self, batches: Iterator[Any]) -> None:
         self._batches = batches
 
     def __iter__(self) -> Self:
-        """Goes on with this pass."""
+        """Returns itself, to continue this pass."""
         return self
 
     def __next__(self) -> Any:
         """Returns the next batch.
 
         Raises:
-            StopIteration: the data has ended, in all processes.
-            InvalidInputError: a function is being traced: the batch would be a constant of the compiled program, the
-                same at each call.
+            StopIteration: the data of all processes has ended.
+            InvalidInputError: a function is being traced. The batch would become a constant of the compiled program,
+                the same in each call.
         """
         if is_tracing():
             raise InvalidInputError(
@@ -235,25 +235,25 @@ class DistributedIterator:
         return next(self._batches)
 
     def get_next(self) -> Any:
-        """Returns the next batch, by the name of ``tf.distribute``; see `__next__`."""
+        """Returns the next batch; see `__next__`. The name is from ``tf.distribute``."""
         return next(self)
 
 
 def distribute_dataset(
     layout: AbstractLayout, input_context: InputContext, dataset: Any, options: InputOptions | None = None
 ) -> DistributedDataset:
-    """Lays the global batches of a data set over the replicas: ``strategy.experimental_distribute_dataset``.
+    """Divides the global batches of a data set over the replicas: ``strategy.experimental_distribute_dataset``.
 
     Args:
-        layout: of the strategy.
-        input_context: this process's place among those that read.
-        dataset: yields global batches, structures of arrays with rows first: `lockstep.data.Batches`, a data set of
-            Grain's, a ``keras.utils.PyDataset``, a ``tf.data.Dataset``, a PyTorch ``DataLoader``, a list of batches,
-            any other iterable, or a function that returns one for each pass.
-        options: how processes divide it.
+        layout: the strategy's layout.
+        input_context: this process's position among the processes that read.
+        dataset: an iterable of global batches: `lockstep.data.Batches`, a Grain data set, a ``keras.utils.PyDataset``,
+            a ``tf.data.Dataset``, a PyTorch ``DataLoader``, a list of batches, any other iterable, or a function that
+            returns an iterable for each pass. A batch is a structure of arrays whose first dim is the rows.
+        options: how the processes divide the data set.
 
     Raises:
-        InvalidInputError: it is no such data, or the policy does not fit it.
+        InvalidInputError: the argument is not such a data set, or the policy does not fit it.
     """
     chosen = InputOptions() if options is None else options
     _check_is_dataset(dataset)
@@ -279,19 +279,19 @@ def distribute_from_function(
     dataset_fn: Callable[[InputContext], Any],
     options: InputOptions | None = None,
 ) -> DistributedDataset:
-    """Lays batches that each process makes over the replicas: ``strategy.distribute_datasets_from_function``.
+    """Divides batches that each process makes over the replicas: ``strategy.distribute_datasets_from_function``.
 
-    A global batch is as many of a process's batches as it has replicas, those of all processes one after the other.
+    Each process adds one batch for each of its replicas to a global batch, in the order of the processes.
 
     Args:
-        layout: of the strategy.
-        input_context: this process's place among those that read.
-        dataset_fn: called once in each process; returns data (see `distribute_dataset`) that yields batches of one
-            replica's size, of this process's own rows.
-        options: how far to read ahead.
+        layout: the strategy's layout.
+        input_context: this process's position among the processes that read.
+        dataset_fn: a function that is called once in each process. It returns a data set (see `distribute_dataset`)
+            that yields batches for one replica, with this process's own rows.
+        options: how many batches are read ahead.
 
     Raises:
-        InvalidInputError: it returned no such data.
+        InvalidInputError: the function did not return such a data set.
     """
     chosen = InputOptions() if options is None else options
     dataset = dataset_fn(input_context)
@@ -314,15 +314,15 @@ def distribute_from_function(
 
 
 def distribute_values(layout: AbstractLayout, value_fn: Callable[[ValueContext], Any]) -> Any:
-    """Gives each replica a value of its own: ``strategy.experimental_distribute_values_from_function``.
+    """Creates one value for each replica: ``strategy.experimental_distribute_values_from_function``.
 
     Args:
-        layout: of the strategy.
-        value_fn: called for each replica of this process; returns a pytree of arrays and numbers, of the same shapes
-            for each replica.
+        layout: the strategy's layout.
+        value_fn: a function that is called for each replica of this process. It returns a pytree of arrays and
+            numbers, with the same shapes for each replica.
 
     Returns:
-        The pytree, each leaf as `PerReplica`.
+        The pytree, with each leaf as `PerReplica`.
 
     Raises:
         InvalidInputError: the replicas' values have different structures or shapes.
@@ -357,7 +357,7 @@ def distribute_values(layout: AbstractLayout, value_fn: Callable[[ValueContext],
 
 
 def _join(batches: Iterator[Any], num_together: int) -> Generator[Any]:
-    """Yields so many batches as one, fewer at the end."""
+    """Yields `num_together` batches as one, fewer at the end."""
     while together := list(itertools.islice(batches, num_together)):
         yield keras.tree.map_structure(_concatenate, *together)
 
@@ -367,7 +367,7 @@ def _concatenate(*leaves: Any) -> Any:
 
 
 def _ahead(batches: Iterator[Any], *, num_ahead: int) -> Generator[Any]:
-    """Yields each batch when the ones after it are on their way to the devices."""
+    """Yields each batch once the next `num_ahead` batches are on their way to the devices."""
     placed: deque[Any] = deque()
     for batch in batches:
         placed.append(batch)
@@ -381,7 +381,7 @@ def _num_batches(dataset: Any) -> int | None:
         return dataset.num_batches
     try:
         found = len(dataset)
-    except TypeError:  # the way to say that nobody knows
+    except TypeError:  # the length is unknown
         return None
     return found if found < _ENDLESS else None
 

@@ -1,6 +1,6 @@
-"""Devices: virtual ones on request, names such as ``gpu:0`` turned into devices, those of all processes of a job."""
+"""Finds devices: this process's, those of all processes of a job, by names such as ``gpu:0``, and virtual ones."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from lockstep.topology import virtual_devices_env
 from lockstep.upstream.jax_processes import backend_started
 
 Device: TypeAlias = Any
-"""A JAX device; jaxlib's stubs do not name the class."""
+"""A JAX device. It is ``Any`` because jaxlib's stubs do not name the class."""
 
 PLATFORM_NAMES: Final = ("cpu", "gpu", "tpu")
 
 
 def simulate_devices(num_devices: int) -> None:
-    """Gives this process virtual CPU devices, as a stand-in for that many accelerators.
+    """Gives this process virtual CPU devices that stand in for accelerators.
 
-    They run the same programs, collectives included, on the machine's cores: right for tests and trials, no faster
-    than the cores are. The job service does the same through the environment, before a program starts.
+    Virtual devices run the same programs as accelerators, including collectives, on the machine's cores. They suit
+    tests and trials, and are no faster than the cores. The job service does the same with environment variables, before
+    a program starts.
 
     Args:
-        num_devices: how many.
+        num_devices: the number of virtual devices.
 
     Raises:
         InvalidInputError: the number is not positive.
-        BackendError: JAX has looked for its devices already, and found another number.
+        BackendError: JAX has started already, with another number of devices or another kind.
     """
     if num_devices < 1:
         raise InvalidInputError("the number of virtual devices", received=num_devices, allowed="1 or more")
     if backend_started():
-        import jax  # imported already, since it has started
+        import jax  # costs nothing: JAX has started, so it is imported already
 
         if jax.default_backend() == "cpu" and jax.local_device_count() == num_devices:
             return
@@ -51,20 +52,20 @@ def simulate_devices(num_devices: int) -> None:
     if "jax" in sys.modules:
         import jax
 
-        # An imported JAX has read the variables already. NPROC is XLA's, which reads it when it starts.
+        # JAX reads its variables when it is imported. XLA reads NPROC only when it starts.
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", num_devices)
 
 
 def resolve_devices(names: Iterable[str | Device]) -> tuple[Device, ...]:
-    """Turns names into this process's devices.
+    """Resolves names to this process's devices.
 
     Args:
         names: devices, or names of the form ``gpu:0``, ``GPU:0``, ``/gpu:0`` or ``gpu`` (the first one). The number is
-            the position among this process's devices of the kind.
+            the position among this process's devices of that kind.
 
     Raises:
-        InvalidInputError: a name is not of that form, or given twice.
+        InvalidInputError: there is no name, or a name does not have that form, or a device is given twice.
         BackendError: there is no such device.
     """
     found = tuple(name if not isinstance(name, str) else _resolve(name) for name in names)
@@ -81,7 +82,7 @@ def _resolve(name: str) -> Device:
         raise InvalidInputError("a device's name", received=name, allowed=[f"{kind}:N" for kind in PLATFORM_NAMES])
     try:
         devices = local_devices(platform)
-    except RuntimeError:  # JAX's way to say that there is no such platform
+    except RuntimeError:  # JAX raises it if there is no such platform
         devices = ()
     position = int(index or 0)
     if position >= len(devices):
@@ -91,10 +92,10 @@ def _resolve(name: str) -> Device:
 
 
 def local_devices(platform: str | None = None) -> tuple[Device, ...]:
-    """Returns this process's devices; it starts JAX.
+    """Returns this process's devices. This starts JAX.
 
     Args:
-        platform: "cpu", "gpu" or "tpu"; the fastest kind that is there by default.
+        platform: "cpu", "gpu" or "tpu". By default, the fastest kind that the process has.
 
     Raises:
         RuntimeError: there is no such platform.
@@ -105,12 +106,12 @@ def local_devices(platform: str | None = None) -> tuple[Device, ...]:
 
 
 def devices_of_job() -> tuple[Device, ...]:
-    """Returns the devices of all processes, process by process, once the processes have met.
+    """Returns the devices of all processes, in the order of the processes. The processes must have met.
 
     Raises:
-        BackendError: processes have different numbers of devices, with which JAX's collectives cannot deal.
+        BackendError: the processes have different numbers of devices, which JAX's collectives do not support.
     """
-    import jax  # after the processes have met
+    import jax  # only after the processes have met
 
     found = sorted(cast("list[Any]", jax.devices()), key=lambda device: (device.process_index, device.id))
     counts = Counter(device.process_index for device in found)
@@ -125,12 +126,12 @@ def devices_of_job() -> tuple[Device, ...]:
 
 
 def name_of(device: Device) -> str:
-    """Returns a device's name by its kind and its number in the whole job, such as ``gpu:0``."""
+    """Returns a device's name: its kind and its number in the whole job, such as ``gpu:0``."""
     return f"{device.platform}:{device.id}"
 
 
 def describe_devices(devices: Sequence[Device]) -> str:
-    """Says devices in words: "2 x cpu", "8 x NVIDIA H100 80GB HBM3".
+    """Describes devices in words: "2 x cpu", "8 x NVIDIA H100 80GB HBM3".
 
     Args:
         devices: one or more devices.

@@ -1,6 +1,6 @@
-"""The strategy that a job's environment calls for."""
+"""Chooses the strategy that fits a job's environment."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ logger = logging.getLogger(__name__)
 
 AUTO: Final = "auto"
 STRATEGY_NAMES: Final = (AUTO, "one_device", "mirrored", "multi_worker", "tpu", "central_storage", "sharded")
-"""What a script's ``--strategy`` flag takes."""
+"""The values that a script's ``--strategy`` flag takes."""
 
 
 def from_env(name: str | None = None) -> AbstractStrategy:
-    """Makes the strategy that this process's environment calls for, and logs which one and why.
+    """Creates the strategy that fits this process's environment, and logs which one and why.
 
-    Several processes that train in step take `MultiWorkerMirroredStrategy`, a TPU `TPUStrategy`, several other devices
-    `MirroredStrategy`, and one device `OneDeviceStrategy`. Call it before the first computation.
+    The choice is `MultiWorkerMirroredStrategy` if several processes train in step, `TPUStrategy` on a TPU,
+    `MirroredStrategy` with several other devices, and `OneDeviceStrategy` with one device. Call this function before
+    the first computation.
 
     Args:
-        name: one of `STRATEGY_NAMES`, to choose by name; None and "auto" choose by the environment.
+        name: one of `STRATEGY_NAMES`. None and "auto" choose by the environment.
 
     Raises:
         InvalidInputError: there is no strategy of this name.
-        ConfigError: the environment contradicts itself, or the job has parameter servers.
-        BackendError: Keras does not run on JAX, or JAX has started too early.
+        ConfigError: the environment's variables contradict each other, or the job has parameter servers.
+        BackendError: Keras does not run on JAX, or JAX has started already and the processes cannot meet.
     """
     if name is not None and name not in STRATEGY_NAMES:
         raise InvalidInputError(

@@ -1,11 +1,12 @@
-"""One call of ``fit``, ``evaluate`` or ``predict``: how far it is, and the iterator over the batches of its epochs.
+"""One call of ``fit``, ``evaluate`` or ``predict``: its progress, and the iterator over the batches of its epochs.
 
-Keras's iterator takes the first batch's layout for all, which fails on an uneven last one. Where data ends before an
-epoch does, it warns and goes on without. This one places each batch by its own number of rows, bounds the steps that
-are in flight over several CPU devices, can begin in the middle of an epoch, and begins data anew that ends within one.
+Keras's iterator uses the first batch's layout for all batches, which fails on an uneven last batch. If the data ends
+before an epoch does, it warns and ends the epoch. The iterator of this module places each batch by its own number of
+rows, limits the steps in flight over several CPU devices, can start in the middle of an epoch, and restarts data that
+ends within an epoch.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 
@@ -40,21 +41,23 @@ class Run:
 
     Attributes:
         model: the model.
-        method: the name of what was called.
-        data: what was given as ``x``.
-        first_step: the step of the first epoch to begin with, taken when that epoch begins.
-        num_skipped_epochs: epochs that an earlier run has trained, whose order of rows the data has to be past.
-        num_steps: steps of an epoch, as soon as that is known.
-        num_examples: rows of all batches that were placed so far, over all processes.
-        num_taken: steps of the running epoch that were begun, those before `first_step` among them.
-        is_epoch_over: whether the running epoch has no further step.
-        is_alone: whether this process runs it without the strategy, in a callback of another model's run.
-        reads_singly: whether the function of a step takes an execution's batches one by one; Keras's own may not.
-        has_iterator: whether the data's iterator was made: of ``fit``, what is made after it is for validation.
-        weigh: weighs a batch by its classes, where ``class_weight`` was given beside batches.
-        ends: what is done when the call ends, however it does: Keras tells callbacks of a good end alone.
-        open_backups: given a directory and ``keep``, returns what saves a run whose state is not in this process
-            (`lockstep.checkpoints.backups`); None where it is.
+        method: the name of the method.
+        data: the argument ``x``.
+        first_step: the step at which the first epoch starts. It is used, and set to 0, when that epoch begins.
+        num_skipped_epochs: the number of epochs that an earlier run has trained. The data must skip their orders.
+        num_steps: the number of steps of an epoch, once it is known.
+        num_examples: the number of rows of all batches placed so far, over all processes.
+        num_taken: the number of steps of the current epoch that have begun, including those before `first_step`.
+        is_epoch_over: whether the current epoch has no further step.
+        is_alone: whether this process runs the call without the strategy, in a callback of another model's run.
+        reads_singly: whether the function of a step takes the batches of an execution one by one. Keras's own function
+            may not.
+        has_iterator: whether the iterator over the data was created. In ``fit``, later iterators are for validation.
+        weigh: the function that weighs a batch by its classes, if ``class_weight`` was given beside batches.
+        ends: the callbacks for the end of the call, whether it succeeds or fails. Keras only calls its own callbacks
+            after a success.
+        open_backups: a function of a directory and ``keep`` that returns the object that saves a run whose state is not
+            in this process (`lockstep.checkpoints.backups`); None if the state is in this process.
     """
 
     model: Any
@@ -75,7 +78,7 @@ class Run:
 
     @property
     def is_epoch_cut(self) -> bool:
-        """Whether the running epoch has further steps: training that stops now stops within it."""
+        """Whether the current epoch has further steps, so that training that stops now stops within an epoch."""
         return not self.is_epoch_over and self.num_taken != self.num_steps
 
 
@@ -83,22 +86,22 @@ _run: ContextVar[Run | None] = ContextVar("lockstep_run", default=None)
 
 
 def current_layout() -> AbstractLayout | None:
-    """Returns the layout of the strategy whose scope is entered in this thread, if any."""
+    """Returns the layout of the current strategy of this thread; None if there is none."""
     current = keras.distribution.distribution()
     return current if isinstance(current, AbstractLayout) else None
 
 
 def current_run() -> Run | None:
-    """Returns the call of ``fit``, ``evaluate`` or ``predict`` that this code runs in, the innermost one, if any.
+    """Returns the innermost call of ``fit``, ``evaluate`` or ``predict`` in which this code runs, or None.
 
-    Callbacks find the data of their ``fit`` here.
+    Callbacks use it to find the data of their ``fit``.
     """
     return _run.get()
 
 
 @contextmanager
 def running(run: Run) -> Generator[Run]:
-    """Makes a call the current one.
+    """Makes a call the current one within a ``with`` block, and runs its `Run.ends` when the block ends.
 
     Args:
         run: the call.
@@ -112,12 +115,12 @@ def running(run: Run) -> Generator[Run]:
 
 
 def place_for_step(layout: AbstractLayout, batch: Any, *, num_rows: int | None = None) -> Any:
-    """Puts a batch onto the devices, for a step of the current run.
+    """Places a batch on the devices, for a step of the current run.
 
     Args:
-        layout: of the strategy.
-        batch: a structure of arrays, rows first.
-        num_rows: rows of the global batch, where this is a process's share of it.
+        layout: the strategy's layout.
+        batch: a structure of arrays whose first dim is the rows.
+        num_rows: the number of rows of the global batch, if `batch` is this process's share of it.
     """
     placed = layout.place(batch, num_rows=num_rows)
     run = _run.get()
@@ -128,27 +131,27 @@ def place_for_step(layout: AbstractLayout, batch: Any, *, num_rows: int | None =
         rows = leaf.shape[0] if leaf is not None and leaf.ndim else layout.num_replicas
         return leaf if rows % layout.num_replicas == 0 else jax.jit(jnp.copy, out_shardings=layout.replicated)(leaf)
 
-    # One operation at a time, JAX describes what the compiler chose by one operand's mesh alone: the variables' mesh
-    # has no name for a batch over some of the devices.
+    # If operations run one at a time (not compiled as a step), JAX describes the sharding that the compiler chose on
+    # one operand's mesh only. The variables' mesh cannot describe a batch that is divided over some of the devices.
     return keras.tree.map_structure(lay, placed)
 
 
 def reads_batches_singly(data: Any) -> bool:
-    """Whether data is of Lockstep's own kinds, whose batches are read one by one under no strategy, too."""
+    """Whether data is of a kind of Lockstep's own, whose batches are read one by one even without a strategy."""
     return isinstance(data, GlobalBatches | ResumableData)
 
 
 def placing_epochs(iterator: type) -> type:
-    """Returns `PlacingEpochIterator`, which takes the place of Keras's iterator."""
+    """Returns `PlacingEpochIterator`, which replaces Keras's iterator."""
     assert issubclass(PlacingEpochIterator, iterator), "its base is what it replaces"
     return PlacingEpochIterator
 
 
 @final
 class PlacingEpochIterator(AbstractEpochIterator):
-    """Keras's iterator over the batches of an epoch, which places each of them as the current strategy says.
+    """Keras's iterator over the batches of an epoch, with each batch placed by the current strategy.
 
-    For a model without a strategy it is Keras's own, but where the run reads batches one by one.
+    For a model without a strategy, it behaves as Keras's own iterator, unless the run reads batches one by one.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -157,7 +160,7 @@ class PlacingEpochIterator(AbstractEpochIterator):
         self._is_ours = current_layout() is not None or (run is not None and run.reads_singly)
         self._weigh: ClassWeights | None = None
         if self._is_ours and kwargs.get("class_weight") is not None and comes_in_batches(self._data):
-            self._weigh = ClassWeights(kwargs.pop("class_weight"))  # Keras has no way to weigh most of such data
+            self._weigh = ClassWeights(kwargs.pop("class_weight"))  # Keras cannot weigh most data of this kind
         super().__init__(**kwargs)
         self._is_read_once = isinstance(self._data, types.GeneratorType)
         self._has_ended = False
@@ -169,7 +172,7 @@ class PlacingEpochIterator(AbstractEpochIterator):
                 run.num_steps = self.steps_per_epoch or self.num_batches
 
     def read(self) -> Iterator[Any]:
-        """Begins a pass over the data, each batch placed as the current strategy says."""
+        """Begins a pass over the data. The current strategy places each batch."""
         layout = current_layout()
         if layout is None:
             return self._weighed() if self._is_ours else super().read()
@@ -210,14 +213,14 @@ class PlacingEpochIterator(AbstractEpochIterator):
         return map(self._weigh, self.read_batches())
 
     def _await_last_step(self) -> None:
-        # Collectives of several steps in flight wait for one another on XLA's pool of threads. Keras keeps the state
-        # that the last step returned, and forgets it when the next one is given it.
+        # Collectives of several steps in flight can deadlock in XLA's thread pool. Keras keeps the state that the last
+        # step returned until it passes the state to the next step.
         state = running_state(self._lockstep_run.model) if self._lockstep_run else []
         leaves = [leaf for leaf in state if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
         jax.block_until_ready(leaves)
 
     def run_epoch(self) -> Generator[Any]:
-        """Begins an epoch, and notes how far it is."""
+        """Yields the executions of an epoch, and records its progress."""
         layout = current_layout()
         is_read_by_workers = self._trains and layout is not None and layout.runs is not None
         if is_read_by_workers or not self._is_ours:
@@ -238,7 +241,7 @@ class PlacingEpochIterator(AbstractEpochIterator):
         run.is_epoch_over = True
 
     def warn_of_end(self) -> None:
-        """Warns that the data has ended before the epoch, and notes it."""
+        """Warns that the data has ended before the epoch, and records that the epoch is over."""
         if self._trains and self._lockstep_run is not None:
             self._lockstep_run.is_epoch_over = True  # Keras ends the epoch
         super().warn_of_end()
@@ -250,7 +253,7 @@ class PlacingEpochIterator(AbstractEpochIterator):
         first_step, run.first_step = run.first_step, 0
         self.data_adapter.on_epoch_begin()
         if self.steps_per_epoch:
-            # An epoch begins where the last one ended, within the data's.
+            # An epoch continues in the data where the previous one ended.
             if self.endless is None:
                 self.endless = self._endless()
             num_taken = yield from self._executions(self.endless, first_step, self.steps_per_epoch)
@@ -274,7 +277,7 @@ class PlacingEpochIterator(AbstractEpochIterator):
         self.data_adapter.on_epoch_end()
 
     def _endless(self) -> Generator[Any]:
-        """Yields the batches of one pass over the data after the other; ends where it cannot be begun anew."""
+        """Yields the batches of pass after pass. Ends if the data is empty or cannot be read again."""
         is_empty = False
         while not is_empty:
             is_empty = True
@@ -285,10 +288,10 @@ class PlacingEpochIterator(AbstractEpochIterator):
                 return
 
     def _executions(self, batches: Iterator[Any], first_step: int, num_steps: int | None) -> Generator[Any, None, int]:
-        """Yields what Keras's loop takes for each execution, once its first batch is there; returns steps taken.
+        """Yields the item of Keras's loop for each execution, after reading its first batch. Returns the steps taken.
 
-        Keras takes the model's values away for a step before it asks for the step's batch; with the batch already
-        there, an error of the data leaves the model whole.
+        Keras removes the values from the model before it requests the step's batch. Because the batch is read first, an
+        error of the data leaves the model intact.
         """
         step = first_step
         while num_steps is None or step < num_steps:
@@ -313,13 +316,13 @@ class PlacingEpochIterator(AbstractEpochIterator):
 
 
 def leading_dim(batch: Any) -> int:
-    """Returns the rows of the first array of a structure that has any, 0 where none has."""
+    """Returns the number of rows of the first array of a structure that has rows; 0 if none has."""
     shapes = (getattr(leaf, "shape", ()) for leaf in keras.tree.flatten(batch))
     return next((int(shape[0]) for shape in shapes if shape), 0)
 
 
 def _one_ahead(batches: Iterator[Any]) -> Generator[Any]:
-    """Yields each batch when the next one is on its way to the devices."""
+    """Yields each batch once the next one is on its way to the devices."""
     following = next(batches, None)
     while following is not None:
         current, following = following, next(batches, None)

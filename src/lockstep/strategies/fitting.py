@@ -1,15 +1,16 @@
-"""Where strategies meet Keras's trainer: a model remembers its strategy, and its batches go where the strategy says.
+"""Connects strategies to Keras's trainer: a model remembers its strategy, which places the model's batches.
 
-Keras's JAX trainer already runs one program over a mesh. The functions of this module take the place of its methods
+Keras's JAX trainer already runs one program over a mesh. The functions of this module wrap its methods
 (`lockstep.upstream.table` lists them):
 
-- ``compile`` notes the current strategy, and ``fit``, ``evaluate``, ``predict`` and their ``_on_batch`` forms enter it;
-- arguments that would have no effect beside the data are refused (`lockstep.strategies.data_arguments`);
-- steps are run as the strategy runs them (`lockstep.strategies.step_functions`);
-- a model that was compiled outside of the scope is not trained where a strategy's processes train one together.
+- ``compile`` records the current strategy, and ``fit``, ``evaluate``, ``predict`` and the ``_on_batch`` methods enter
+  it.
+- Arguments that would have no effect beside the data are rejected (`lockstep.strategies.data_arguments`).
+- Steps run as the strategy runs them (`lockstep.strategies.step_functions`).
+- A model that was compiled outside of the scope cannot be trained if a strategy's processes train a model together.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 
@@ -45,22 +46,22 @@ _SINGLE_BATCHES: Final = ("train_on_batch", "test_on_batch", "predict_on_batch")
 _TRAINING: Final = ("fit", "train_on_batch")
 _layouts: WeakKeyDictionary[Any, AbstractLayout] = WeakKeyDictionary()
 _of_keras: WeakSet[Any] = WeakSet()
-"""Functions of steps that Keras has made: what takes their place is ours."""
+"""The step functions that Keras has made. All other step functions are Lockstep's."""
 
 _only: ContextVar[ReferenceType[AbstractLayout] | None] = ContextVar("lockstep_only", default=None)
 
 
 def train_only_within(layout: AbstractLayout) -> None:
-    """Refuses, in this thread and as long as the layout is there, to train models that no strategy owns.
+    """Rejects, in this thread and as long as the layout exists, the training of models without a strategy.
 
-    For strategies whose processes find out in ``fit`` what each of them is for: by themselves, each would train such a
-    model of its own, and nobody would notice.
+    This is for strategies whose processes take their roles in ``fit``. Without the check, each process would train such
+    a model by itself, and nobody would notice.
     """
     _only.set(ref(layout))
 
 
 def remembering_strategy(compile_model: Callable[..., Any]) -> Callable[..., Any]:
-    """Has ``compile`` note the current strategy, which the model's methods enter."""
+    """Wraps ``compile`` so that it records the current strategy, which the model's methods enter later."""
 
     @functools.wraps(compile_model)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -101,7 +102,7 @@ def _layout_of(model: Any) -> AbstractLayout | None:
 
 
 def _runs_alone(model: Any, data: Any) -> bool:
-    """Whether a method is called in a callback of another model's run, which other processes may not call it in."""
+    """Whether a method is called in a callback of another model's run, and other processes may not call it."""
     outer, layout = current_run(), current_layout()
     if outer is None or outer.model is model:
         return outer is not None and outer.is_alone
@@ -126,7 +127,7 @@ def _check_owned(model: Any, method: str) -> None:
 
 @contextmanager
 def scope_of(model: Any) -> Generator[None]:
-    """Enters the scope of the strategy that a model was compiled under, where there is one.
+    """Enters the scope of the strategy that a model was compiled under, if there is one.
 
     Args:
         model: a Keras model.
@@ -142,7 +143,7 @@ def scope_of(model: Any) -> Generator[None]:
 
 
 def entering_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a method of a model enter the strategy that the model was compiled under, and check its arguments."""
+    """Wraps a method of a model so that it enters the model's strategy and checks its arguments."""
     signature = inspect.signature(method)
     kind = stateful_steps.KINDS[method.__name__]
 
@@ -151,7 +152,7 @@ def entering_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind_partial(self, *args, **kwargs)
         data = bound.arguments.get("x")
         if "shuffle" in signature.parameters and isinstance(data, GlobalBatches):
-            bound.arguments.setdefault("shuffle", False)  # such data has an order of its own; Keras would warn
+            bound.arguments.setdefault("shuffle", False)  # the data has its own order; Keras would warn
         is_alone = _runs_alone(self, data)
         layout = None if is_alone else _layout_of(self)
         if method.__name__ == "fit":
@@ -187,15 +188,15 @@ def entering_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 return method(*bound.args, **bound.kwargs)
             except BaseException:
-                if method.__name__ in ("evaluate", "predict"):  # `fit` does so itself
-                    self.jax_state_sync()  # Keras took the variables' values away for the loop
+                if method.__name__ in ("evaluate", "predict"):  # `fit` does this itself
+                    self.jax_state_sync()  # put back the variables' values, which Keras removed for the loop
                 raise
 
     return wrapper
 
 
 def _add_heartbeat(arguments: dict[str, Any], run: Run) -> None:
-    """Has a run say how far it is, where somebody asked this process for that and the caller did not see to it."""
+    """Adds the heartbeat callback to a run, if this process sends heartbeats and the caller has not added it."""
     given = arguments.get("callbacks")
     if current_sender() is None or isinstance(given, keras.callbacks.CallbackList):  # the latter: validation in `fit`
         return
@@ -205,7 +206,7 @@ def _add_heartbeat(arguments: dict[str, Any], run: Run) -> None:
 
 
 def placing_batches(distribute_data: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a batch of the ``_on_batch`` methods be placed as the current strategy places batches."""
+    """Wraps Keras's placement of batches so that the current strategy places batches of the ``_on_batch`` methods."""
 
     @functools.wraps(distribute_data)
     def wrapper(data: Any, *args: Any, **kwargs: Any) -> Any:
@@ -243,29 +244,29 @@ def _making(make_function: Callable[..., Any], kind: str) -> Callable[..., Any]:
 
 
 def making_train_function(make_function: Callable[..., Any]) -> Callable[..., Any]:
-    """Has ``fit`` run steps as the current strategy does."""
+    """Makes ``fit`` run steps as the current strategy does."""
     return _making(make_function, stateful_steps.TRAIN)
 
 
 def making_test_function(make_function: Callable[..., Any]) -> Callable[..., Any]:
-    """Has ``evaluate`` run steps as the current strategy does."""
+    """Makes ``evaluate`` run steps as the current strategy does."""
     return _making(make_function, stateful_steps.TEST)
 
 
 def making_predict_function(make_function: Callable[..., Any]) -> Callable[..., Any]:
-    """Has ``predict`` run steps as the current strategy does."""
+    """Makes ``predict`` run steps as the current strategy does."""
     return _making(make_function, stateful_steps.PREDICT)
 
 
 def building_steps(build: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a step that takes the batch alone make its own variables: Keras would ask for a ``call()`` that fits."""
+    """Makes a step that takes only the batch create its own variables. Keras would require a matching ``call()``."""
 
     @functools.wraps(build)
     def wrapper(self: Any, iterator: Any = None, data_batch: Any = None, *args: Any, **kwargs: Any) -> Any:
         run = current_run()
         kind = None if run is None or run.model is not self else stateful_steps.KINDS[run.method]
         if run is not None and run.model is self and run.weigh is not None and data_batch is not None:
-            data_batch = run.weigh(data_batch)  # from Keras 3.16 on this batch comes without its weights
+            data_batch = run.weigh(data_batch)  # since Keras 3.16, this batch comes without its weights
         if kind is None or not stateful_steps.is_stateful(self, kind):
             given = {"iterator": iterator, "data_batch": data_batch}
             return build(self, *args, **{name: one for name, one in given.items() if one is not None}, **kwargs)

@@ -1,6 +1,6 @@
-"""Whole values of what is cut over the devices of several processes, for whoever writes them down."""
+"""Gathers variables that are divided over the devices of several processes, so that one process can save them."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 
@@ -18,13 +18,13 @@ from lockstep.upstream.keras_variables import set_stored_value, stored_value
 
 
 def whole_value(value: Any) -> np.ndarray[Any, Any]:
-    """Returns a copy of an array on the host, entirely.
+    """Returns a copy of a whole array in host memory.
 
-    Where parts of it lie on other processes' devices, every process of the job has to call this, in the same order; it
-    waits for the others.
+    If parts of the array are on other processes' devices, every process of the job must call this, in the same order.
+    The call then waits for the others.
 
     Args:
-        value: an array of JAX, or what NumPy takes for one.
+        value: a JAX array, or anything that NumPy can convert to an array.
     """
     if _is_scattered(value):
         return np.asarray(multihost_utils.process_allgather(value, tiled=True))
@@ -33,13 +33,13 @@ def whole_value(value: Any) -> np.ndarray[Any, Any]:
 
 @contextmanager
 def whole_variables(model: Any) -> Generator[None]:
-    """Within, this process can read every variable of a model, as ``model.save`` does; it must change none.
+    """Lets this process read every variable of a model within the block, as ``model.save`` does.
 
-    Every process of the job has to enter it. In a job of one process, or where each process holds whole copies, it does
-    nothing.
+    The block must not change the variables. Every process of the job must enter it. In a job of one process, or if each
+    process holds whole copies, it does nothing.
 
     Args:
-        model: a Keras model; its optimizer's variables are included.
+        model: a Keras model. The variables of its optimizer are included.
     """
     optimizer = getattr(model, "optimizer", None)
     variables = [*model.variables, *(optimizer.variables if optimizer is not None else ())]

@@ -1,6 +1,6 @@
-"""What code under a strategy knows of it: its layout, its replicas, how values travel between them."""
+"""The interface of a strategy for code that runs under it: its layout, its replicas, and how values are sent."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from lockstep.strategies.mesh import AbstractLayout
 
 
 class AbstractGround(ABC):
-    """A strategy, as what runs under it sees it."""
+    """A strategy, as the code that runs under it uses it."""
 
     @property
     @abstractmethod
     def layout(self) -> AbstractLayout:
-        """Where variables and batches lie."""
+        """The placement of variables and batches on the devices."""
 
     @property
     @abstractmethod
     def communication_options(self) -> CommunicationOptions:
-        """How values travel between replicas."""
+        """How values are sent between replicas."""
 
     @property
     @abstractmethod
     def num_replicas_in_sync(self) -> int:
-        """How many replicas share a global batch, over all processes."""
+        """The number of replicas that share a global batch, over all processes."""
 
 
 _current: ContextVar[AbstractGround | None] = ContextVar("lockstep_strategy", default=None)
@@ -38,7 +38,7 @@ _current: ContextVar[AbstractGround | None] = ContextVar("lockstep_strategy", de
 
 @contextmanager
 def current_ground(ground: AbstractGround) -> Generator[None]:
-    """Makes a strategy the current one of this thread."""
+    """Makes a strategy the current one of this thread within a ``with`` block."""
     token = _current.set(ground)
     try:
         yield
@@ -47,5 +47,5 @@ def current_ground(ground: AbstractGround) -> Generator[None]:
 
 
 def entered_ground() -> AbstractGround | None:
-    """Returns the strategy whose scope was entered in this thread, or None."""
+    """Returns the strategy in whose scope this thread is, or None."""
     return _current.get()

@@ -1,26 +1,27 @@
-"""Makes gradients of convolutions right on several devices, and grouped convolutions fast.
+"""Makes the gradients of convolutions correct on several devices, and grouped convolutions fast.
 
-XLA's partitioner handles three kinds of convolution badly (jaxlib 0.10 to 0.12):
+XLA's partitioner handles three kinds of convolutions badly (jaxlib 0.10 to 0.12):
 
-- The gradient of a kernel (a convolution with `batch_group_count`) is summed over all devices. Where some devices hold
-  copies of the same rows, each copy is counted, and the gradient is that many times too large. This happens for every
-  uneven batch that divides over some of the devices, and for every batch where a replica's model is divided. Where the
-  gradient is to be laid out over devices that hold the same rows (ZeRO), the compiler ends the process.
-- A convolution with more than one input channel a group gathers the whole batch on every device, and every device
-  computes all of it (https://github.com/openxla/xla/issues/47945), no faster than one device. One of 1 x 1 is wrong
-  where what follows cuts its images and all devices have the same rows.
-- Where the height or the width of images lies over devices, and others hold copies of the same rows, the gradients of
-  any convolution are summed over all devices too. Nobody lays images so, but what follows them can: a kernel behind a
-  `Flatten` that a layout map divides, in an uneven batch.
+- The gradient of a kernel (a convolution with `batch_group_count`) is summed over all devices. If several devices hold
+  copies of the same rows, each copy is counted, and the gradient is too large by that factor. This happens for every
+  uneven batch that divides over some of the devices, and for every batch if a replica's model is divided. If the
+  gradient is to be divided over devices that hold the same rows (ZeRO), the compiler ends the process.
+- A convolution with more than one input channel per group gathers the whole batch on every device, and every device
+  computes all of it (https://github.com/openxla/xla/issues/47945), no faster than one device. A 1 x 1 convolution of
+  this kind is wrong if a later operation divides its images and all devices have the same rows.
+- If the height or the width of images is divided over devices, and other devices hold copies of the same rows, the
+  gradients of any convolution are summed over all devices too. Nobody divides images in this way, but a later operation
+  can: a kernel behind a `Flatten` that a layout map divides, in an uneven batch.
 
-`dividing_rows` lowers the first two as a `jax.shard_map`: each device convolves its own rows, and gradients are summed
-over the devices whose rows differ. Of any other convolution under a layout, whose rows may be held in copies, height
-and width are kept whole. It replaces the lowering of JAX's primitive, so it covers Keras's layers, JAX's functions,
-gradients and `jax.vmap` alike. Other convolutions, programs of one device, and code inside a `jax.shard_map` over all
-axes of its mesh are lowered as before. Inside one over some of the axes, rows are divided over the others.
+`dividing_rows` lowers the first two kinds as a `jax.shard_map`: each device convolves its own rows, and gradients are
+summed over the devices whose rows differ. For every other convolution under a layout whose devices may hold copies of
+rows, it keeps height and width undivided. It replaces the lowering of JAX's primitive, so it covers Keras's layers,
+JAX's functions, gradients and `jax.vmap` alike. Other convolutions, programs of one device, and code inside a
+`jax.shard_map` over all axes of its mesh are lowered as before. Inside a `jax.shard_map` over some of the axes, rows
+are divided over the other axes.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -51,18 +52,18 @@ REST_AXIS: Final = "rest"
 
 
 def dividing_rows(rules: Rules) -> Rules:
-    """Returns the rules of convolutions, which divide by rows what the partitioner would get wrong."""
+    """Returns the lowering rules of convolutions. They divide by rows those that the partitioner gets wrong."""
     for platform, rule in rules.items():
         register_lowering(_as_it_was, rule, platform=platform)
     return {platform: _divided(rule) for platform, rule in rules.items()}
 
 
 def num_blocks(num_rows: int, *, num_devices: int) -> int:
-    """Returns over how many blocks of rows a convolution is divided, as the current layout divides a batch.
+    """Returns the number of blocks of rows that a convolution is divided into, as the current layout divides a batch.
 
     Args:
-        num_rows: rows of the convolution's input.
-        num_devices: devices that the program runs on.
+        num_rows: the number of rows of the convolution's input.
+        num_devices: the number of devices that the program runs on.
     """
     current: Any = keras.distribution.distribution()
     num_replicas = num_devices
@@ -75,13 +76,13 @@ def num_blocks(num_rows: int, *, num_devices: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Division:
-    """How the rows of a convolution lie over the devices of a program.
+    """How the rows of a convolution are divided over the devices of a program.
 
     Attributes:
-        current: the mesh that is current where the convolution stands.
-        mesh: the devices, along the axes that the partitioner has for itself and those of `current`.
-        axes: the axes that the partitioner has for itself.
-        rows: those of them that rows are divided over; along the others devices hold the same rows.
+        current: the mesh that is current at the convolution.
+        mesh: the devices, along the partitioner's axes and those of `current`.
+        axes: the axes that the partitioner controls.
+        rows: the axes among them that rows are divided over. Along the other axes, devices hold the same rows.
     """
 
     current: AbstractMesh
@@ -99,7 +100,7 @@ def _division(axis_context: Any, num_rows: int) -> _Division:
         axes = tuple(mesh.axis_names)
     if num_devices is not None and mesh.size != num_devices:
         blocks = num_blocks(num_rows, num_devices=num_devices)
-        # The program's devices in its own order, as every layout has them.
+        # The program's devices in the program's order, which is that of every layout.
         own = (ROWS_AXIS, REST_AXIS)
         mesh = AbstractMesh((blocks, num_devices // blocks), own, axis_types=(AxisType.Auto,) * len(own))
         return _Division(current=AbstractMesh((), ()), mesh=mesh, axes=own, rows=(ROWS_AXIS,))
@@ -109,7 +110,7 @@ def _division(axis_context: Any, num_rows: int) -> _Division:
 
 
 def _dividing(num_rows: int, mesh: AbstractMesh, axes: Sequence[str]) -> tuple[str, ...]:
-    """Returns those of some axes, in their order, that rows divide over."""
+    """Returns the axes, in their order, that the rows divide over."""
     found: list[str] = []
     for axis in axes:
         if num_rows % math.prod(mesh.shape[name] for name in (*found, axis)) == 0:
@@ -118,13 +119,13 @@ def _dividing(num_rows: int, mesh: AbstractMesh, axes: Sequence[str]) -> tuple[s
 
 
 def _axes_left(axis_context: Any) -> tuple[str, ...]:
-    """Returns the axes of a mesh that a `jax.shard_map` around leaves to the partitioner."""
+    """Returns the axes of a mesh that the enclosing `jax.shard_map` leaves to the partitioner."""
     manual: frozenset[str] = getattr(axis_context, "manual_axes", frozenset())
     return tuple(axis for axis in axis_context.mesh.axis_names if axis not in manual) if manual else ()
 
 
 def _is_partitioned(axis_context: Any) -> bool:
-    # Programs that the partitioner divides have a number of devices; within a shard_map there is a mesh instead.
+    # The context of a program that the partitioner divides has a number of devices; within a shard_map, it has a mesh.
     num_devices: int | None = getattr(axis_context, "num_devices", None)
     if num_devices is None and hasattr(axis_context, "mesh"):
         num_devices = math.prod(axis_context.mesh.shape[axis] for axis in _axes_left(axis_context))
@@ -139,7 +140,7 @@ def _divided(rule: Rule) -> Rule:
         if _is_partitioned(axis_context) and _needs_dividing(*shapes, **options):
             num_rows = _num_rows(*shapes, **options)
         if num_rows is not None:
-            # The caller may have a current mesh of its own, and arrays whose types name its axes.
+            # The caller may have its own current mesh, and arrays whose types name the axes of that mesh.
             plain = context.replace(avals_in=[ShapedArray(aval.shape, aval.dtype) for aval in context.avals_in])
             division = _division(axis_context, num_rows)
             with use_abstract_mesh(division.current):
@@ -155,19 +156,19 @@ def _divided(rule: Rule) -> Rule:
 
 
 def _layout_of_copies(axis_context: Any, inputs: Any, *, dimension_numbers: Any, **_: Any) -> AbstractLayout | None:
-    """Returns the layout that a program is for, where its devices may hold copies of a convolution's rows."""
+    """Returns the layout of a program if its devices may hold copies of a convolution's rows; else None."""
     current: Any = keras.distribution.distribution()
     num_devices: int = getattr(axis_context, "num_devices", 1)
     if not isinstance(current, AbstractLayout) or num_devices == 1 or num_devices != len(current.devices):
         return None
-    # Of a kernel's gradient the rows are the input's channels, and nothing tells it from another convolution.
+    # In the gradient of a kernel, the rows are the input's channels. Nothing distinguishes it from other convolutions.
     sizes = [inputs[dim] for dim in dimension_numbers.lhs_spec[:2]]
     may_be_uneven = any(isinstance(size, int) and size % current.num_replicas for size in sizes)
     return current if may_be_uneven else None
 
 
 def _with_whole_images(layout: AbstractLayout, **options: Any) -> Callable[..., Any]:
-    """Returns the convolution as a function whose arrays are divided along rows and channels alone."""
+    """Returns the convolution as a function whose arrays are divided only along rows and channels."""
     numbers: Any = options["dimension_numbers"]
     mesh = layout.data_mesh(layout.num_replicas)
 
@@ -185,14 +186,14 @@ def _with_whole_images(layout: AbstractLayout, **options: Any) -> Callable[..., 
 def _needs_dividing(
     inputs: Any, kernel: Any, *, dimension_numbers: Any, batch_group_count: int, feature_group_count: int, **_: Any
 ) -> bool:
-    """Whether the partitioner treats a convolution of these shapes wrongly, or gathers its input."""
+    """Whether the partitioner would lower a convolution of these shapes wrongly, or gather its input."""
     del inputs
     channels_a_group = kernel[dimension_numbers.rhs_spec[1]]
     return batch_group_count > 1 or (feature_group_count > 1 and channels_a_group > 1)
 
 
 def _num_rows(inputs: Any, kernel: Any, **options: Any) -> int | None:
-    """Returns over how many rows a convolution goes; None where that is not fixed, and XLA is right without."""
+    """Returns the number of rows of a convolution; None if it is not fixed and XLA is correct without division."""
     del kernel
     is_gradient = options["batch_group_count"] > 1
     num_rows = inputs[_dim_of_rows(**options)]
@@ -208,7 +209,7 @@ def _num_rows(inputs: Any, kernel: Any, **options: Any) -> int | None:
 
 
 def _dim_of_rows(*, dimension_numbers: Any, batch_group_count: int, **_: Any) -> int:
-    # Of a kernel's gradient the rows are what is summed over: its input's channels, and its kernel's input channels.
+    # The gradient of a kernel sums over the rows, which are the channels of its input and of its kernel.
     return dimension_numbers.lhs_spec[1 if batch_group_count > 1 else 0]
 
 
@@ -249,6 +250,6 @@ def _shape_of(inputs: Any, kernel: Any, **options: Any) -> Any:
     return ShapedArray(result.shape, result.dtype)
 
 
-# A convolution with JAX's own lowering: `dividing_rows` gives it the rules that it replaces.
+# A convolution with JAX's own lowering. `dividing_rows` registers the rules that it replaces for it.
 _as_it_was: Final = Primitive("lockstep_convolution")
 _as_it_was.def_abstract_eval(_shape_of)

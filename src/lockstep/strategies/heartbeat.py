@@ -1,6 +1,6 @@
-"""The callback that says, from within ``fit``, how far it is."""
+"""The callback that sends heartbeats from within ``fit``, ``evaluate`` and ``predict``."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportOptionalMemberAccess=false
 
@@ -18,13 +18,14 @@ from lockstep.heartbeat import Beat, current_sender
 
 @final
 class Heartbeat(keras.callbacks.Callback):
-    """Sends step, epoch, loss, metrics and examples to whoever runs the program, a few times a second at the most.
+    """Sends step, epoch, loss, metrics and examples to the job's runner, a few times a second at most.
 
-    ``fit``, ``evaluate`` and ``predict`` of a model that was compiled under a strategy have it by themselves in a
-    managed job; a model without one may be given it. Outside a job it does nothing.
+    In a managed job, ``fit``, ``evaluate`` and ``predict`` of a model that was compiled under a strategy add this
+    callback by themselves. Add it yourself to a model without a strategy. Outside a job, it does nothing.
 
     Args:
-        count_examples: says how many examples were seen so far; without it, steps a second are told alone.
+        count_examples: a function that returns the number of examples so far. Without it, only steps per second are
+            reported.
     """
 
     def __init__(self, *, count_examples: Callable[[], int] | None = None) -> None:
@@ -41,21 +42,21 @@ class Heartbeat(keras.callbacks.Callback):
         self._last_batch = -1
 
     def set_model(self, model: Any) -> None:
-        """Notes what the program has said before: Keras calls this before any callback may restore the model."""
+        """Records the steps that were already reported. Keras calls this before any callback can restore the model."""
         super().set_model(model)
         if self._sender is not None:
-            # Steps of another optimizer: of a model before this one, or of this one before it was compiled anew.
+            # Steps of another optimizer: of an earlier model, or of this model before it was compiled again.
             self._steps_of_others = max(0, self._sender.num_steps - self._num_optimizer_steps())
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Notes what was counted already: Keras looks at a batch to build the model."""
+        """Records the examples that were counted already, because Keras reads a batch to build the model."""
         self._epoch = None
         if self._count_examples is not None:
             before = 0 if self._sender is None else self._sender.num_examples
             self._examples_before = self._count_examples() - before
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Notes how many steps the model has taken."""
+        """Records the number of steps that the model has taken."""
         with self._lock:
             self._epoch = epoch + 1
             self._first_batch, self._last_batch = None, -1
@@ -64,22 +65,22 @@ class Heartbeat(keras.callbacks.Callback):
         self._send(None)
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Notes the batch that an epoch begins with: a restored one begins in its midst."""
+        """Records the first batch of the epoch, because a restored epoch starts in its middle."""
         if self._first_batch is None:
             self._first_batch = batch
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Sends what is known after a step."""
+        """Sends the state after a step."""
         with self._lock:
             self._last_batch = max(self._last_batch, batch)
         self._send(logs)
 
     def on_test_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Says that evaluation goes on."""
+        """Reports that the evaluation is running."""
         self._send(None)
 
     def on_predict_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Says that prediction goes on."""
+        """Reports that the prediction is running."""
         self._send(None)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
@@ -87,7 +88,7 @@ class Heartbeat(keras.callbacks.Callback):
         self._send(logs)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Sends what the model has in all: one that was restored may have had nothing left to train."""
+        """Sends the model's total number of steps if no epoch ran: a restored model may have nothing left to train."""
         if self._sender is not None and self._epoch is None:
             self._sender.send(Beat(step=self._steps_of_others + self._num_optimizer_steps()))
 
@@ -98,7 +99,7 @@ class Heartbeat(keras.callbacks.Callback):
     def _send(self, logs: Mapping[str, Any] | None) -> None:
         if self._sender is None:
             return
-        # Of an evaluation or a prediction by itself there are no steps, and its examples are not the training's.
+        # An evaluation or a prediction alone has no steps, and its examples are not examples of the training.
         count_examples = None if self._epoch is None else self._count_examples
         numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, int | float)}
         self._sender.send(

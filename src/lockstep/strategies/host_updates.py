@@ -1,11 +1,11 @@
-"""Steps whose state is kept, and updated, elsewhere than where they are computed.
+"""Steps whose state is kept and updated elsewhere than on the devices that compute.
 
-For each step the values that it reads are lent to the devices that compute, which give gradients back; the optimizer
-then runs once, where parameters and its own state are kept. Of an optimizer's state only scalars are lent: a loss reads
-the scale of a loss-scaling optimizer.
+For each step, the values that it reads are copied (lent) to the devices that compute, which return gradients. The
+optimizer then runs once, where the parameters and its own state are kept. Of an optimizer's state, only scalars are
+lent, because a loss reads the scale of a loss-scaling optimizer.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 
@@ -27,7 +27,7 @@ from lockstep.strategies.updates import Update, deferred_updates
 from lockstep.upstream.keras_variables import set_stored_value, stored_value, trainable_variables_of
 
 Step: TypeAlias = Callable[[Any, Any], Any]
-"""Of Keras's trainer: takes state and batch, returns what the batch gave and the new state."""
+"""A step of Keras's trainer: a function of state and batch that returns the results and the new state."""
 
 _TRAINING_LABELS: Final = (
     programs.PARAMETERS,
@@ -44,10 +44,10 @@ _compiled_updates: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, kw_only=True)
 class _Gradients:
-    """What an optimizer is to apply, as the result of a compiled step.
+    """The gradients that an optimizer is to apply, as a result of a compiled step.
 
     Attributes:
-        arrays: for each variable that the optimizer was built for, its gradient, or None.
+        arrays: the gradient of each variable that the optimizer was built for, or None.
         optimizer: the optimizer.
     """
 
@@ -56,12 +56,12 @@ class _Gradients:
 
 
 def training_step(model: Any, layout: AbstractLayout, *, num_steps: Callable[[], int | None]) -> Step:
-    """Returns what ``fit`` runs for each batch.
+    """Returns the function that ``fit`` runs for each batch.
 
     Args:
         model: a compiled model.
-        layout: where its state is kept.
-        num_steps: says how many steps an epoch has, once that is known.
+        layout: the layout that says where the model's state is kept.
+        num_steps: a function that returns the number of steps of an epoch, once it is known.
     """
     is_compiled = _is_compiled(model)
 
@@ -73,9 +73,8 @@ def training_step(model: Any, layout: AbstractLayout, *, num_steps: Callable[[],
         results = [_in_order(update) for update in noted], state[1], state[3]
         return logs, _whole(results, layout) if is_compiled else results
 
-    compute_step: Callable[..., Any] = (
-        jax.jit(compute) if is_compiled else compute
-    )  # what is lent is not ours to give away
+    # Nothing is donated, because the lent values belong to the layout.
+    compute_step: Callable[..., Any] = jax.jit(compute) if is_compiled else compute
     announced = False
 
     def step(state: Any, data: Any) -> Any:
@@ -113,11 +112,11 @@ def training_step(model: Any, layout: AbstractLayout, *, num_steps: Callable[[],
 
 
 def test_step(model: Any, layout: AbstractLayout) -> Step:
-    """Returns what ``evaluate`` runs for each batch.
+    """Returns the function that ``evaluate`` runs for each batch.
 
     Args:
         model: a compiled model.
-        layout: where its state is kept.
+        layout: the layout that says where the model's state is kept.
     """
 
     def compute(trainable: Any, non_trainable: Any, metrics: Any, data: Any) -> Any:
@@ -134,11 +133,11 @@ def test_step(model: Any, layout: AbstractLayout) -> Step:
 
 
 def predict_step(model: Any, layout: AbstractLayout) -> Step:
-    """Returns what ``predict`` runs for each batch.
+    """Returns the function that ``predict`` runs for each batch.
 
     Args:
         model: a built model.
-        layout: where its state is kept.
+        layout: the layout that says where the model's state is kept.
     """
 
     def compute(trainable: Any, non_trainable: Any, data: Any) -> Any:
@@ -158,15 +157,15 @@ def apply_updates(updates: Iterable[Update], *, layout: AbstractLayout) -> None:
     """Updates variables where they are kept.
 
     Args:
-        updates: what optimizers are to do, with gradients on the devices that compute, the same on each.
-        layout: where the variables are kept.
+        updates: the optimizers' updates. Their gradients are on the devices that compute, the same on each.
+        layout: the layout that says where the variables are kept.
     """
     for update in updates:
         _update(_in_order(update), {}, layout=layout)
 
 
 def _update(found: _Gradients, kept: dict[int, Any], *, layout: AbstractLayout) -> None:
-    """Updates what one optimizer was built for; values that are not among those kept are the variables' own."""
+    """Updates the variables of one optimizer. If `kept` does not have a variable, the variable's own value is used."""
     optimizer = found.optimizer
     trainable, own = trainable_variables_of(optimizer), list(optimizer.variables)
     values = [
@@ -184,7 +183,7 @@ def _update(found: _Gradients, kept: dict[int, Any], *, layout: AbstractLayout) 
 def _compiled_update(optimizer: Any) -> Any:
     compiled = _compiled_updates.get(optimizer)
     if compiled is None:
-        reference = weakref.ref(optimizer)  # the program goes when its optimizer does
+        reference = weakref.ref(optimizer)  # so that the program does not keep its optimizer alive
 
         def update(trainable: Any, own: Any, gradients: Any) -> Any:
             return cast("Any", reference()).stateless_apply(own, gradients, trainable)
@@ -194,7 +193,7 @@ def _compiled_update(optimizer: Any) -> Any:
 
 
 def _in_order(update: Update) -> _Gradients:
-    """Puts gradients into the order of the variables that the optimizer was built for."""
+    """Arranges gradients in the order of the variables that the optimizer was built for."""
     found = {id(variable): array for variable, array in zip(update.variables, update.gradients, strict=True)}
     known = trainable_variables_of(update.optimizer)
     unknown = [variable.path for variable in update.variables if not any(variable is other for other in known)]
@@ -208,7 +207,7 @@ def _in_order(update: Update) -> _Gradients:
 
 
 def _filled(variables: Sequence[Any], scalars: Iterable[Any]) -> list[Any]:
-    """Returns a value for each of an optimizer's variables: the scalars, and NaN for what stays where it is kept."""
+    """Returns a value for each of an optimizer's variables: its scalars, and NaN for all others, which are not lent."""
     following = iter(scalars)
     return [
         next(following) if not variable.shape else jnp.full(variable.shape, jnp.nan).astype(variable.dtype)
@@ -226,7 +225,7 @@ def _check_untouched(variables: Sequence[Any], before: Sequence[Any], after: Seq
 
 
 def _whole(values: Any, layout: AbstractLayout) -> Any:
-    """Keeps values whole on every device: left to itself the compiler may divide them."""
+    """Keeps values whole on every device. Without this, the compiler may divide them."""
     return jax.lax.with_sharding_constraint(values, layout.replicated)
 
 

@@ -1,12 +1,13 @@
-"""What a process reads of files, records and batches: pure arithmetic, no JAX.
+"""Decides which files, records and rows each process reads. Pure arithmetic, without JAX.
 
-By records (`AutoShardPolicy.DATA`): a batch whose rows divide by the number of replicas is shared out, each process
-reading a run of consecutive rows in the order of the processes. A batch that does not divide (the last one of an epoch,
-say) is read whole by every process: the strategy then lays it over as many devices as divide it and repeats it over the
-rest, which gives the exact result of one device.
+By records (`AutoShardPolicy.DATA`): if the rows of a batch divide by the number of replicas, each process reads
+consecutive rows of it, in the order of the processes. Every other batch, such as the last one of an epoch, is read
+whole by every process. The strategy then divides it over gcd(rows, devices) devices and repeats it on the others, which
+gives the exact result of one device.
 
-By files (`AutoShardPolicy.FILE`): each process reads files of its own, and a global batch is what the processes read
-for it, one after the other. Their shares may differ at an epoch's end, and be empty (`Shares`).
+By files (`AutoShardPolicy.FILE`): each process reads its own files. A global batch is the rows that all processes read
+for it, in the order of the processes. At the end of an epoch, the shares may differ in size and may be empty
+(`Shares`).
 """
 
 from __future__ import annotations
@@ -21,43 +22,44 @@ from lockstep.errors import InvalidInputError
 
 @final
 class AutoShardPolicy(enum.IntEnum):
-    """What the processes divide among them, by the names and numbers of ``tf.data.experimental.AutoShardPolicy``.
+    """What the processes divide among themselves.
 
-    ``HINT`` has no meaning here: it marks a place in ``tf.data``'s pipelines.
+    The names and numbers are those of ``tf.data.experimental.AutoShardPolicy``. Its ``HINT`` is missing here, because
+    it marks a place in ``tf.data``'s pipelines.
     """
 
     OFF = -1
-    """Nothing: each process reads all that it was given, and a global batch is what they read together."""
+    """Nothing: each process reads all data that it was given. A global batch is what the processes read together."""
 
     AUTO = 0
-    """Files, where there are as many as processes or more, and a batch has a row for each; records otherwise."""
+    """Files, if there is at least one file and one row of a batch for each process; records otherwise."""
 
     FILE = 1
-    """Files: each process opens files of its own."""
+    """Files: each process opens its own files."""
 
     DATA = 2
-    """Records: each process reads its rows of every global batch, and the order is that of one process."""
+    """Records: each process reads its rows of every global batch. The order is the same as with one process."""
 
 
 def decide_policy(
     policy: AutoShardPolicy, *, num_files: int | None, num_workers: int, batch_size: int | None = None
 ) -> AutoShardPolicy:
-    """Says what AUTO means for some data, and checks that FILE can be.
+    """Resolves AUTO for some data, and checks that FILE is possible.
 
     Args:
-        policy: what was asked for.
-        num_files: how many files the records lie in; None where they lie in none that we know of.
-        num_workers: how many processes read.
-        batch_size: rows of a global batch; None where it is not known.
+        policy: the requested policy.
+        num_files: the number of files of the data; None if the data has no known files.
+        num_workers: the number of processes that read.
+        batch_size: the number of rows of a global batch; None if unknown.
 
     Returns:
         OFF, FILE or DATA.
 
     Raises:
-        InvalidInputError: FILE was asked for, and there are fewer files than processes.
+        InvalidInputError: FILE was requested, and the data has no known files or fewer files than processes.
     """
     if policy is AutoShardPolicy.AUTO:
-        # As tf.data does: files if that can be. A worker without a row of each batch would never read its own.
+        # As tf.data does: files, if possible. A worker without a row of each batch would never read its own files.
         has_files = num_files is not None and num_files >= num_workers
         has_rows = batch_size is None or batch_size >= num_workers
         return AutoShardPolicy.FILE if has_files and has_rows else AutoShardPolicy.DATA
@@ -80,12 +82,12 @@ def decide_policy(
 @final
 @dataclass(frozen=True, kw_only=True)
 class InputContext:
-    """One process's place among those that read input, by the names of ``tf.distribute.InputContext``.
+    """One process's position among the processes that read input. The names are ``tf.distribute.InputContext``'s.
 
     Attributes:
-        num_input_pipelines: how many processes read.
+        num_input_pipelines: the number of processes that read.
         input_pipeline_id: this process's rank among them, from 0.
-        num_replicas_in_sync: replicas in all processes together; a multiple of the number of processes.
+        num_replicas_in_sync: the number of replicas of all processes together; a multiple of the number of processes.
 
     Raises:
         InvalidInputError: the numbers contradict each other.
@@ -110,7 +112,7 @@ class InputContext:
             )
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """Returns a replica's rows of a global batch.
+        """Returns the number of rows of a global batch that each replica has.
 
         Raises:
             InvalidInputError: the batch does not divide over the replicas.
@@ -124,14 +126,14 @@ class InputContext:
         return global_batch_size // self.num_replicas_in_sync
 
     def files_to_read(self, num_files: int) -> range:
-        """Returns the files that this process reads under the policy FILE: every n-th one, n being the processes."""
+        """Returns the numbers of the files that this process reads under the policy FILE: every n-th of n processes."""
         return range(self.input_pipeline_id, num_files, self.num_input_pipelines)
 
     def rows_to_read(self, num_rows: int) -> range:
-        """Returns the rows of a global batch that this process reads: its run, or all where they do not divide.
+        """Returns the rows of a global batch that this process reads: all rows if they do not divide evenly.
 
         Args:
-            num_rows: rows of the global batch.
+            num_rows: the number of rows of the global batch.
 
         Raises:
             InvalidInputError: the batch has no row.
@@ -147,17 +149,17 @@ class InputContext:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """How many rows each process has of each global batch of an epoch, where each reads records of its own.
+    """The number of rows that each process has of each global batch of an epoch, if each process reads its own records.
 
-    Each process reads ``batch_size / n`` rows for every batch, the first ones one more where that is no whole number,
-    until its records end. The epoch ends when all processes' records have.
+    Each of n processes reads ``batch_size / n`` rows for every batch until its records end. If that is not a whole
+    number, the first processes read one row more. The epoch ends when the records of all processes have ended.
 
     Attributes:
-        batch_size: rows of a global batch, while no process has ended.
-        num_records: how many records each process has, in their order.
+        batch_size: the number of rows of a global batch, until the first process runs out of records.
+        num_records: the number of records of each process, in the order of the processes.
 
     Raises:
-        InvalidInputError: there are more processes than rows, so that one of them would never read, or no records.
+        InvalidInputError: there are more processes than rows, so a process would never read; or there are no records.
     """
 
     batch_size: int
@@ -176,19 +178,19 @@ class Shares:
 
     @property
     def num_batches(self) -> int:
-        """How many batches an epoch has: until the last process has ended."""
+        """The number of batches of an epoch, which ends with the last process's records."""
         return max(-(-count // self.rows_of_process(process)) for process, count in enumerate(self.num_records))
 
     def rows_of_process(self, process: int) -> int:
-        """Returns the rows that a process reads for a batch, while it has as many."""
+        """Returns the number of rows that a process reads for a batch, while it has enough records."""
         even, more = divmod(self.batch_size, len(self.num_records))
         return even + (process < more)
 
     def of_batch(self, batch: int) -> tuple[int, ...]:
-        """Returns the rows that each process has of a batch, 0 for one that has ended.
+        """Returns the number of rows that each process has of a batch; 0 for a process whose records have ended.
 
         Args:
-            batch: position in an epoch, from 0.
+            batch: the position of the batch in the epoch, from 0.
         """
         sizes = [self.rows_of_process(process) for process in range(len(self.num_records))]
         return tuple(
@@ -198,103 +200,106 @@ class Shares:
 
 @runtime_checkable
 class GlobalBatches(Protocol):
-    """Data that knows its place: `lockstep.data.Batches` is of this kind.
+    """Data that yields only this process's rows, such as `lockstep.data.Batches`.
 
-    Each batch holds this process's rows of a global batch, by the rule of `InputContext.rows_to_read`. Data of another
-    kind (arrays, generators, Grain's and PyTorch's data sets) is taken to yield the same whole global batches in every
+    Each batch holds this process's rows of a global batch, by the rule of `InputContext.rows_to_read`. All other data
+    (arrays, generators, data sets of Grain and PyTorch) is assumed to yield the same whole global batches in every
     process.
     """
 
     @property
     def num_batches(self) -> int:
-        """How many batches an epoch has."""
+        """The number of batches of an epoch."""
         ...
 
     @property
     def batch_size(self) -> int:
-        """Rows of a global batch, over all processes."""
+        """The number of rows of a global batch, over all processes."""
         ...
 
     @property
     def partial_batch_size(self) -> int | None:
-        """Rows of the last global batch where it is smaller."""
+        """The number of rows of the last global batch, if it is smaller than the others; else None."""
         ...
 
     def seek(self, *, epoch: int, batch: int) -> None:
-        """Has the next iteration begin at a batch of an epoch."""
+        """Makes the next iteration start at a batch of an epoch."""
         ...
 
 
 @runtime_checkable
 class UnevenBatches(GlobalBatches, Protocol):
-    """Data of which each process may read records of its own: `lockstep.data.Batches`."""
+    """Data of which each process may read its own records, such as `lockstep.data.Batches`."""
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch and batch at which the next iteration starts."""
+        """The epoch and the batch at which the next iteration starts."""
         ...
 
     def shares_of_batch(self, batch: int) -> Sequence[int] | None:
-        """Returns the rows that each process yields of a batch; None where the rule is `InputContext.rows_to_read`.
+        """Returns the number of rows that each process yields of a batch; None if `InputContext.rows_to_read` says it.
 
         Args:
-            batch: position in an epoch, from 0.
+            batch: the position of the batch in the epoch, from 0.
         """
         ...
 
 
 @runtime_checkable
 class ChangedBatches(Protocol):
-    """Data that lies on the devices when it is read: what changes its batches has to come before that."""
+    """Data that yields batches on the devices, and can change them before it places them there."""
 
     def changed_by(self, change: Callable[[Any], Any]) -> Iterator[Any]:
-        """Begins a pass over batches that were changed before they were placed.
+        """Begins a pass over batches that are changed before they are placed.
 
         Args:
-            change: takes this process's rows of a batch on the host, and returns what takes their place.
+            change: a function that takes this process's rows of a batch in host memory and returns their replacement.
         """
         ...
 
 
 @runtime_checkable
 class ResumableData(Protocol):
-    """Whole global batches that can be begun anywhere: `lockstep.data.Dataset`."""
+    """Whole global batches that can be read from any position, such as `lockstep.data.Dataset`."""
 
     @property
     def num_batches(self) -> int | None:
-        """How many batches an epoch has, None where nobody knows."""
+        """The number of batches of an epoch, None if unknown."""
         ...
 
     def start_at(self, *, epoch: int, batch: int) -> None:
-        """Has the next iteration begin at a batch of an epoch, counted on through later ones where that is known."""
+        """Makes the next iteration start at a batch of an epoch.
+
+        If the length of an epoch is known, a batch beyond its end is a batch of a later epoch.
+        """
         ...
 
 
 @runtime_checkable
 class DividedData(Protocol):
-    """Data that several processes can divide by a policy: `lockstep.data.Dataset`."""
+    """Data that several processes can divide by a policy, such as `lockstep.data.Dataset`."""
 
     def divide(self, policy: AutoShardPolicy, *, input_context: InputContext) -> tuple[Any, AutoShardPolicy]:
-        """Returns what one process reads, and the policy: DATA where that is whole global batches."""
+        """Returns the data that one process reads, and the policy: DATA if the process reads whole global batches."""
         ...
 
 
 @runtime_checkable
 class OrderedBatches(GlobalBatches, Protocol):
-    """Data that says what its order depends on: `lockstep.data.Batches`. A checkpoint keeps it."""
+    """Data that says what its order depends on, such as `lockstep.data.Batches`. Checkpoints save this."""
 
     @property
     def order_key(self) -> Mapping[str, Any]:
-        """What decides which records a batch of an epoch has, by name: as JSON has it."""
+        """The values that decide which records a batch of an epoch has, by name; JSON can represent them."""
         ...
 
 
 def rows_of_batch(data: GlobalBatches, batch: int) -> int:
-    """Returns how many rows a global batch has, over all processes.
+    """Returns the number of rows of a global batch, over all processes.
 
     Args:
         data: the batches.
-        batch: position in an epoch, from 0.
+        batch: the position of the batch in the epoch, from 0.
     """
     is_last = batch % data.num_batches == data.num_batches - 1
     return (data.partial_batch_size if is_last else None) or data.batch_size

@@ -1,12 +1,12 @@
-"""What Keras's layers do differently within a replica's step: random numbers, and synchronized batch normalisation.
+"""Changes of Keras's layers within a replica's step: random numbers, and synchronized batch normalisation.
 
-- A random generator gives each replica numbers of its own: its state goes on in step everywhere, and a replica's number
-  is folded into what it gives. The first replica draws what one device would draw.
-- ``BatchNormalization(synchronized=True)``, which Keras refuses on JAX, takes its moments over all replicas. Under
-  ``fit``, which is one program over the whole batch, moments are taken over the whole batch anyway.
+- A random generator gives each replica different numbers. Its state advances in step on all replicas, and the replica's
+  number is folded into the seeds that it returns. The first replica draws what one device would draw.
+- ``BatchNormalization(synchronized=True)``, which Keras rejects on JAX, computes its moments over all replicas. Under
+  ``fit``, which is one program over the whole batch, moments are computed over the whole batch anyway.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 
@@ -26,7 +26,7 @@ from lockstep.strategies.uniform import uniform_writes
 
 
 def drawing_for_replicas(draw: Callable[..., Any]) -> Callable[..., Any]:
-    """Has a random generator give each replica numbers of its own."""
+    """Wraps a random generator so that each replica receives different numbers."""
 
     @functools.wraps(draw)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -43,7 +43,7 @@ def drawing_for_replicas(draw: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def allowing_synchronized(initialize: Callable[..., None]) -> Callable[..., None]:
-    """Has batch normalisation take ``synchronized=True``."""
+    """Wraps the initializer of batch normalisation so that it accepts ``synchronized=True``."""
     signature = inspect.signature(initialize)
 
     @functools.wraps(initialize)
@@ -59,7 +59,7 @@ def allowing_synchronized(initialize: Callable[..., None]) -> Callable[..., None
 
 
 def taking_moments_over_replicas(moments: Callable[..., Any]) -> Callable[..., Any]:
-    """Has synchronized batch normalisation take moments over all replicas."""
+    """Wraps batch normalisation so that synchronized layers compute their moments over all replicas."""
 
     @functools.wraps(moments)
     def wrapper(self: Any, inputs: Any, mask: Any, *args: Any, **kwargs: Any) -> Any:
@@ -67,7 +67,7 @@ def taking_moments_over_replicas(moments: Callable[..., Any]) -> Callable[..., A
             return moments(self, inputs, mask, *args, **kwargs)
         kept = self.axis % inputs.ndim
         axes = tuple(dim for dim in range(inputs.ndim) if dim != kept)
-        # In float32, as Keras does for half precision: sums of squares overflow float16.
+        # In float32, as Keras does for half precision, because sums of squares overflow float16.
         wide = jnp.asarray(inputs, jnp.promote_types(inputs.dtype, jnp.float32))
         weights = jnp.ones_like(wide)
         if mask is not None:

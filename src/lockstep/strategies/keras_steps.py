@@ -1,10 +1,10 @@
-"""Keras's own steps for a batch alone: what ``super().train_step(data)`` does within a ``train_step(self, data)``.
+"""Keras's own steps as functions of the batch only, for ``super().train_step(data)`` in ``train_step(self, data)``.
 
-Keras's steps on JAX take and return all state, ``train_step(self, state, data)``. A step that takes the batch alone
-reads and writes the model's variables, and so does what it calls; what is computed is the same.
+Keras's steps on JAX take and return the whole state: ``train_step(self, state, data)``. A step that takes only the
+batch reads and writes the model's variables directly, and so do the steps of this module. They compute the same.
 """
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 
@@ -21,7 +21,7 @@ from lockstep.upstream.keras_trainer import compute_loss, loss_tracker_of, takes
 
 
 def taking_a_batch_alone(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Has one of Keras's own steps take a batch alone, too.
+    """Wraps one of Keras's own steps so that it can also be called with only a batch.
 
     Args:
         step: ``train_step``, ``test_step`` or ``predict_step`` of Keras's JAX trainer.
@@ -68,7 +68,7 @@ def _call(model: Any, x: Any, *, training: bool) -> Any:
 
 
 def _call_once(model: Any, x: Any) -> None:
-    if not model.built:  # there are no variables to differentiate by before
+    if not model.built:  # an unbuilt model has no variables to differentiate with respect to
         _call(model, x, training=False)
 
 

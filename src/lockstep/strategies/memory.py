@@ -1,6 +1,6 @@
-"""What a model's variables take on each device, measured from the arrays that lie there."""
+"""Measures the memory that a model's variables use on each device, from their arrays."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 
@@ -17,14 +17,14 @@ import jax
 @final
 @dataclass(frozen=True, kw_only=True)
 class GroupMemory:
-    """One group of a model's variables in memory.
+    """The memory of one group of a model's variables.
 
     Attributes:
         name: "parameters", "optimizer" or "other" (batch statistics, seeds, metrics).
-        size_bytes: what one copy takes.
-        device_bytes: what lies on each of this process's devices that holds any, by the device's name.
-        num_cut: how many variables are cut over several devices.
-        whole: the paths of those that every one of their devices holds entirely.
+        size_bytes: the bytes of one copy of the variables.
+        device_bytes: the bytes on each of this process's devices that holds a part of the group, by device name.
+        num_cut: the number of variables that are divided over several devices.
+        whole: the paths of the variables of which each of their devices holds a whole copy.
     """
 
     name: str
@@ -35,16 +35,17 @@ class GroupMemory:
 
     @property
     def max_device_bytes(self) -> int:
-        """What lies on the device that holds most."""
+        """The bytes on the device that holds most; 0 if no device holds any."""
         return max(self.device_bytes.values(), default=0)
 
 
 def measure_memory(model: Any) -> tuple[GroupMemory, ...]:
-    """Measures where a model's variables lie.
+    """Measures the memory of a model's variables on each device.
+
+    Do not call it within a running ``fit``, because Keras keeps the values elsewhere then.
 
     Args:
-        model: a built model; its optimizer, if it has one, is built too. Not within a running ``fit``, in which Keras
-            keeps the values elsewhere.
+        model: a built model. If it has an optimizer, the optimizer must be built too.
 
     Returns:
         Three groups: parameters, optimizer, other.
@@ -60,7 +61,7 @@ def _measure(name: str, variables: Iterable[Any]) -> GroupMemory:
     size_bytes, num_cut, whole = 0, 0, list[str]()
     for variable in variables:
         value = variable.value
-        if not isinstance(value, jax.Array):  # a text, say
+        if not isinstance(value, jax.Array):  # for example, a string
             continue
         size_bytes += value.nbytes
         for shard in value.addressable_shards:
@@ -73,14 +74,14 @@ def _measure(name: str, variables: Iterable[Any]) -> GroupMemory:
 
 
 def describe_memory(model: Any) -> str:
-    """Says in a table what a model's variables take on each device.
+    """Describes in a table the memory that a model's variables use on each device.
 
     Args:
-        model: a built model, as `measure_memory` takes it.
+        model: a built model, as for `measure_memory`.
 
     Returns:
-        A line for each group: bytes of one copy, bytes on the device that holds most, how many variables are cut and
-        how many are whole; then the paths of the parameters that are whole.
+        A line for each group: the bytes of one copy, the bytes on the device that holds most, and the numbers of
+        divided and of whole variables. If any parameter is divided, a line for each parameter that is whole follows.
     """
     groups = measure_memory(model)
     lines = [f"{'group':<12}{'one copy':>16}{'a device':>16}{'cut':>6}{'whole':>7}"]

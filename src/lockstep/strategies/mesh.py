@@ -1,6 +1,6 @@
-"""Where variables and batches lie: the layouts of synchronous strategies, as `keras.distribution` layouts."""
+"""The layouts of synchronous strategies: the placement of variables and batches, as `keras.distribution` layouts."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ COPY_AXIS: Final = "copy"
 MODEL_AXIS: Final = "model"
 
 MAX_REPEATED_BYTES: Final = 256 * 2**20
-"""How much more of a batch than its even share a device gets at the most, unless a layout says otherwise."""
+"""The default of `AbstractLayout.max_repeated_bytes`."""
 
 
 class AbstractLayout(Distribution, ABC):
-    """Says where each variable lies, and divides each batch over groups of devices by its rows.
+    """Places each variable, and divides the rows of each batch over groups of devices.
 
-    A batch of b rows on n replicas is laid over g = gcd(b, n) groups, and repeated within a group. What is computed is
-    then one program over exactly those b rows, on any number of devices: no row is padded, masked or left out, so that
-    statistics over the batch stay exact. What that costs in memory is bounded by `max_repeated_bytes`.
+    A batch of b rows on n replicas is divided over g = gcd(b, n) groups of devices, and repeated within a group. The
+    computation is one program over exactly these b rows, on any number of devices. No row is padded, masked or left
+    out, so statistics over the batch stay exact. `max_repeated_bytes` limits the memory for the repeated rows.
 
-    All meshes of a layout hold the same devices in the same order, so that one program may mix them.
+    All meshes of a layout hold the same devices in the same order, so one program may mix them.
 
     Args:
-        devices: the devices of all processes that compute, those of one process next to each other.
+        devices: the devices that compute, in all processes. The devices of one process are next to each other.
         name: the strategy's name, for messages.
-        num_model_shards: over how many devices, next to each other, one replica's model is divided.
-        runs: what ``fit`` is run by where it is not one program over the devices.
+        num_model_shards: the number of neighboring devices that one replica's model is divided over.
+        runs: the object that runs ``fit`` if it is not one program over the devices; None otherwise.
 
     Raises:
         BackendError: there is no device.
@@ -53,25 +53,31 @@ class AbstractLayout(Distribution, ABC):
     """The strategy's name, for messages."""
 
     devices: tuple[Device, ...]
-    """The devices of all processes that compute."""
+    """The devices that compute, in all processes."""
 
     num_replicas: int
-    """How many replicas share a global batch."""
+    """The number of replicas that share a global batch."""
 
     max_repeated_bytes: int
-    """How much more of a batch than its even share a device gets at the most; may be set."""
+    """The maximum number of bytes of a batch that a device may hold beyond its even share; may be set."""
 
     runs: AbstractRuns | None
-    """What ``fit`` is run by where it is not one program over the devices."""
+    """The object that runs ``fit`` if it is not one program over the devices; None otherwise."""
 
     around_calls: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None
-    """What calls a function that `lockstep.function` has compiled (it is given that, and its arguments), or None."""
+    """A function that calls compiled functions of `lockstep.function`, or None.
+
+    Its arguments are the compiled function and the positional and keyword arguments of the call.
+    """
 
     check_array: Callable[[np.ndarray[Any, Any]], object] | None
-    """Refuses an array of a batch (it is given that, on the host) that must not be in one, or None."""
+    """A function that raises an error if an array of a batch, in host memory, is not allowed; or None."""
 
     note_variable: Callable[[Any], object] | None
-    """Is told of each variable that is laid out, of a layout with a copy of every variable on every device; or None."""
+    """A function that is called with each variable that is placed, or None.
+
+    Only layouts with a copy of every variable on every device call it.
+    """
 
     def __init__(
         self, devices: Sequence[Device], *, name: str, num_model_shards: int = 1, runs: AbstractRuns | None = None
@@ -90,32 +96,32 @@ class AbstractLayout(Distribution, ABC):
 
     @abstractmethod
     def get_variable_layout(self, variable: Any) -> Any:
-        """Returns where a variable lies: Keras's `TensorLayout`, or a sharding of JAX's.
+        """Returns the placement of a variable: a `TensorLayout` of Keras, or a sharding of JAX.
 
         Does not block, is pure, and may be called from any thread.
 
         Args:
-            variable: a Keras variable, of which path, shape and dtype are known.
+            variable: a Keras variable whose path, shape and dtype are known.
         """
 
     @abstractmethod
     def get_tensor_layout(self, path: str) -> Any:
-        """Returns how a layer's output is laid out, or None where the compiler decides.
+        """Returns the placement of a layer's output, or None to let the compiler decide.
 
         Does not block, is pure, and may be called from any thread.
 
         Args:
-            path: the layer's path and "/output".
+            path: the layer's path, followed by "/output".
         """
 
     @property
     @abstractmethod
     def state_devices(self) -> tuple[Device, ...]:
-        """The devices on which every variable lies: a copy, or a shard, on each."""
+        """The devices that hold the variables: each has a copy, or a part, of every variable."""
 
     @abstractmethod
     def state_sharding(self, shape: Sequence[int]) -> Any:
-        """Returns the sharding of an array of a pure step's state, of which nothing is known but its shape.
+        """Returns the sharding of an array of a pure step's state, from its shape.
 
         Does not block, is pure, and may be called from any thread.
 
@@ -126,32 +132,32 @@ class AbstractLayout(Distribution, ABC):
     @property
     @abstractmethod
     def updates_on_host(self) -> bool:
-        """Whether the state is kept, and updated, elsewhere than where steps are computed."""
+        """Whether the state is kept and updated elsewhere than on the devices that compute."""
 
     @abstractmethod
     def lend(self, values: Any) -> Any:
-        """Returns values of variables as the devices that compute a step take them.
+        """Returns values of variables, transferred to the devices that compute steps.
 
-        Idempotent; waits for no transfer.
+        Idempotent. Does not wait for transfers.
 
         Args:
-            values: a structure of arrays from where they are kept.
+            values: a structure of arrays from where the variables are kept.
         """
 
     @abstractmethod
     def store(self, values: Any) -> Any:
-        """Returns values that a step computed as they are kept: what `lend` does, back.
+        """Returns values that a step computed, transferred to where variables are kept: the reverse of `lend`.
 
-        Idempotent; waits for no transfer.
+        Idempotent. Does not wait for transfers.
 
         Args:
-            values: a structure of arrays from the devices that compute, the same on each.
+            values: a structure of arrays on the devices that compute, the same on each.
         """
 
     @property
     @final
     def num_processes(self) -> int:
-        """How many processes JAX has met, over all hosts."""
+        """The number of processes that JAX knows, over all hosts."""
         return jax.process_count()
 
     @property
@@ -168,14 +174,14 @@ class AbstractLayout(Distribution, ABC):
 
     @final
     def data_mesh(self, num_groups: int) -> Mesh:
-        """Returns the mesh of a batch that is divided over this many groups.
+        """Returns the mesh of a batch that is divided over this number of groups.
 
         Args:
             num_groups: a divisor of `num_replicas`.
 
         Returns:
             The mesh, with the axes "batch" (the groups), "copy" (the replicas of a group, which compute the same) and,
-            where a replica's model is divided, "model".
+            if a replica's model is divided, "model".
         """
         return self._keras_mesh(num_groups).backend_mesh
 
@@ -188,13 +194,13 @@ class AbstractLayout(Distribution, ABC):
 
     @final
     def place(self, batch: Any, *, num_rows: int | None = None) -> Any:
-        """Puts a batch onto the devices.
+        """Places a batch on the devices.
 
         Args:
-            batch: a structure of arrays, rows first; None leaves stay None. Arrays that JAX holds on these devices
-                already stay where they are.
-            num_rows: rows of the global batch of which this process may hold its share; None where each process holds
-                the whole one.
+            batch: a structure of arrays whose first dim is the rows. None leaves stay None. Arrays that are on these
+                devices already stay there.
+            num_rows: the number of rows of the global batch, if this process may hold only its share of it; None if
+                each process holds the whole batch.
 
         Returns:
             The same structure of global arrays.
@@ -216,7 +222,7 @@ class AbstractLayout(Distribution, ABC):
         repeated_bytes, uneven_rows = 0.0, 0
         for leaf in leaves:
             if not isinstance(leaf, np.ndarray) or not leaf.size or not leaf.ndim:
-                continue  # a scalar, or on the devices already
+                continue  # a scalar, empty, or on the devices already
             local_rows: int = cast("Any", leaf).shape[0]
             rows = local_rows if num_rows is None else num_rows
             num_groups = math.gcd(rows, self.num_replicas)
@@ -284,17 +290,17 @@ class AbstractLayout(Distribution, ABC):
 
 
 class AbstractReplicatedLayout(AbstractLayout):
-    """A copy of every variable on every device."""
+    """Keeps a copy of every variable on every device."""
 
     def get_variable_layout(self, variable: Any) -> Any:
-        """Returns the layout of a copy on every device, or the variable's own where it was given one."""
+        """Returns the variable's own layout if it was given one, else a copy on every device."""
         if self.note_variable is not None:
             self.note_variable(variable)
         own = layout_of(variable)
         return own if own is not None else self.replicated
 
     def get_tensor_layout(self, path: str) -> None:
-        """Leaves every layer's output to the compiler."""
+        """Returns None: the compiler places the output of every layer."""
         del path
 
     @property
@@ -309,7 +315,7 @@ class AbstractReplicatedLayout(AbstractLayout):
 
     @property
     def updates_on_host(self) -> bool:
-        """No: each device updates its copy."""
+        """Always False: each device updates its own copy."""
         return False
 
     def store(self, values: Any) -> Any:
@@ -319,10 +325,10 @@ class AbstractReplicatedLayout(AbstractLayout):
 
 @final
 class ReplicatedLayout(AbstractReplicatedLayout):
-    """A copy of every variable on every device, where it is computed.
+    """Keeps a copy of every variable on every device that computes.
 
     Args:
-        devices: the devices of all processes, those of one process next to each other.
+        devices: the devices of all processes. The devices of one process are next to each other.
         name: the strategy's name, for messages.
     """
 

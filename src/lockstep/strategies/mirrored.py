@@ -1,6 +1,6 @@
-"""A copy of the parameters on every device of this process."""
+"""The strategy that keeps a copy of the parameters on every device of this process."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from lockstep.topology import Topology
 
 @final
 class MirroredStrategy(AbstractStrategy):
-    """A copy on every device; gradients are summed over them in the step, and each copy gets the same update.
+    """Keeps a copy of the parameters on every device of this process.
+
+    Each step sums the gradients over the devices, and every copy receives the same update.
 
     Args:
-        devices: devices or their names, such as ``["gpu:0", "gpu:1"]``; all of this process's devices of the fastest
-            kind by default.
-        communication_options: how large the buckets are in which gradients of a custom loop travel.
+        devices: devices or their names, such as ``["gpu:0", "gpu:1"]``. By default, all of this process's devices of
+            the fastest kind.
+        communication_options: the size of the buckets in which gradients of a custom loop are sent.
 
     Raises:
         BackendError: there is no such device.
-        InvalidInputError: a name is not a device's, or given twice.
+        InvalidInputError: a name is not the name of a device, or it is given twice.
     """
 
     def __init__(
@@ -45,5 +47,5 @@ class MirroredStrategy(AbstractStrategy):
         )
 
     def describe(self) -> str:
-        """Says over which devices."""
+        """Names the devices."""
         return f"MirroredStrategy over {describe_devices(self.devices)}"

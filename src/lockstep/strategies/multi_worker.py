@@ -1,6 +1,6 @@
-"""A copy of the parameters on every device of every worker: the processes train in step."""
+"""The strategy that keeps a copy of the parameters on every device of every worker. The processes train in step."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from lockstep.topology import Topology
 
 @final
 class MultiWorkerMirroredStrategy(AbstractStrategy):
-    """A copy on every device of every process; gradients are summed over all of them in the step.
+    """Keeps a copy of the parameters on every device of every process; each step sums gradients over all of them.
 
-    Must be made before the first computation of its process, and by every process of the job: they meet at the address
-    of the first one. Sums go over NCCL on GPUs, gloo on CPUs, the interconnect on TPUs. When a process dies, hangs or
-    never comes, the others end within 15 s (or `CommunicationOptions.timeout_seconds`), with the exit code of
-    `lockstep.errors.PeerLostError` and a last line that names it.
+    Every process of the job must create the strategy before its first computation. The processes meet at the address of
+    the first one. Sums use NCCL on GPUs, gloo on CPUs, and the interconnect on TPUs. When a process dies, hangs or
+    never arrives, the others end within 15 s (or `CommunicationOptions.timeout_seconds`), with the exit code of
+    `lockstep.errors.PeerLostError` and a last line that names the lost process.
 
-    Every process must build the same model with the same initial values: where nobody called
-    ``keras.utils.set_random_seed``, the first process's seed is given to all.
+    Every process must build the same model with the same initial values. If no process has called
+    ``keras.utils.set_random_seed``, all processes use the first process's seed.
 
     Args:
-        cluster_resolver: who is in the job: a topology, or a resolver; what the environment says by default
-            (`Topology.from_env`). A job of one process needs no meeting, and is then the same as `MirroredStrategy`.
-        communication_options: how values travel between replicas, and how long a process may be silent.
+        cluster_resolver: the topology, or a resolver that reads it. By default, the environment
+            (`Topology.from_env`). A job of one process needs no meeting; the strategy then equals `MirroredStrategy`.
+        communication_options: how values are sent between replicas, and how long a process may be silent.
 
     Raises:
         ConfigError: the job has parameter servers, this process is not one of those that train in step, or the
-            processes do not agree on how many they are or who is who.
-        BackendError: JAX has started already, so that the processes cannot meet any more, or the processes run
-            different versions, have different numbers of devices or were given different random seeds.
-        PeerLostError: another process did not come.
-        PortInUseError: this process is the chief, and its port is taken.
-        UnavailableError: the chief's address leads to something else.
+            processes do not agree on their number or on their ranks.
+        BackendError: JAX has started already, so the processes cannot meet any more; or the processes run different
+            versions, have different numbers of devices, or were given different random seeds.
+        PeerLostError: another process did not arrive at the meeting.
+        PortInUseError: this process is the chief, and another program uses its port.
+        UnavailableError: something else than the chief answers at the chief's address.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class MultiWorkerMirroredStrategy(AbstractStrategy):
 
     @property
     def cluster_resolver(self) -> Topology:
-        """The topology, by the name of ``tf.distribute``."""
+        """The topology; the name is from ``tf.distribute``."""
         return self.topology
 
     def describe(self) -> str:
-        """Says over how many processes and which devices."""
+        """Gives the number of processes, and names the devices."""
         devices = describe_devices(self.devices)
         return f"MultiWorkerMirroredStrategy over {self.topology.num_processes} processes with {devices} in all"
 
@@ -78,7 +78,7 @@ def refuse_parameter_servers(topology: Topology) -> None:
     """Checks that the job has no parameter servers.
 
     Raises:
-        ConfigError: it has; they take a strategy that updates parameters as gradients arrive.
+        ConfigError: the job has parameter servers. They need a strategy that updates parameters as gradients arrive.
     """
     if topology.has_parameter_servers:
         raise ConfigError(
@@ -90,7 +90,7 @@ def refuse_parameter_servers(topology: Topology) -> None:
 
 
 def share_seed() -> None:
-    """Gives every process the chief's random seed, or checks that all were given the same one."""
+    """Gives every process the chief's random seed, or checks that all processes were given the same seed."""
     import keras
     import numpy as np
     from jax.experimental import multihost_utils

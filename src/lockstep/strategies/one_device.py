@@ -1,6 +1,6 @@
-"""One device: the strategy that the others are compared with."""
+"""The strategy of one device. Other strategies are compared with it."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from lockstep.topology import Topology
 
 @final
 class OneDeviceStrategy(AbstractStrategy):
-    """Everything on one device of this process.
+    """Places everything on one device of this process.
 
     Args:
-        device: a device, or its name such as ``gpu:0``; the first of the fastest kind by default.
+        device: a device, or its name, such as ``gpu:0``. By default, the first device of the fastest kind.
 
     Raises:
         BackendError: there is no such device.
-        InvalidInputError: the name is not a device's.
+        InvalidInputError: the name is not the name of a device.
     """
 
     def __init__(self, device: str | Device | None = None) -> None:
@@ -32,5 +32,5 @@ class OneDeviceStrategy(AbstractStrategy):
         super().__init__(ReplicatedLayout(devices, name=type(self).__name__), topology=Topology.from_env())
 
     def describe(self) -> str:
-        """Says which device."""
+        """Names the device."""
         return f"OneDeviceStrategy on {name_of(self.devices[0])}"

@@ -1,7 +1,7 @@
-"""Where each compiled training step passes before its first run, so that somebody can look at it: `lockstep plan` does.
+"""Lets a function inspect each compiled training step before its first run, as `lockstep plan` does.
 
-Whoever compiles a step calls `announce` right before it runs for the first time. Nothing happens unless a function
-was registered by `watch`.
+Code that compiles a step calls `announce` right before the step runs for the first time. This has no effect unless a
+function was registered with `watch`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PARAMETERS: Final = "parameters"
 OPTIMIZER: Final = "optimizer"
 OTHER_STATE: Final = "other state"
 STATE: Final = "state"
-"""All of it, where nobody can tell its parts."""
+"""The whole state, if its parts cannot be distinguished."""
 BATCH: Final = "batch"
 LABELS: Final = (PARAMETERS, OPTIMIZER, OTHER_STATE, STATE, BATCH)
 
@@ -23,17 +23,17 @@ LABELS: Final = (PARAMETERS, OPTIMIZER, OTHER_STATE, STATE, BATCH)
 @final
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A compiled training step, about to run.
+    """A compiled training step that is about to run.
 
     Attributes:
-        name: what it is in words, such as "fit of resnet".
+        name: a description in words, such as "fit of resnet".
         step: the jitted function.
-        args: its positional arguments: structures of arrays, laid out over the devices as they will be.
-        labels: what the arguments hold: a prefix of the structure of `args` with one of this module's labels at each
-            leaf.
-        num_steps: steps of an epoch; None where nobody knows.
-        donates: whether the first argument's buffers become the result's.
-        num_rows: rows of the global batch; None where they are dim 0 of its first array.
+        args: its positional arguments: structures of arrays, placed on the devices as in the run.
+        labels: the contents of the arguments: a prefix of the structure of `args`, with one of this module's labels at
+            each leaf.
+        num_steps: the number of steps of an epoch; None if unknown.
+        donates: whether the first argument's buffers are reused for the result.
+        num_rows: the number of rows of the global batch; None if it is dim 0 of the batch's first array.
     """
 
     name: str
@@ -50,10 +50,11 @@ _watchers: list[Callable[[Program], None]] = []
 
 @contextmanager
 def watch(watcher: Callable[[Program], None]) -> Generator[None]:
-    """Has a function called with each training step before its first run, in any thread of this process.
+    """Registers a function within a ``with`` block. It is called with each training step before the step's first run.
 
     Args:
-        watcher: the function; what it raises ends the training.
+        watcher: the function. It may be called in any thread of this process. An error that it raises ends the
+            training.
     """
     _watchers.append(watcher)
     try:
@@ -63,12 +64,12 @@ def watch(watcher: Callable[[Program], None]) -> Generator[None]:
 
 
 def is_watched() -> bool:
-    """Whether anybody wants to see programs: a step that nobody watches costs nothing more."""
+    """Whether a function is registered. If there is none, callers need not describe their steps."""
     return bool(_watchers)
 
 
 def announce(program: Program) -> None:
-    """Shows a step that is about to run for the first time to whoever watches.
+    """Passes a step that is about to run for the first time to the registered functions.
 
     Args:
         program: the step.

@@ -1,11 +1,11 @@
-"""A model that one process has for itself, run by that process alone while it trains another one with its peers.
+"""Runs a model in one process alone, while this process trains another model with its peers.
 
-A callback of the chief may build a model, clone the one that is trained, and evaluate it: the other processes are busy
-with their next step, and a program over all devices would wait for them for ever. So such a model is run on a device of
-this process. Where every process calls the same callback, each of them gets the same result.
+For example, a callback of the chief may clone the model that is trained, and evaluate the clone. The other processes
+are busy with their next step, so a program over all devices would wait for them forever. Such a model therefore runs on
+a device of this process. If every process calls the same callback, each of them gets the same result.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false
 
@@ -48,19 +48,19 @@ def can_run_alone(model: Any) -> bool:
 
 
 def is_elsewhere(variable: Any, layout: AbstractLayout) -> bool:
-    """Whether a variable lies on other devices than those that a layout keeps variables on."""
+    """Whether a variable is on other devices than those on which a layout keeps variables."""
     value = getattr(variable, "value", None)
     return isinstance(value, jax.Array) and value.sharding.device_set != set(layout.state_devices)
 
 
 @contextmanager
 def alone(model: Any, layout: AbstractLayout | None) -> Generator[None]:
-    """Within, no strategy is current and a model's variables lie on a device of this process.
+    """Leaves the strategy within a ``with`` block, and moves a model's variables to a device of this process.
 
     Args:
         model: a model of which this process holds whole copies.
-        layout: the current one, None where it is left already. What lies where it keeps variables is put back there in
-            the end, and what was made within is put there too.
+        layout: the current layout; None if it was left already. Variables that were where the layout keeps variables
+            are moved back at the end. Variables that were created within the block are moved there too.
     """
     before = [variable for variable in agreement.variables_of(model) if layout and not is_elsewhere(variable, layout)]
     if layout is None or not before:
@@ -97,9 +97,9 @@ def _without_strategy() -> Generator[None]:
 
 @contextmanager
 def _same_draws() -> Generator[None]:
-    """Puts the random generators back: what was drawn for this run, the other processes have not drawn.
+    """Restores the random generators after the block, because the other processes have not drawn its numbers.
 
-    The model that all of them train would get its rows in another order here.
+    Otherwise, this process would order the rows of the common training differently than the others.
     """
     python, numpy = random.getstate(), np.random.get_state()
     try:
@@ -110,6 +110,6 @@ def _same_draws() -> Generator[None]:
 
 
 def _forget_functions(model: Any) -> None:
-    """Has Keras compile a model's steps anew: they are for where the variables lay."""
+    """Makes Keras compile a model's steps again, because they were compiled for the variables' old devices."""
     for name in _FUNCTIONS:
         setattr(model, name, None)

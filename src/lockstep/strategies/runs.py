@@ -1,4 +1,4 @@
-"""What a strategy says that runs ``fit`` by other means than one program over its devices."""
+"""The interface of strategies that run ``fit`` in another way than as one program over their devices."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class PassedOver(Exception):
-    """A call that is not made in this process, which goes on behind it.
+    """Raised to skip a call in this process. The process continues after the call.
 
     Args:
-        returned: what the call returns.
+        returned: the value that the call returns.
     """
 
     def __init__(self, returned: Any) -> None:
@@ -21,33 +21,34 @@ class PassedOver(Exception):
 
 
 class AbstractRuns(ABC):
-    """Takes part in a model's ``fit``, ``evaluate`` and ``predict``.
+    """Controls how a model's ``fit``, ``evaluate`` and ``predict`` run.
 
-    All of it is called from the thread that calls the model's method.
+    All methods are called from the thread that calls the model's method.
     """
 
     @abstractmethod
     def around(self, model: Any, method: str, arguments: dict[str, Any]) -> AbstractContextManager[None]:
-        """Returns what a call is made within.
+        """Returns a context manager in which the call is made.
 
         Args:
-            model: the model, compiled within the strategy's scope, which is entered.
+            model: the model, compiled within the strategy's scope. The scope is entered.
             method: "fit", "evaluate" or "predict".
-            arguments: the call's, by name; what is changed here the method is called with.
+            arguments: the arguments of the call, by name. They may be changed here; the method is called with the
+                changed arguments.
 
         Raises:
-            InvalidInputError: the strategy cannot do what is asked for.
-            PassedOver: the call was made elsewhere, and is not made here.
+            InvalidInputError: the strategy does not support the call.
+            PassedOver: the call was made elsewhere, and is skipped here. Entering the context may raise it.
         """
 
     @abstractmethod
     def function(self, model: Any, kind: str) -> Callable[[Any, Any], Any] | None:
-        """Returns what Keras's trainer calls for each step.
+        """Returns the function that Keras's trainer calls for each step.
 
         Args:
             model: the model.
             kind: "train", "test" or "predict".
 
         Returns:
-            A function of state and iterator that returns logs (or outputs) and state; None for Keras's own.
+            A function of state and iterator that returns logs (or outputs) and state; None for Keras's own function.
         """

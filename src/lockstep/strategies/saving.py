@@ -1,10 +1,10 @@
-"""Whether a model can be saved whole, found out before hours of training rather than after them.
+"""Checks before the training whether a model can be saved whole, so that it does not fail after hours of training.
 
-Keras saves a model as the configuration of its layers, and their weights. A class of the user's own has a configuration
-only where it says how it is made again: ``get_config``, where its ``__init__`` takes more than plain values.
+Keras saves a model as the configuration of its layers, and their weights. A class of the user has a configuration only
+if it says how to create it again: it needs ``get_config`` if its ``__init__`` takes more than plain values.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 
@@ -28,13 +28,13 @@ _checked: WeakSet[Any] = WeakSet()
 
 
 def saving_error(model: Any) -> ModelError | None:
-    """Returns why a model cannot be saved whole, with what to write; None where nothing is known against it.
+    """Returns the reason why a model cannot be saved whole, with advice; None if no reason is known.
 
     Args:
         model: a Keras model, built or not.
     """
     try:
-        # Without how it was compiled, which would read the optimizer's variables.
+        # Without the compile configuration, which would read the optimizer's variables.
         keras.saving.serialize_keras_object(model.get_config())
     except NotImplementedError as error:
         found = _OBJECT.search(str(error))
@@ -55,20 +55,20 @@ def saving_error(model: Any) -> ModelError | None:
             allowed="numbers, text, lists and dictionaries of them, layers, and what has a get_config() of its own",
             action=f"give get_config() what the {kind} is made of, and make it in __init__; or save its weights alone",
         )
-    except Exception:  # a get_config of the user's own that needs what training makes
+    except Exception:  # for example, a user's get_config that needs values from the training
         return None
     return None
 
 
 def check_saving(model: Any, arguments: Mapping[str, Any]) -> None:
-    """Says, once for each model, that it cannot be saved; refuses a ``fit`` of which a callback would save it.
+    """Warns, once for each model, that the model cannot be saved. Raises an error if a callback of ``fit`` saves it.
 
     Args:
         model: the model that is to be trained.
-        arguments: of its ``fit``, by name.
+        arguments: the arguments of ``fit``, by name.
 
     Raises:
-        ModelError: a ``ModelCheckpoint`` of the whole model is among the callbacks.
+        ModelError: the model cannot be saved, and a ``ModelCheckpoint`` of the whole model is among the callbacks.
     """
     given = arguments.get("callbacks")
     callbacks = given.callbacks if isinstance(given, keras.callbacks.CallbackList) else keras.tree.flatten(given or [])

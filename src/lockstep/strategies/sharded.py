@@ -1,6 +1,6 @@
-"""Optimizer state, gradients and parameters divided over the devices: ZeRO, and tensor parallelism beside it."""
+"""The strategy that divides the training state over the devices (ZeRO), optionally with tensor parallelism."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -21,45 +21,49 @@ from lockstep.strategies.sharding import Axes, ShardedLayout, Stage
 from lockstep.topology import Topology
 
 MIN_SHARD_ELEMENTS: Final = 4096
-"""A tensor with fewer elements stays whole: gathering it would cost more than it takes."""
+"""Tensors with fewer elements stay whole: gathering them would cost more than their memory is worth."""
 
 
 @final
 class ShardedStrategy(AbstractStrategy):
-    """The state of training cut over the replicas (ZeRO), and a model over several devices (tensor parallelism).
+    """Divides the training state over the replicas (ZeRO), and a model over several devices (tensor parallelism).
 
-    What one device would compute is computed, on any batch; only where tensors lie differs. By `stage`:
+    The result is what one device would compute, on any batch. Only the placement of tensors differs. The `stage` says
+    what is divided:
 
-    1. the optimizer's state is cut: each device updates its part of every parameter, and the parts are gathered;
-    2. the gradients too: each device gets the sum of the part that it updates;
-    3. the parameters too: they are gathered where a layer uses them, and each device keeps its part.
+    1. The optimizer's state. Each device updates its part of every parameter, and the parts are gathered.
+    2. The gradients too. The compiler divides them at stage 1 already, so stages 1 and 2 run the same step.
+    3. The parameters too. They are gathered when a layer uses them, and each device keeps only its part.
 
-    A tensor is cut along its largest dim that the number of replicas divides. It stays whole where there is none, or
-    where it has fewer than `min_shard_elements` elements; `lockstep.strategies.describe_memory` says which.
+    A tensor is divided along its largest dim that is a multiple of the number of replicas. It stays whole if there is
+    no such dim, or if it has fewer than `min_shard_elements` elements. `lockstep.strategies.describe_memory` lists the
+    parameters that stay whole.
 
-    With `model_parallel`, each replica is that many devices, next to each other, over which `layout_map` divides
-    parameters and layers' outputs; the batch is divided over the replicas.
+    With `model_parallel`, each replica consists of that many neighboring devices, and `layout_map` divides parameters
+    and layers' outputs over them. The batch is divided over the replicas.
 
     The stages are those of Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models"
     (SC20, https://arxiv.org/abs/1910.02054).
 
     Args:
-        devices: devices or their names; all of this process's devices of the fastest kind by default. Not in a job of
-            several processes, which uses all devices of all of them.
-        stage: 1, 2 or 3.
-        model_parallel: over how many devices one replica's model is divided; divides the devices of each process.
-        layout_map: a `keras.distribution.LayoutMap`, or a mapping of regular expressions to axes: for paths of
-            variables (``dense/kernel``) and of layers' outputs (``dense/output``), "model" or None for each dim. Of a
-            `LayoutMap` the axes count; the mesh is this strategy's.
-        min_shard_elements: how many elements a tensor has at least that is cut over the replicas.
-        cluster_resolver: who is in the job; read from the environment (``TF_CONFIG``) by default.
-        communication_options: how values travel between replicas, and how long a process may be silent.
+        devices: devices or their names. By default, all of this process's devices of the fastest kind. Not allowed in
+            a job of several processes, which uses all devices of all processes.
+        stage: the ZeRO stage: 1, 2 or 3.
+        model_parallel: the number of devices that one replica's model is divided over. It must divide the number of
+            devices of each process.
+        layout_map: a `keras.distribution.LayoutMap`, or a mapping of regular expressions to axes. An expression matches
+            paths of variables (``dense/kernel``) or of layers' outputs (``dense/output``). The axes are "model" or None
+            for each dim. From a `LayoutMap`, only the axes are used; the mesh is this strategy's.
+        min_shard_elements: the minimum number of elements of a tensor that is divided over the replicas.
+        cluster_resolver: the source of the topology. By default, the environment (``TF_CONFIG``).
+        communication_options: how values are sent between replicas, and how long a process may be silent.
 
     Raises:
-        InvalidInputError: an argument's value, or a layout map without a model axis.
+        InvalidInputError: an argument has a value that is not allowed, or the layout map uses the model axis while
+            `model_parallel` is 1.
         BackendError: there is no such device, or the processes cannot meet or have different numbers of devices.
         ConfigError: the job has parameter servers.
-        PeerLostError: another process did not come.
+        PeerLostError: another process did not arrive at the meeting.
     """
 
     def __init__(
@@ -97,7 +101,7 @@ class ShardedStrategy(AbstractStrategy):
         self._description = f"stage {stage}" + (f", {model_parallel} devices a model" if model_parallel > 1 else "")
 
     def describe(self) -> str:
-        """Says over which devices, and what is cut."""
+        """Names the devices, the stage and the number of devices per model."""
         return f"ShardedStrategy over {describe_devices(self.devices)}, {self._description}"
 
 
@@ -132,7 +136,7 @@ def _read_layout_map(layout_map: Mapping[str, Any] | None, *, model_parallel: in
 
 
 def _read_axes(pattern: str, value: Any) -> Axes:
-    axes = getattr(value, "axes", value)  # of Keras's TensorLayout, or as they are
+    axes = getattr(value, "axes", value)  # a TensorLayout of Keras has axes; other values are the axes
     if not isinstance(axes, Sequence) or isinstance(axes, str):
         raise InvalidInputError(f"the axes of {pattern!r} in the layout map", received=axes, allowed="a tuple")
     return tuple(cast("Sequence[str | None]", axes))

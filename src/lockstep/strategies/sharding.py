@@ -1,15 +1,16 @@
-"""Sharded state: which tensor is cut where, and how Keras's steps are told of it.
+"""Sharded state: along which dim each tensor is divided, and the changes of Keras's steps for it.
 
 The stages are those of ZeRO (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
-Models", SC20, https://arxiv.org/abs/1910.02054). A tensor is cut over the replicas along its largest dim that their
-number divides; one that has none, or that is small, stays whole. Tensor parallelism (Keras's ``LayoutMap``) cuts over a
-second axis of the mesh, and both may cut the same tensor, along different dims.
+Models", SC20, https://arxiv.org/abs/1910.02054). A tensor is divided over the replicas along its largest dim that is a
+multiple of their number. It stays whole if it has no such dim, or is small. Tensor parallelism (Keras's ``LayoutMap``)
+divides over a second axis of the mesh. Both may divide the same tensor, along different dims.
 
-Keras gives an optimizer's variables the layout of their parameters, and leaves gradients to the compiler. `install`
-replaces that for models under a `ShardedLayout`, once in a process; elsewhere Keras's own code runs.
+Keras gives an optimizer's variables the layout of their parameters. The wrappers at the end of this module change that
+for models under a `ShardedLayout` (`lockstep.upstream.table` lists them). For all other models, Keras's own code runs.
+Gradients are left to the compiler: it divides them like the optimizer's state, which is the cheapest way to update it.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false, reportPrivateUsage=false
 
@@ -36,21 +37,22 @@ logger = logging.getLogger(__name__)
 
 Stage: TypeAlias = Literal[1, 2, 3]
 Axes: TypeAlias = Sequence[str | None]
-"""For each dim of a tensor the mesh's axis that it is cut over, or None."""
+"""For each dim of a tensor, the axis of the mesh that it is divided over, or None."""
 
 
 @final
 class ShardedLayout(AbstractLayout):
-    """Optimizer state, gradients and parameters cut over the replicas, by stage, and parameters over a model axis.
+    """Divides optimizer state, gradients and parameters over the replicas, by stage, and tensors over a model axis.
 
     Args:
-        devices: the devices of all processes, those of one process next to each other.
+        devices: the devices of all processes. The devices of one process are next to each other.
         name: the strategy's name, for messages.
-        stage: 1 cuts the optimizer's state, 2 also the gradients, 3 also the parameters.
-        num_model_shards: over how many devices one replica's model is divided; divides the number of devices.
-        layout_map: for patterns of variables' and layers' paths, the axes over which the tensor is cut: "model", or
-            None, for each dim. A pattern has to match a whole path.
-        min_shard_elements: a tensor with fewer elements stays whole.
+        stage: 1 and 2 divide the optimizer's state, and with it the gradients; 3 also divides the parameters.
+        num_model_shards: the number of devices that one replica's model is divided over. It must divide the number of
+            devices.
+        layout_map: for patterns of variables' and layers' paths, the axes that the tensor is divided over: "model" or
+            None for each dim. A pattern must match a whole path.
+        min_shard_elements: the minimum number of elements of a tensor that is divided over the replicas.
     """
 
     def __init__(
@@ -73,7 +75,7 @@ class ShardedLayout(AbstractLayout):
             self._layout_map[pattern] = tuple(axes)
 
     def get_variable_layout(self, variable: Any) -> Any:
-        """Returns the variable's own layout where it was given one, else what stage and layout map say.
+        """Returns the variable's own layout if it was given one, else the layout from the stage and the layout map.
 
         Raises:
             InvalidInputError: the layout map does not fit the variable.
@@ -88,10 +90,10 @@ class ShardedLayout(AbstractLayout):
         return self._sharding(axes)
 
     def get_tensor_layout(self, path: str) -> NamedSharding | None:
-        """Returns the layout map's layout of a layer's output, in a program that is being compiled.
+        """Returns the layout map's layout of a layer's output while a program is compiled; else None.
 
-        The batch's dim, if the map names it, stays as the batch was placed: its number of groups may change from batch
-        to batch.
+        If the map names the batch's dim, this dim stays as the batch was placed, because the number of groups may
+        change from batch to batch.
         """
         found = self._lookup(path)
         if found is None or not is_in_jax_tracing_scope() or _is_within_a_replica():
@@ -104,12 +106,12 @@ class ShardedLayout(AbstractLayout):
         return self.devices
 
     def state_sharding(self, shape: Sequence[int]) -> NamedSharding:
-        """Returns the array cut over the replicas, at any stage: nobody says which arrays are parameters."""
+        """Returns the sharding over the replicas, at every stage, because it is unknown which arrays are parameters."""
         return self._sharding(self._cut(shape, [None] * len(shape)))
 
     @property
     def updates_on_host(self) -> bool:
-        """No: each device updates its shards."""
+        """Always False: each device updates its own shards."""
         return False
 
     def lend(self, values: Any) -> Any:
@@ -121,16 +123,16 @@ class ShardedLayout(AbstractLayout):
         return values
 
     def optimizer_layout(self, shape: Sequence[int], *, parameter_layout: Any) -> NamedSharding:
-        """Returns where a variable of an optimizer lies.
+        """Returns the layout of an optimizer's variable.
 
         Args:
-            shape: its shape.
-            parameter_layout: the layout of the parameter of the same shape that it belongs to, or None.
+            shape: the shape of the variable.
+            parameter_layout: the layout of the parameter of the same shape that the variable belongs to, or None.
         """
         return self._sharding(self._cut(shape, self._axes_of(parameter_layout, len(shape))))
 
     def gather(self, values: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Brings parameters that are cut over the replicas together for use; their gradients are cut again.
+        """Gathers parameters that are divided over the replicas, for use. Their gradients are divided again.
 
         Args:
             values: traced values of variables.
@@ -139,10 +141,10 @@ class ShardedLayout(AbstractLayout):
         return [self._gather(value, variable) for value, variable in zip(values, variables, strict=True)]
 
     def warn_of_unmatched(self, variables: Sequence[Any]) -> None:
-        """Warns of the layout map's patterns that no path has matched, once.
+        """Warns once of patterns of the layout map that have matched no path.
 
         Args:
-            variables: a model's variables, whose paths the warning gives as examples.
+            variables: a model's variables. The warning gives some of their paths as examples.
         """
         if self._unmatched:
             logger.warning(
@@ -180,7 +182,7 @@ class ShardedLayout(AbstractLayout):
     def _lookup(self, path: str) -> Axes | None:
         try:
             found = self._layout_map[path]
-        except ValueError as error:  # Keras's way to say that several patterns match
+        except ValueError as error:  # Keras raises it if several patterns match
             raise InvalidInputError(f"the layout map: {error}") from error
         if found is None:
             return None
@@ -188,7 +190,7 @@ class ShardedLayout(AbstractLayout):
         return found.axes
 
     def _cut(self, shape: Sequence[int], axes: Axes) -> Axes:
-        """Adds the batch axis where it divides the largest dim that is not cut yet."""
+        """Adds the batch axis to the largest dim that is not divided yet and is a multiple of the replicas' number."""
         if self.num_replicas == 1 or BATCH_AXIS in axes or math.prod(shape) < self.min_shard_elements:
             return axes
         free = [n for n, axis in enumerate(axes) if axis is None and shape[n] and shape[n] % self.num_replicas == 0]
@@ -209,7 +211,7 @@ class ShardedLayout(AbstractLayout):
 
 @functools.cache
 def _gathering(cut: NamedSharding, whole: NamedSharding) -> Callable[[Any], Any]:
-    """Returns the function that makes a cut value whole, and cuts its gradient."""
+    """Returns a function that gathers a divided value, and whose gradient is divided again."""
 
     @jax.custom_vjp
     def gather(value: Any) -> Any:
@@ -226,9 +228,9 @@ def _gathering(cut: NamedSharding, whole: NamedSharding) -> Callable[[Any], Any]
 
 
 def current_sharded_layout() -> ShardedLayout | None:
-    """Returns the current strategy's layout where it is a sharded one and the compiler divides what is computed.
+    """Returns the current strategy's layout if it is a sharded one and the compiler divides the computation.
 
-    Within ``strategy.run`` each replica computes its own part, and there is nothing for the compiler to divide.
+    Within ``strategy.run``, each replica computes its own part, so the compiler has nothing to divide.
     """
     current = keras.distribution.distribution()
     return current if isinstance(current, ShardedLayout) and not _is_within_a_replica() else None
@@ -239,7 +241,7 @@ def _is_within_a_replica() -> bool:
 
 
 def _layout_of_state() -> ShardedLayout | None:
-    """Returns the layout of variables that are made here, which a replica's step may do too."""
+    """Returns the sharded layout for variables that are created now, also within a replica's step; or None."""
     context = active_replica_context()
     strategy = None if context is None else context.strategy
     current = keras.distribution.distribution() if strategy is None else strategy.layout
@@ -247,7 +249,7 @@ def _layout_of_state() -> ShardedLayout | None:
 
 
 def laying_out_state(add_variable: Callable[..., Any]) -> Callable[..., Any]:
-    """Has ``Optimizer.add_variable`` cut a variable of the optimizer as the current layout says."""
+    """Wraps ``Optimizer.add_variable`` so that the current layout divides the optimizer's variables."""
 
     @functools.wraps(add_variable)
     def wrapper(self: Any, shape: Any, *args: Any, layout: Any = None, **kwargs: Any) -> Any:
@@ -260,7 +262,7 @@ def laying_out_state(add_variable: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def gathering_parameters(stateless_call: Callable[..., Any]) -> Callable[..., Any]:
-    """Has ``Layer.stateless_call`` use whole parameters where the current layout keeps them cut."""
+    """Wraps ``Layer.stateless_call`` so that it uses whole parameters if the current layout keeps them divided."""
 
     @functools.wraps(stateless_call)
     def wrapper(self: Any, trainable_variables: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,14 +1,14 @@
-"""Rows that processes read for themselves, made into one global batch.
+"""Joins the rows that each process reads for itself into one global batch.
 
-Where every process holds the same number of rows and they divide over the replicas, each puts its own rows onto its own
-devices and nothing travels. Elsewhere (near an epoch's end, mostly) a batch is laid over as many groups of replicas as
-divide it, and these do not begin and end where processes do: every process then gets all rows of that one batch.
+If every process has the same number of rows and they divide evenly over the replicas, each process places its own rows
+on its own devices, and no rows are sent. Otherwise (mostly near the end of an epoch), a batch is divided over
+gcd(rows, replicas) groups of replicas. The groups' boundaries are not those of the processes, so every process receives
+all rows of this batch.
 
-All of this is collective: every process has to come to the same place with the same calls, also one whose own data has
-ended.
+All functions are collective: every process must make the same calls, including a process whose own data has ended.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -31,19 +31,19 @@ _LEAF: Final = "leaf"
 
 
 def gather_counts(count: int) -> tuple[int, ...]:
-    """Tells every process a number of each one: a collective of all processes, a few milliseconds on one machine.
+    """Gathers one number from every process. This is a collective, and takes a few milliseconds on one machine.
 
     Args:
         count: this process's number, below 2**31.
 
     Returns:
-        All processes' numbers, in their order.
+        The numbers of all processes, in the order of the processes.
     """
     return tuple(int(number) for number in _gather(np.array([count], np.int32))[:, 0])
 
 
 def _gather(array: np.ndarray) -> np.ndarray:
-    """Every process's array of one shape, stacked in the processes' order."""
+    """Returns the arrays of all processes, which have one shape, stacked in the order of the processes."""
     if jax.process_count() == 1:
         return array[None]
     return np.asarray(multihost_utils.process_allgather(array))
@@ -51,10 +51,10 @@ def _gather(array: np.ndarray) -> np.ndarray:
 
 @final
 class ShareLayer:
-    """Lays the processes' rows of one batch after the other; made anew for each pass over the data.
+    """Joins the processes' rows into global batches, batch after batch. Create one for each pass over the data.
 
     Args:
-        layout: of the strategy.
+        layout: the strategy's layout.
     """
 
     def __init__(self, layout: AbstractLayout) -> None:
@@ -63,14 +63,15 @@ class ShareLayer:
         self._is_agreed = False
 
     def lay(self, rows: Any, *, shares: Sequence[int] | None = None) -> Any:
-        """Puts a global batch onto the devices.
+        """Places a global batch on the devices.
 
         Args:
-            rows: this process's rows, a structure of arrays with as many rows each; None where it has none.
-            shares: the rows of each process, where they are known; the processes tell each other by default.
+            rows: this process's rows: a structure of arrays, each with the same number of rows. None if the process has
+                no rows.
+            shares: the number of rows of each process, if known. By default, the processes exchange their numbers.
 
         Returns:
-            The structure of global arrays, the processes' rows in their order; None where no process has a row.
+            The structure of global arrays, with the rows in the order of the processes; None if no process has a row.
 
         Raises:
             InvalidInputError: the arrays of a batch have different numbers of rows, the processes' batches have
@@ -96,7 +97,7 @@ class ShareLayer:
         return self._layout.place(_exchange(held, counts))
 
     def _agree(self, rows: Any) -> None:
-        """Compares the processes' structures, and gives them to a process that has no rows."""
+        """Compares the structures of the processes' batches, and records the structure for a process without rows."""
         described = b"" if rows is None else json.dumps(_describe(rows)).encode()
         size = max(gather_counts(len(described)))
         padded = np.frombuffer(described.ljust(size), np.uint8)
@@ -114,13 +115,13 @@ class ShareLayer:
 
 
 def count_rows(batch: Any) -> int:
-    """Returns the rows of a batch.
+    """Returns the number of rows of a batch.
 
     Args:
-        batch: a structure of arrays, rows first; None leaves, and numbers without rows, do not count.
+        batch: a structure of arrays whose first dim is the rows. None leaves and scalars do not count.
 
     Raises:
-        InvalidInputError: its arrays have different numbers of rows.
+        InvalidInputError: the arrays have different numbers of rows.
     """
     shapes = [np.shape(leaf) for leaf in keras.tree.flatten(batch) if leaf is not None]
     counts = sorted({int(shape[0]) for shape in shapes if shape})
@@ -132,8 +133,8 @@ def count_rows(batch: Any) -> int:
 
 
 def _exchange(rows: Any, counts: Sequence[int]) -> Any:
-    """Gives every process all rows: one collective, of the rows' bytes side by side."""
-    # As bytes, since JAX would round 64-bit numbers on the way.
+    """Returns the rows of all processes, by one collective over the concatenated bytes of the rows."""
+    # As bytes, because JAX would convert 64-bit numbers to 32 bits.
     arrays = [np.asarray(leaf) for leaf in keras.tree.flatten(rows) if leaf is not None]
     packed = np.concatenate([_as_bytes(array) for array in arrays], axis=1)
     gathered = _gather(np.pad(packed, ((0, max(counts) - len(packed)), (0, 0))))
@@ -161,7 +162,7 @@ def _row_bytes(array: np.ndarray) -> int:
 
 
 def _describe(batch: Any) -> Any:
-    """A batch's structure as JSON."""
+    """Returns a batch's structure as a JSON value."""
     if isinstance(batch, dict):
         return {"dict": {str(key): _describe(value) for key, value in cast("dict[Any, Any]", batch).items()}}
     if isinstance(batch, list | tuple):
@@ -179,7 +180,7 @@ def _describe(batch: Any) -> Any:
 
 
 def _make_empty(description: Any) -> Any:
-    """A batch of no rows, from what `_describe` said."""
+    """Returns a batch without rows, of a structure from `_describe`."""
     if description is None:
         return None
     ((kind, value),) = description.items()

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 GAMMA: Final = np.uint64(0x9E3779B97F4A7C15)
-"""By how much the state grows from one number to the next, modulo 2**64."""
+"""The increment of the state from one number to the next, modulo 2**64."""
 
 _FIRST: Final = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND: Final = np.uint64(0x94D049BB133111EB)
@@ -20,12 +20,12 @@ def mix(state: Any) -> Any:
     """Returns the random bits of states.
 
     Args:
-        state: uint64, a number or an array of any shape.
+        state: the states; uint64, a number or an array of any shape.
 
     Returns:
-        uint64 of the same shape.
+        The random bits; uint64, of the same shape.
     """
-    with np.errstate(over="ignore"):  # all of it is modulo 2**64
+    with np.errstate(over="ignore"):  # all arithmetic is modulo 2**64
         state = (state ^ (state >> np.uint64(30))) * _FIRST
         state = (state ^ (state >> np.uint64(27))) * _SECOND
     return state ^ (state >> np.uint64(31))

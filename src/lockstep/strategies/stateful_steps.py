@@ -1,12 +1,13 @@
-"""``train_step(self, data)``, as Keras 2 has it, under Keras 3's ``fit``, whose own takes and returns all state.
+"""Runs ``train_step(self, data)``, the form of Keras 2, under Keras 3's ``fit``.
 
-A GAN or a distillation is written so: the step reads the model's variables, applies optimizers, updates metrics and
-returns their results. Such a step is lifted into one compiled program as `lockstep.function` lifts a loop's step, with
-every variable that it touches as state. As all of ``fit``, it means what one device means on the global batch.
-``test_step(self, data)`` and ``predict_step(self, data)`` are run in the same way.
+GANs and distillation are often written in this form: the step reads the model's variables, applies optimizers, updates
+metrics and returns their results. (Keras 3's own form on JAX takes and returns the whole state.) Such a step is lifted
+into one compiled program, as `lockstep.function` lifts a loop's step, with every variable that it uses as state. As
+always in ``fit``, the result is what one device computes on the global batch. ``test_step(self, data)`` and
+``predict_step(self, data)`` run in the same way.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportUnknownParameterType=false
 
@@ -40,18 +41,18 @@ KINDS: Final = {
     "predict": PREDICT,
     "predict_on_batch": PREDICT,
 }
-"""The step that each of a model's methods runs."""
+"""The kind of step that each method of a model runs."""
 
 _GROUPS: Final = {
     TRAIN: ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables"),
     TEST: ("trainable_variables", "non_trainable_variables", "metrics_variables"),
     PREDICT: ("trainable_variables", "non_trainable_variables"),
 }
-"""What the state of Keras's loop holds."""
+"""The groups of variables in the state of Keras's loop, by kind of step."""
 
 
 def is_stateful(model: Any, kind: str) -> bool:
-    """Whether a model's step takes the batch alone.
+    """Whether a model's step takes only the batch, and no state.
 
     Args:
         model: a Keras model.
@@ -65,10 +66,10 @@ def is_stateful(model: Any, kind: str) -> bool:
 
 
 def refuse_where_servers_update(model: Any, kind: str, layout: AbstractLayout) -> None:
-    """Refuses such a step where ``fit`` does not run as one program.
+    """Rejects steps that take only the batch. For strategies whose ``fit`` does not run as one program.
 
     Raises:
-        InvalidInputError: the model has one.
+        InvalidInputError: the model has such a step.
     """
     if is_stateful(model, kind):
         raise InvalidInputError(
@@ -81,15 +82,15 @@ def refuse_where_servers_update(model: Any, kind: str, layout: AbstractLayout) -
 
 @final
 class StatefulStep:
-    """A model's step with state, as Keras's loop calls one without.
+    """A step that takes only the batch, as a function that Keras's loop can call with the state.
 
     Args:
-        model: the model; it is not kept alive.
+        model: the model. It is not kept alive.
         kind: "train", "test" or "predict".
-        layout: where its variables lie; None under no strategy.
+        layout: the layout of the model's variables; None without a strategy.
 
     Attributes:
-        is_built: whether the variables are there that the step makes.
+        is_built: whether the variables that the step creates exist.
     """
 
     def __init__(self, model: Any, kind: str, layout: AbstractLayout | None) -> None:
@@ -101,7 +102,7 @@ class StatefulStep:
         self.is_built = False
 
     def build(self, data: Any) -> None:
-        """Has the variables made that the step makes: of layers, optimizers and metrics; nothing is computed.
+        """Creates the variables that the step creates: those of layers, optimizers and metrics. Nothing is computed.
 
         Args:
             data: a batch.
@@ -113,15 +114,16 @@ class StatefulStep:
         """Runs the step.
 
         Args:
-            state: values of the model's variables, in Keras's groups.
+            state: the values of the model's variables, in Keras's groups.
             data: a batch.
 
         Returns:
-            What the step returned, and the new values.
+            The result of the step, and the new values.
         """
         model = self._owner
         for group, values in zip(_GROUPS[self._kind], state, strict=True):
-            # The loop has taken them away from the variables. A layer that is built later makes more.
+            # The loop has removed the values from the variables. Not strict, because a layer that was built meanwhile
+            # has added variables.
             for variable, value in zip(_variables(model, group), values, strict=False):
                 set_stored_value(variable, value)
         is_compiled = model.jit_compile and not model.run_eagerly
@@ -138,7 +140,7 @@ class StatefulStep:
         return model
 
     def _run(self, data: Any) -> Any:
-        if isinstance(data, tuple):  # `train_on_batch` gives None for what there is not
+        if isinstance(data, tuple):  # `train_on_batch` passes None for missing parts
             given = [position for position, part in enumerate(data) if part is not None]
             data = data[: given[-1] + 1] if given else data
         return getattr(self._owner, f"{self._kind}_step")(data)
@@ -149,7 +151,7 @@ class StatefulStep:
         except updates.NotUpdatedError:
             if not self._sets_aside:
                 raise
-            # A GAN's generator learns from the discriminator that was just updated.
+            # For example, a GAN's generator learns from the discriminator that was just updated.
             logger.info("train_step of %s goes on with what it has updated: it updates where it computes", self._name)
             self._sets_aside = False
             self._lifted = self._lift()
@@ -180,12 +182,12 @@ _steps: WeakKeyDictionary[Any, dict[str, StatefulStep]] = WeakKeyDictionary()
 
 
 def step_of(model: Any, kind: str, layout: AbstractLayout | None) -> StatefulStep:
-    """Returns a model's step of a kind, the same one until `forget`.
+    """Returns a model's step of a kind. It is the same object until `forget` is called.
 
     Args:
         model: a model whose step `is_stateful`.
         kind: "train", "test" or "predict".
-        layout: where its variables lie; None under no strategy.
+        layout: the layout of the model's variables; None without a strategy.
     """
     steps = _steps.setdefault(model, {})
     found = steps.get(kind)
@@ -195,7 +197,7 @@ def step_of(model: Any, kind: str, layout: AbstractLayout | None) -> StatefulSte
 
 
 def forget(model: Any) -> None:
-    """Has a model's steps be compiled anew: it was compiled, in Keras's sense, again."""
+    """Drops a model's compiled steps, because the model was compiled again in Keras's sense."""
     _steps.pop(model, None)
 
 

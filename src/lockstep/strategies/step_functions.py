@@ -1,10 +1,10 @@
-"""What Keras's loops call for each execution: a step over a strategy's devices, run on batches one by one.
+"""The functions that Keras's loops call for each execution: they run a strategy's step on batches one by one.
 
-Keras's loop calls ``function(state, iterator)`` and takes outputs and the next state from it. Keras makes such a
-function itself, but does not know a strategy's steps, and from 3.16 on it stacks the batches of an execution.
+Keras's loop calls ``function(state, iterator)``, which returns outputs and the next state. Keras's own functions do not
+know a strategy's steps, and since Keras 3.16 they stack the batches of an execution.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 
@@ -24,20 +24,22 @@ from lockstep.strategies.epochs import current_run
 from lockstep.strategies.mesh import AbstractLayout
 
 Step: TypeAlias = Callable[[Any, Any], Any]
-"""Takes state and batch; returns logs or outputs, and the new state."""
+"""A function of state and batch that returns logs or outputs, and the new state."""
 
 _STATE_LABELS: Final = (programs.PARAMETERS, programs.OTHER_STATE, programs.OPTIMIZER, programs.OTHER_STATE)
-"""What Keras's training state holds: trainable, non-trainable, optimizer's and metrics' variables."""
+"""The labels of Keras's training state: trainable, non-trainable, optimizer's and metrics' variables."""
 
 
 @final
 class StepFunction:
-    """A step as Keras's loop calls it.
+    """A step as a function that Keras's loop can call.
 
     Args:
         step: the step.
-        num_steps: steps of an execution, Keras's ``steps_per_execution``; fewer where the batches end.
-        concatenates: whether the outputs of an execution's steps are joined by rows; else the last one's are returned.
+        num_steps: the number of steps of an execution (Keras's ``steps_per_execution``). It runs fewer if the batches
+            end.
+        concatenates: whether to concatenate the rows of the outputs of an execution's steps. Otherwise, the outputs of
+            the last step are returned.
     """
 
     def __init__(self, step: Step, *, num_steps: int, concatenates: bool) -> None:
@@ -49,8 +51,8 @@ class StepFunction:
         """Runs an execution.
 
         Args:
-            state: values of the model's variables, in groups.
-            iterator: yields at least one batch.
+            state: the values of the model's variables, in groups.
+            iterator: an iterator over batches, with at least one batch.
 
         Returns:
             Logs or outputs, and the new state.
@@ -68,12 +70,12 @@ def _join(*parts: Any) -> Any:
 
 
 def make_step_function(model: Any, kind: str, layout: AbstractLayout | None) -> StepFunction:
-    """Returns what a loop of Keras calls for a model.
+    """Returns the function that a loop of Keras calls for a model.
 
     Args:
         model: a built model.
         kind: "train", "test" or "predict".
-        layout: where its variables lie; None under no strategy.
+        layout: the layout of the model's variables; None without a strategy.
     """
     if stateful_steps.is_stateful(model, kind):
         step: Step = stateful_steps.step_of(model, kind, layout)
@@ -101,9 +103,9 @@ def _step(model: Any, kind: str, layout: AbstractLayout | None) -> Step:
 
 
 def _predicting(model: Any, layout: AbstractLayout | None) -> Step:
-    """Brings each batch's outputs to every device, so that any process can read them.
+    """Returns a step that copies each batch's outputs to every device, so that any process can read them.
 
-    Left to itself, the compiler divides an uneven batch's outputs in a way that the variables' mesh has no name for.
+    Otherwise, the compiler would divide an uneven batch's outputs in a way that the variables' mesh cannot describe.
     """
 
     def predict_step(state: Any, data: Any) -> Any:
@@ -129,7 +131,7 @@ def _num_steps() -> int | None:
 
 
 def _announcing(model: Any, step: Step) -> Step:
-    """Shows a training step to whoever watches, right before it runs first."""
+    """Returns a training step that is announced right before its first run."""
     announced = False
 
     @functools.wraps(step)

@@ -1,8 +1,8 @@
-"""Rows of embedding tables that parameter servers keep, as models and checkpoints of every strategy know them.
+"""The rows of embedding tables on parameter servers, in the form that models and checkpoints of every strategy use.
 
-The first values of rows that nobody has seen are drawn for each row by itself, so that any server gives the same. They
-come from the row's id, the table's seed and the column alone, by SplitMix64 (Steele, Lea, Flood 2014): not from the
-order in which rows are met, nor from how many servers there are.
+The initial values of each row are drawn separately, so that any server computes the same values. They depend only on
+the row's id, the table's seed and the column, by SplitMix64 (Steele, Lea, Flood 2014). They depend neither on the order
+in which rows are met nor on the number of servers.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _UNIT: Final = 1.0 / (1 << 53)
 @final
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Rows with all that is known of them.
+    """Rows of a table, with their values and their optimizer state.
 
     Attributes:
-        ids: int64[rows], rising.
-        values: float32[rows, columns].
-        state: the optimizer's, float32[rows, width] of each kind.
-        num_pushes: how many pushes the table has had.
+        ids: the ids of the rows, in ascending order; int64[rows].
+        values: the values of the rows; float32[rows, columns].
+        state: the optimizer's state by kind, each float32[rows, width].
+        num_pushes: the number of pushes that the table has received.
     """
 
     ids: np.ndarray[Any, Any]
@@ -40,7 +40,7 @@ class Rows:
 
 @final
 class Draw(StrEnum):
-    """How values are distributed."""
+    """The distribution of initial values."""
 
     CONSTANT = "constant"
     UNIFORM = "uniform"
@@ -51,14 +51,14 @@ class Draw(StrEnum):
 @final
 @dataclass(frozen=True, kw_only=True)
 class RowValues:
-    """Gives rows their first values.
+    """Computes the initial values of rows.
 
     Attributes:
         draw: the distribution.
         centre: the constant, the middle of a uniform range, or the mean.
-        scale: half of a uniform range's width, or the standard deviation; of the normal one before it is cut off at two
-            of them.
-        seed: the table's.
+        scale: half of the width of a uniform range, or the standard deviation. For the truncated normal distribution,
+            it is the standard deviation before the truncation at two standard deviations.
+        seed: the table's seed.
     """
 
     draw: Draw = Draw.UNIFORM
@@ -67,15 +67,15 @@ class RowValues:
     seed: int = 0
 
     def of(self, ids: np.ndarray[Any, Any], *, num_columns: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        """Returns rows' values.
+        """Returns the initial values of rows.
 
         Args:
-            ids: int64[rows].
-            num_columns: how many values a row has.
-            dtype: theirs.
+            ids: the ids of the rows; int64[rows].
+            num_columns: the number of values of a row.
+            dtype: the dtype of the values.
 
         Returns:
-            dtype[rows, num_columns].
+            The values; dtype[rows, num_columns].
         """
         if self.draw is Draw.CONSTANT:
             return np.full((len(ids), num_columns), self.centre, dtype)
@@ -88,7 +88,7 @@ class RowValues:
         return (self.centre + self.scale * values).astype(dtype)
 
     def _units(self, ids: np.ndarray[Any, Any], num_columns: int, *, stream: int) -> np.ndarray[Any, Any]:
-        """Returns float64[rows, columns] of (0, 1)."""
+        """Returns uniform values in (0, 1); float64[rows, columns]."""
         with np.errstate(over="ignore"):  # the arithmetic is modulo 2**64
             base = mix(np.uint64(self.seed % (1 << 64)) + GAMMA * np.uint64(stream + 1))
             rows = mix(ids.astype(np.uint64) * GAMMA + base)
@@ -97,28 +97,28 @@ class RowValues:
         return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * _UNIT
 
     def _normal(self, ids: np.ndarray[Any, Any], num_columns: int, *, stream: int = 0) -> np.ndarray[Any, Any]:
-        radius = np.sqrt(-2.0 * np.log(self._units(ids, num_columns, stream=stream)))  # Box and Muller
+        radius = np.sqrt(-2.0 * np.log(self._units(ids, num_columns, stream=stream)))  # the Box-Muller transform
         return radius * np.cos(2.0 * math.pi * self._units(ids, num_columns, stream=stream + 1))
 
     def _truncated(self, ids: np.ndarray[Any, Any], num_columns: int) -> np.ndarray[Any, Any]:
         values = self._normal(ids, num_columns)
         stream = 2
-        while (beyond := np.abs(values) > 2.0).any():  # each value that is too far out is drawn again: 5% each time
+        while (beyond := np.abs(values) > 2.0).any():  # values that are too large are drawn again: 5% each time
             values = np.where(beyond, self._normal(ids, num_columns, stream=stream), values)
             stream += 2
         return values
 
 
 def row_values(config: dict[str, Any], *, shape: tuple[int, int], seed: int) -> RowValues:
-    """Returns what stands for a Keras initializer of a whole table.
+    """Converts a Keras initializer of a whole table to one that computes each row separately.
 
     Args:
-        config: what ``keras.initializers.serialize`` gives.
-        shape: the table's.
-        seed: the table's, where the initializer has none.
+        config: the result of ``keras.initializers.serialize``.
+        shape: the shape of the table.
+        seed: the table's seed. It is used if the initializer has none.
 
     Raises:
-        InvalidInputError: rows cannot be drawn by themselves as it draws.
+        InvalidInputError: the initializer's values cannot be drawn row by row.
     """
     name, options = str(config.get("class_name")), dict(config.get("config") or {})
     own = options.get("seed")
@@ -153,7 +153,7 @@ def row_values(config: dict[str, Any], *, shape: tuple[int, int], seed: int) -> 
     deviation = math.sqrt(factor / max(1.0, fans[mode]))
     if draw is Draw.UNIFORM:
         return RowValues(draw=draw, scale=math.sqrt(3.0) * deviation, seed=seed)
-    # Keras widens a normal distribution that is cut off, so that what is left has the deviation that is meant.
+    # Keras widens a truncated normal distribution, so that it has the intended standard deviation after the truncation.
     return RowValues(draw=draw, scale=deviation / (_CUT_DEVIATION if draw is Draw.TRUNCATED_NORMAL else 1.0), seed=seed)
 
 

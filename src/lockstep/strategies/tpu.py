@@ -1,6 +1,6 @@
-"""A copy of the parameters on every TPU core of a slice."""
+"""The strategy that keeps a copy of the parameters on every TPU core of a slice."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false
 
@@ -27,7 +27,7 @@ from lockstep.upstream.jax_processes import backend_started, num_tpu_chips
 HOSTS_VARIABLE: Final = "TPU_WORKER_HOSTNAMES"
 HOST_ID_VARIABLE: Final = "TPU_WORKER_ID"
 PORT: Final = 8476
-"""Where the hosts of a slice meet; JAX's own choice as well."""
+"""The port at which the hosts of a slice meet; JAX uses the same one."""
 
 _VIRTUAL_DEVICES_VARIABLE: Final = "JAX_NUM_CPU_DEVICES"
 _HOST_NAME_BYTES: Final = 256
@@ -35,23 +35,25 @@ _HOST_NAME_BYTES: Final = 256
 
 @final
 class TPUStrategy(AbstractStrategy):
-    """A copy on every TPU core of the slice; gradients are summed over the interconnect, inside the step.
+    """Keeps a copy of the parameters on every TPU core of the slice; each step sums gradients over the interconnect.
 
-    The hosts of a slice of several meet first: at the addresses of ``cluster_resolver``, or where Cloud TPU says that
-    they are (``TPU_WORKER_HOSTNAMES`` and ``TPU_WORKER_ID``, or the metadata server, which JAX asks).
+    If the slice has several hosts, they meet first: at the addresses of ``cluster_resolver``, or at those from Cloud
+    TPU (``TPU_WORKER_HOSTNAMES`` and ``TPU_WORKER_ID``, or the metadata server, which JAX queries).
 
-    Without a TPU it runs on virtual CPU devices, if the process has any (`lockstep.strategies.simulate_devices`), and
-    says so: right for tests and trials. ``lockstep plan`` compiles its step for slices that are not there.
+    Without a TPU, the strategy runs on virtual CPU devices if the process has any
+    (`lockstep.strategies.simulate_devices`), and `describe` says so. This suits tests and trials. ``lockstep plan``
+    compiles the strategy's step for slices that this machine does not have.
 
     Args:
-        cluster_resolver: who is in the job; read from the environment by default.
-        communication_options: how large the buckets are in which gradients of a custom loop travel, and how long
+        cluster_resolver: the source of the topology. By default, the environment.
+        communication_options: the size of the buckets in which gradients of a custom loop are sent, and how long
             another host may be silent.
 
     Raises:
         BackendError: there is neither a TPU nor a virtual CPU device, JAX has started before the hosts could meet, or
             the hosts were given different random seeds.
-        ConfigError: the job has parameter servers, or what the environment says of the slice contradicts itself.
+        ConfigError: the job has parameter servers, or the environment's variables about the slice contradict each
+            other.
         UnavailableError: the hosts did not meet.
     """
 
@@ -80,7 +82,7 @@ class TPUStrategy(AbstractStrategy):
             share_seed()
 
     def describe(self) -> str:
-        """Says over which cores, and whether they are simulated."""
+        """Names the cores, and says whether they are simulated."""
         num_hosts = self.topology.num_processes
         hosts = f" on {num_hosts} hosts" if num_hosts > 1 else ""
         simulated = " (simulated)" if self.devices[0].platform == "cpu" else ""
@@ -88,14 +90,15 @@ class TPUStrategy(AbstractStrategy):
 
 
 def slice_topology(env: Mapping[str, str], topology: Topology) -> Topology:
-    """Returns who is in the job, with the hosts of the TPU slice where the environment names several.
+    """Returns a topology with the hosts of the TPU slice as workers, if the environment names several hosts.
 
     Args:
-        env: environment variables; ``TPU_WORKER_HOSTNAMES`` is a list with commas, ``TPU_WORKER_ID`` a place in it.
-        topology: what is known besides.
+        env: environment variables. ``TPU_WORKER_HOSTNAMES`` is a list with commas, and ``TPU_WORKER_ID`` is an index
+            into it, from 0.
+        topology: the topology without the hosts of the slice. It is returned as it is if there is only one host.
 
     Raises:
-        ConfigError: there are several hosts, and this one's place is no number or not among them.
+        ConfigError: there are several hosts, and this host's index is not a number or is out of range.
     """
     hosts = [name.strip() for name in env.get(HOSTS_VARIABLE, "").split(",") if name.strip()]
     if len(hosts) < 2:
@@ -114,7 +117,7 @@ def slice_topology(env: Mapping[str, str], topology: Topology) -> Topology:
 
 
 def has_tpu() -> bool:
-    """Whether this machine has a TPU that JAX would take; it starts nothing."""
+    """Whether this machine has a TPU that JAX would use. The check does not start JAX."""
     import jax  # slow to import
 
     platforms = str(getattr(jax.config, "jax_platforms", None) or "tpu").split(",")
@@ -122,7 +125,7 @@ def has_tpu() -> bool:
 
 
 def _join_slice(topology: Topology) -> Topology:
-    """Meets the other hosts of the slice that this machine's TPU belongs to, if there are any, by JAX's own means."""
+    """Meets the other hosts of this machine's TPU slice, if there are any, with JAX's own cluster detection."""
     import jax
 
     if not has_tpu():
@@ -131,7 +134,7 @@ def _join_slice(topology: Topology) -> Topology:
         try:
             jax.distributed.initialize()
         except ValueError:
-            return topology  # nothing says that there are other hosts
+            return topology  # JAX found no sign of other hosts
         except RuntimeError as error:
             raise UnavailableError(
                 f"the hosts of the TPU slice did not meet: {error}",
@@ -146,7 +149,7 @@ def _join_slice(topology: Topology) -> Topology:
 
 
 def _host_names() -> list[str]:
-    """Asks all processes for their machines' names, in the processes' order."""
+    """Returns the host names of all processes, in the order of the processes."""
     import numpy as np
     from jax.experimental import multihost_utils
 
@@ -156,7 +159,7 @@ def _host_names() -> list[str]:
 
 
 def _cores() -> tuple[Device, ...]:
-    """Returns the TPU cores of all hosts, or the virtual CPU devices that stand for them."""
+    """Returns the TPU cores of all hosts, or the virtual CPU devices that stand in for them."""
     import jax
 
     devices = devices_of_job()

@@ -1,4 +1,4 @@
-"""Code that writes the same to variables on every replica, so that nothing has to be reduced."""
+"""Marks code that writes the same values to variables on every replica, so that they need not be reduced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _uniform: ContextVar[bool] = ContextVar("lockstep_uniform_writes", default=False
 
 @contextmanager
 def uniform_writes() -> Generator[None]:
-    """Within, what is assigned to variables is the same on every replica by construction: nothing need be reduced."""
+    """Declares that all values assigned to variables within the block are the same on every replica."""
     token = _uniform.set(True)
     try:
         yield
@@ -20,5 +20,5 @@ def uniform_writes() -> Generator[None]:
 
 
 def writes_are_uniform() -> bool:
-    """Whether `uniform_writes` was entered."""
+    """Whether this code runs within `uniform_writes`."""
     return _uniform.get()

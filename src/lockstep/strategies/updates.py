@@ -1,19 +1,19 @@
-"""The one wrapper around Keras's optimizers: what happens to gradients before they update anything.
+"""The wrapper around Keras's optimizers: what happens to gradients before they update anything.
 
 A call of ``apply`` (or ``apply_gradients``, or ``stateless_apply``) does one of three things here:
 
-- within `reducing_gradients` (a replica's step under ``strategy.run``), gradients are summed over the replicas first,
-  as ``tf.distribute`` does in a replica context;
-- within `deferred_updates`, nothing is updated: optimizer and gradients are noted for whoever entered it, which updates
-  the parameters where they are kept (`CentralStorageStrategy`, and parameter servers);
-- elsewhere Keras's own method runs.
+- Within `reducing_gradients` (a replica's step under ``strategy.run``), gradients are summed over the replicas first,
+  as ``tf.distribute`` does in a replica context.
+- Within `deferred_updates`, nothing is updated. Optimizer and gradients are recorded for the code that entered the
+  block, which updates the parameters where they are kept (`CentralStorageStrategy`, and parameter servers).
+- Otherwise, Keras's own method runs.
 
-Only the outermost call counts: a loss-scaling optimizer calls the one that it wraps.
+Only the outermost call counts, because a loss-scaling optimizer calls the optimizer that it wraps.
 
-Which optimizers were built in this process is noted as well, for who has to know them before they are applied.
+The module also records which optimizers were built in this process, for code that needs them before they are applied.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 
@@ -38,21 +38,21 @@ from lockstep.upstream.keras_variables import trainable_variables_of
 
 @final
 class NotUpdatedError(InvalidInputError):
-    """A step goes on with parameters whose update was set aside."""
+    """A step continues with parameters whose update was deferred."""
 
 
 Gradients: TypeAlias = Sequence[Any]
-"""An array for each variable, None where the loss does not depend on it."""
+"""An array for each variable; None if the loss does not depend on the variable."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """An update that was set aside.
+    """An update that was deferred.
 
     Attributes:
         optimizer: the outermost optimizer that was to apply it.
-        gradients: one for each variable.
+        gradients: the gradient of each variable.
         variables: the variables that the gradients belong to, in the same order.
     """
 
@@ -64,12 +64,12 @@ class Update:
 @final
 @dataclass(kw_only=True)
 class _Handling:
-    """What becomes of gradients in the current context.
+    """What happens to gradients in the current context.
 
     Attributes:
-        reduce: sums gradients over the replicas; None leaves them as they are.
-        deferred: where updates are noted instead of done; None does them.
-        inside: whether an optimizer is at work already, whose inner calls are left alone.
+        reduce: the function that sums gradients over the replicas; None to leave them unchanged.
+        deferred: the list that receives deferred updates; None to update at once.
+        inside: whether an optimizer is being applied already. Its inner calls run unchanged.
     """
 
     reduce: Callable[[Gradients], Gradients] | None = None
@@ -84,10 +84,11 @@ _built: list[weakref.ref[Any]] = []
 
 @contextmanager
 def reducing_gradients(reduce: Callable[[Gradients], Gradients]) -> Generator[None]:
-    """Within, each optimizer sums its gradients over the replicas before it applies them.
+    """Makes each optimizer within the block sum its gradients over the replicas before it applies them.
 
     Args:
-        reduce: the sum over the replicas, of a list in the variables' order; called once for each update.
+        reduce: a function that sums a list of gradients, in the order of the variables, over the replicas. It is called
+            once for each update.
     """
     outer = _handling.get()
     handling = _Handling(reduce=reduce, deferred=outer.deferred if outer is not None else None)
@@ -100,14 +101,14 @@ def reducing_gradients(reduce: Callable[[Gradients], Gradients]) -> Generator[No
 
 @contextmanager
 def deferred_updates(updates: list[Update] | None = None) -> Generator[list[Update]]:
-    """Within, optimizers update nothing: the list that it yields gets what they were to do, in order.
+    """Makes optimizers within the block update nothing. Yields a list that receives their updates, in order.
 
     Args:
-        updates: that list; a new one by default.
+        updates: the list. By default, a new one.
 
     Raises:
-        NotUpdatedError: an optimizer is used twice within: its second gradients would stand on parameters that were
-            not updated yet.
+        NotUpdatedError: an optimizer is used twice within the block. Its second gradients would be computed from
+            parameters that are not updated yet.
     """
     updates = [] if updates is None else updates
     outer = _handling.get()
@@ -119,16 +120,16 @@ def deferred_updates(updates: list[Update] | None = None) -> Generator[list[Upda
 
 
 def is_deferring() -> bool:
-    """Whether optimizers update nothing here, since somebody has entered `deferred_updates`."""
+    """Whether this code runs within `deferred_updates`, so that optimizers update nothing."""
     handling = _handling.get()
     return handling is not None and handling.deferred is not None
 
 
 def defer(update: Update) -> None:
-    """Notes an update whose gradients a compiled program gave, as `deferred_updates` does with one that is applied.
+    """Records an update whose gradients come from a compiled program, in the current `deferred_updates` block.
 
     Raises:
-        NotUpdatedError: its optimizer has one already.
+        NotUpdatedError: the list has an update of this optimizer already.
     """
     handling = _handling.get()
     assert handling is not None, "within deferred_updates"
@@ -140,17 +141,17 @@ def defer(update: Update) -> None:
 def _at_work(handling: _Handling) -> Generator[None]:
     handling.inside = True
     try:
-        with uniform_writes():  # every replica has the same gradients now
+        with uniform_writes():  # the gradients are the same on every replica now
             yield
     finally:
         handling.inside = False
 
 
 def note(updates: list[Update], update: Update) -> None:
-    """Adds an update to those that were set aside.
+    """Adds an update to a list of deferred updates.
 
     Raises:
-        NotUpdatedError: its optimizer has one already.
+        NotUpdatedError: the list has an update of this optimizer already.
     """
     if any(other.optimizer is update.optimizer for other in updates):
         raise NotUpdatedError(
@@ -162,14 +163,15 @@ def note(updates: list[Update], update: Update) -> None:
 
 
 def check_up_to_date(variable: Any, noted: Sequence[Update]) -> None:
-    """Checks that code which reads or assigns a variable does not follow an update that was set aside.
+    """Checks that a variable which is read or assigned has no deferred update.
 
     Args:
         variable: the variable.
-        noted: updates that were set aside before the current context.
+        noted: the updates that were deferred before the current context.
 
     Raises:
-        NotUpdatedError: it does: the code would see the value before the update, or be undone by it.
+        NotUpdatedError: the variable has a deferred update. The code would read the old value, or the update would
+            overwrite its assignment.
     """
     handling = _handling.get()
     pending = [*noted, *((handling.deferred or ()) if handling is not None else ())]
@@ -187,12 +189,12 @@ def is_of_optimizer(variable: Any) -> bool:
 
 
 def built_optimizers() -> list[Any]:
-    """Returns the optimizers that were built in this process and are still there, in the order in which they were."""
+    """Returns the optimizers that were built in this process and still exist, in the order in which they were built."""
     return [optimizer for reference in list(_built) if (optimizer := reference()) is not None]
 
 
 def building(build: Callable[..., Any]) -> Callable[..., Any]:
-    """Has ``build`` note the optimizer, and warn of patterns of a layout map that no variable matches."""
+    """Wraps ``build`` so that it records the optimizer, and warns of patterns of a layout map without a match."""
 
     @functools.wraps(build)
     def wrapper(self: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
@@ -200,27 +202,27 @@ def building(build: Callable[..., Any]) -> Callable[..., Any]:
             _built.append(weakref.ref(self, _built.remove))
         sharding = current_sharded_layout()
         if sharding is not None:
-            sharding.warn_of_unmatched(variables)  # the model's variables are there now
+            sharding.warn_of_unmatched(variables)  # now, because the model's variables exist
         return build(self, variables, *args, **kwargs)
 
     return wrapper
 
 
 def applying(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Has ``apply`` do with gradients what the context says (see the module)."""
+    """Wraps ``apply`` so that it handles gradients as the context says (see the module's docstring)."""
 
     @functools.wraps(apply)
     def wrapper(self: Any, grads: Any, trainable_variables: Any = None, *args: Any, **kwargs: Any) -> Any:
         _applied.add(self)
         handling = _handling.get()
         if handling is None and isinstance(self, keras.optimizers.LossScaleOptimizer):
-            handling = _Handling()  # its own code fails wherever values are traced
+            handling = _Handling()  # because its own code fails if values are traced
         if handling is None or handling.inside:
             return apply(self, grads, trainable_variables, *args, **kwargs)
         given = list(trainable_variables_of(self) if trainable_variables is None else trainable_variables)
         gradients = list(grads) if handling.reduce is None else list(handling.reduce(list(grads)))
         if not self.built:
-            # Keras's own names for what it builds here.
+            # The scope gives the variables the names that Keras gives them.
             with keras.name_scope(self.name, caller=self):
                 self.build(given)
             self.built = True
@@ -236,7 +238,7 @@ def applying(apply: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _apply_scaled(optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:
-    """Applies scaled gradients by way of values: Keras's branches on finite gradients would write from within them."""
+    """Applies scaled gradients with values. Keras's own code would assign variables within traced branches."""
     known = trainable_variables_of(optimizer)
     by_id = {id(variable): gradient for variable, gradient in zip(variables, gradients, strict=True)}
     missing = [variable.path for variable in known if by_id.get(id(variable)) is None]
@@ -256,7 +258,7 @@ def _apply_scaled(optimizer: Any, gradients: list[Any], variables: list[Any]) ->
 
 
 def applying_statelessly(stateless_apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Has ``stateless_apply`` do with gradients what the context says (see the module)."""
+    """Wraps ``stateless_apply`` so that it handles gradients as the context says (see the module's docstring)."""
 
     @functools.wraps(stateless_apply)
     def wrapper(

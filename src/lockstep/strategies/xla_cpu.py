@@ -1,21 +1,22 @@
-"""Four things that make XLA's programs fast on CPUs; none changes what is computed.
+"""Four changes that make XLA's programs faster on CPUs. None of them changes results.
 
 - The gradient of max pooling. XLA runs ``select_and_scatter_add`` as a scalar loop on CPUs. `lowering_pooling_gradient`
-  lowers it to whole-array operations instead: the first maximum of each window is found by running over the window's
-  offsets, and each offset's share of the gradient is put back by one interior-padded addition.
-- The gradient of a wide layer's weights: a product over the batch, of the layer's inputs and of what comes back from
-  its outputs. JAX writes it with the outputs on the left, and transposes what comes out. XLA makes one product of this,
-  with the inputs on the left, whose columns it packs: where they are many, and above all where they lie a power of two
-  apart, that takes up to ten times as long as the rest. `lowering_narrow_products` has such products stay as they are.
-- Convolutions. XLA's default list of fusions sends them to a slower library; `add_flags` names the one that leaves them
-  where they run near the machine's peak: jaxlib 0.10 takes an eighth less of the cores' time for a step of a CNN; 0.12
-  takes as long with it as without. It is set where jaxlib knows it: an unknown option ends the process.
-- Memory. XLA asks the C library for each step's arrays and gives them back, tens of megabytes at a time, which glibc
-  takes from the kernel and returns to it each time: up to a third of a step goes into zeroing pages.
-  `keep_freed_memory` has glibc keep them.
+  lowers it to whole-array operations instead: it finds the first maximum of each window with a loop over the window's
+  offsets, and adds each offset's part of the gradient with one interior-padded addition.
+- The gradient of a wide layer's weights. It is a product over the batch, of the layer's inputs and the gradients of its
+  outputs. JAX writes it with the outputs' gradients on the left, and transposes the result. XLA merges both into one
+  product with the inputs on the left, whose columns it packs. If there are many columns, and especially if they are a
+  power of two apart, this takes up to ten times as long as the rest. `lowering_narrow_products` keeps such products as
+  JAX writes them.
+- Convolutions. XLA's default list of fusions sends them to a slower library. `add_flags` sets a list that leaves them
+  where they run near the machine's peak. With it, jaxlib 0.10 needs an eighth less CPU time for a step of a CNN; for
+  0.12, it makes no difference. It is set only if jaxlib knows the option, because an unknown option ends the process.
+- Memory. XLA allocates each step's arrays from the C library and frees them, tens of megabytes at a time. By default,
+  glibc requests this memory from the kernel and returns it each time, and up to a third of a step goes into zeroing
+  pages. `keep_freed_memory` makes glibc keep the memory.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false
 
 from __future__ import annotations
@@ -40,22 +41,25 @@ CONVOLUTION_FLAG: Final = "--xla_cpu_experimental_ynn_fusion_type"
 CONVOLUTION_VALUE: Final = "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"
 
 NARROW_COLUMNS: Final = 32
-"""So many columns are few for the left of a product over the batch; eight times as many are, where the number of those
-on the right is a multiple of `ALIASED_COLUMNS`: their values share the cache's sets."""
+"""The maximum number of columns on the left of a narrow product over the batch.
+
+If the number of columns on the right is a multiple of `ALIASED_COLUMNS`, the maximum is eight times as large, because
+the values of such columns share the sets of the CPU's cache.
+"""
 
 ALIASED_COLUMNS: Final = 256
 
-# The parameters of glibc's mallopt, from malloc.h, and what they are set to.
+# The parameters of glibc's mallopt, from malloc.h, and their new values.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _KEPT_BYTES: Final = 2**31 - 1
 _MMAPPED_BYTES: Final = 2**30
 
 
 def add_flags() -> None:
-    """Adds the option for convolutions to ``XLA_FLAGS``; it must be called before JAX looks for its devices.
+    """Adds the option for convolutions to ``XLA_FLAGS``. It must be called before JAX looks for its devices.
 
-    An option of the same name that is there already stays, and so does everything else in the variable. A jaxlib that
-    does not know the option is left alone.
+    If the variable has the option already, its value stays. All other options stay too. If jaxlib does not know the
+    option, nothing is added.
     """
     flags = os.environ.get(FLAGS_VARIABLE, "")
     if CONVOLUTION_FLAG in flags or not knows_xla_option(CONVOLUTION_FLAG, CONVOLUTION_VALUE):
@@ -64,12 +68,12 @@ def add_flags() -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Has glibc keep memory that was freed for the next step, in this process; elsewhere it does nothing.
+    """Makes glibc keep freed memory for the next step, in this process. With another C library, it does nothing.
 
-    A person's own settings (``MALLOC_ARENA_MAX`` and its kin, ``GLIBC_TUNABLES``) are left as they are.
+    If the user has set variables of glibc's allocator (``MALLOC_*``, ``GLIBC_TUNABLES``), nothing is changed.
 
     Returns:
-        Whether the settings were made.
+        Whether the settings were changed.
     """
     if not sys.platform.startswith("linux") or any(
         name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ
@@ -83,15 +87,15 @@ def keep_freed_memory() -> bool:
 
 
 def lowering_pooling_gradient(rules: Rules) -> Rules:
-    """Returns the rule for CPUs of max pooling's gradient; the others stay."""
+    """Returns the lowering rule of max pooling's gradient on CPUs. Rules for other platforms stay."""
     del rules
     return {"cpu": lower_function(select_and_scatter_add)}
 
 
 def lowering_narrow_products(rules: Rules) -> Rules:
-    """Returns the rule for CPUs of products, which has XLA leave those alone that are narrow (`is_narrow`)."""
+    """Returns the lowering rule of products on CPUs. It keeps XLA from changing narrow products (`is_narrow`)."""
     rule = rules.get("cpu")
-    if rule is None:  # XLA's own way with them
+    if rule is None:  # JAX has no rule for CPUs to wrap
         return {}
 
     def lower(context: Any, left: Any, right: Any, **options: Any) -> Any:
@@ -108,12 +112,13 @@ def lowering_narrow_products(rules: Rules) -> Rules:
 def is_narrow(left: Any, right: Any, *, dimension_numbers: Any) -> bool:
     """Whether a product over the batch is faster with few columns on its left than with many.
 
-    Measured on products of float32 with XLA of jaxlib 0.10 and 0.12, one thread and two; see ``benchmarks/README.md``.
+    Measured on products of float32 with XLA of jaxlib 0.10 and 0.12, with one and two threads; see
+    ``benchmarks/README.md``.
 
     Args:
-        left: what stands on the left: it has a shape and a dtype.
-        right: what stands on the right.
-        dimension_numbers: of ``lax.dot_general``.
+        left: the left operand, with a shape and a dtype.
+        right: the right operand.
+        dimension_numbers: the dimension numbers of ``lax.dot_general``.
     """
     (left_dims, right_dims), (batch_dims, _) = dimension_numbers
     over = len(left_dims)
@@ -139,15 +144,16 @@ def select_and_scatter_add(
     window_strides: Sequence[int],
     padding: Sequence[tuple[int, int]],
 ) -> jax.Array:
-    """Adds each window's value of ``source`` to the place of the window's first selected element.
+    """Adds each window's value of ``source`` at the position of the window's first selected element.
 
     Args:
-        source: one value for each window; shape of the windows' grid.
-        operand: what the windows run over.
-        select_prim: ``lax.ge_p`` selects the maximum of a window, ``lax.le_p`` the minimum.
-        window_dimensions: the window's extent in each dimension.
-        window_strides: steps between windows in each dimension.
-        padding: (low, high) padding of ``operand`` in each dimension, never selected before a real element.
+        source: one value for each window, in the shape of the windows' grid.
+        operand: the array that the windows slide over.
+        select_prim: ``lax.ge_p`` to select the maximum of a window, ``lax.le_p`` to select the minimum.
+        window_dimensions: the extent of the window in each dimension.
+        window_strides: the stride of the windows in each dimension.
+        padding: the (low, high) padding of ``operand`` in each dimension. Padding is never selected before a real
+            element.
 
     Returns:
         An array of the shape and dtype of ``operand``.
@@ -168,7 +174,7 @@ def select_and_scatter_add(
     total = jnp.zeros(padded.shape, source.dtype)
     zero = jnp.zeros((), source.dtype)
     for offset, view in views.items():
-        # Where a window holds a NaN, `best` is NaN: its first NaN is the selected element.
+        # If a window has a NaN, `best` is NaN, and the window's first NaN is the selected element.
         selected = ((view == best) | (view != view)) & ~taken
         taken = taken | selected
         share = lax.select(selected, source, jnp.zeros_like(source))
@@ -182,13 +188,13 @@ def select_and_scatter_add(
 
 
 def _window_view(padded: jax.Array, offset: Sequence[int], counts: Sequence[int], strides: Sequence[int]) -> jax.Array:
-    """The element at one offset of every window."""
+    """Returns the element at one offset of every window."""
     limits = [start + (count - 1) * step + 1 for start, count, step in zip(offset, counts, strides, strict=True)]
     return lax.slice(padded, offset, limits, strides)
 
 
 def _extreme(dtype: Any, *, largest: bool) -> jax.Array:
-    """The dtype's least (or largest) value, infinite where it has infinities."""
+    """Returns the dtype's smallest (or largest) value, infinite if the dtype has infinities."""
     if jnp.issubdtype(dtype, jnp.floating):
         return jnp.array(jnp.inf if largest else -jnp.inf, dtype)
     if dtype == jnp.bool_:

@@ -1,4 +1,4 @@
-"""Fakes, conformance suites and clusters of real processes, for those who add a storage, an engine or a strategy.
+"""Fakes, conformance suites and clusters of real processes, for new storages, engines and strategies.
 
-Nothing in the package imports this; pytest is needed to use it.
+No other room of the package imports this one. Using it requires pytest.
 """

@@ -1,4 +1,4 @@
-"""A service without Ray or HTTP: the store on a real SQLite file, the controller, and the testing cluster."""
+"""A service without Ray and HTTP, for tests: the store on a real SQLite file, the controller, and the test cluster."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def make_controller(
 def opened(
     settings: Settings, *, database: Engine | None = None, cluster: LocalCluster | None = None
 ) -> Iterator[Bench]:
-    """Gives a bench, and ends it with its cluster.
+    """Yields a bench, and shuts it and its cluster down at the end.
 
     Args:
-        settings: its settings, home included.
-        database: an opened one; the home's own SQLite, if left out.
-        cluster: its engine; a new one, if left out.
+        settings: the settings of the bench, with its home.
+        database: an open database. By default, the home's own SQLite file.
+        cluster: the cluster engine. By default, a new one.
     """
     database = database or open_database(sqlite_url(settings.home))
     cluster = cluster or LocalCluster()
@@ -91,7 +91,7 @@ def opened(
 @final
 @dataclass(kw_only=True)
 class Bench:
-    """A controller over a store and a cluster, stepped by hand."""
+    """A controller over a store and a cluster. The test runs each of its steps."""
 
     home: Home
     settings: Settings
@@ -102,10 +102,10 @@ class Bench:
     problems: Problems
     provisioner: Provisioner | None = None
     clock: Callable[[], float] = time.time
-    """Seconds since 1970 UTC, from the next `restart` on."""
+    """The clock, in seconds since 1970 UTC. A change applies from the next `restart` on."""
 
     def restart(self) -> None:
-        """Acts as a service that was killed and started again: all that it had in memory is gone."""
+        """Simulates a service that was killed and started again: everything in its memory is lost."""
         database = open_database(sqlite_url(self.home))
         self.store = JobStore(database, clock=self.clock)
         self.vault = Vault(store=SecretStore(database), key_path=self.home.secret_key)
@@ -128,7 +128,7 @@ class Bench:
         )
 
     def step(self) -> None:
-        """Makes one pass of the controller, after a look at the provider of machines, where there is one."""
+        """Runs one step of the controller, after a refresh of the provisioner if there is one."""
         if self.provisioner is not None:
             self.provisioner.refresh()
         self.controller.step()
@@ -154,11 +154,11 @@ class Bench:
         )
 
     def job(self, job_id: str) -> JobRecord:
-        """Returns a job as the database holds it."""
+        """Returns a job from the database."""
         return self.store.get(project="local", job_id=job_id)
 
     def step_until(self, job_id: str, condition: Callable[[JobRecord], bool]) -> JobRecord:
-        """Steps the controller until a job is as wished; fails after `TIMEOUT_S`."""
+        """Steps the controller until a job meets a condition. Fails after `TIMEOUT_S`."""
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
             self.step()
@@ -173,5 +173,5 @@ class Bench:
         return self.step_until(job_id, lambda job: job.state is state)
 
     def step_until_over(self, job_id: str) -> JobRecord:
-        """Steps the controller until a job has ended and the engine holds nothing of it."""
+        """Steps the controller until a job has ended and the engine has released its gang."""
         return self.step_until(job_id, lambda job: job.state in TERMINAL and job.gang_released)

@@ -1,4 +1,4 @@
-"""What every cluster engine must do, as tests: subclass `AbstractClusterConformance` and give it a cluster."""
+"""The conformance suite of cluster engines: subclass `AbstractClusterConformance`, and return a cluster."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from lockstep.storage import open_bucket
 
 TIMEOUT_S: Final = 60.0
 GENERATION: Final = 7
-"""Of the controller that the suite stands for."""
+"""The generation of the controller that the suite represents."""
 
 WAIT: Final = "import time; print('up', flush=True); time.sleep(600)"
 SERVED: Final = """
@@ -62,7 +62,10 @@ while role == "ps" or not (folder / "go").exists():
     time.sleep(0.02)
 print("done", flush=True)
 """
-"""A worker says in which of its lives it is, and where it listens; all but the servers end when there is "go"."""
+"""A program whose workers print the number of their launch and their address.
+
+All replicas except the parameter servers end when the file "go" exists.
+"""
 
 TALK: Final = """
 import json, os, socket, sys
@@ -87,7 +90,7 @@ else:
 
 
 def wait_until(cluster: AbstractCluster, gang_id: str, condition: Callable[[GangStatus], bool]) -> GangStatus:
-    """Observes a gang until a condition holds; fails after `TIMEOUT_S`."""
+    """Observes a gang until a condition holds. Fails after `TIMEOUT_S`."""
     deadline = time.monotonic() + TIMEOUT_S
     status = None
     while time.monotonic() < deadline:
@@ -99,7 +102,7 @@ def wait_until(cluster: AbstractCluster, gang_id: str, condition: Callable[[Gang
 
 
 def make_gang(folder: Path, gang_id: str, *roles: str, script: str) -> GangOrder:
-    """Returns a gang of Python one-liners; roles may repeat, the first leads."""
+    """Returns a gang whose replicas run a Python script. Roles may repeat. The first replica leads."""
     replicas: list[ReplicaOrder] = []
     for role in roles:
         index = sum(replica.role == role for replica in replicas)
@@ -122,7 +125,7 @@ def make_gang(folder: Path, gang_id: str, *roles: str, script: str) -> GangOrder
 
 
 def log_lines(order: ReplicaOrder) -> list[str]:
-    """Returns the text of a replica's log, in order, of which each entry has to be there once."""
+    """Returns the texts of a replica's log, in order, and checks that each entry is there once."""
     bucket = open_bucket(order.log_url)
     lines = [json.loads(line) for item in bucket.list() for line in bucket.read(item.key).splitlines()]
     assert [line["seq"] for line in lines] == list(range(len(lines)))
@@ -130,14 +133,14 @@ def log_lines(order: ReplicaOrder) -> list[str]:
 
 
 def make_served_gang(folder: Path, gang_id: str) -> GangOrder:
-    """Returns a gang with a parameter server, whose workers are launched again alone; it ends when there is "go"."""
+    """Returns a gang with a parameter server. Its workers are launched again alone. It ends when "go" exists."""
     script = SERVED.format(folder=str(folder))
     order = make_gang(folder, gang_id, "master", "worker", "worker", "ps", script=script)
     return replace(order, restart_policy=RestartPolicy())
 
 
 def await_life(cluster: AbstractCluster, order: GangOrder, *, life: int, num_restarts: int) -> GangStatus:
-    """Waits until all of a gang runs, its first worker in one of its lives, and what that prints is in the bucket."""
+    """Waits until all replicas run, the first worker in launch `life` (from 0), whose output is in the bucket."""
 
     def printed(status: GangStatus) -> bool:
         running = [replica for replica in status.replicas if replica.phase is ReplicaPhase.RUNNING]
@@ -149,7 +152,7 @@ def await_life(cluster: AbstractCluster, order: GangOrder, *, life: int, num_res
 
 
 def check_lives(cluster: AbstractCluster, order: GangOrder, *, num_lives: int) -> GangStatus:
-    """Lets a gang of `make_served_gang` end; looks that it ended well, and that each life is in the log once."""
+    """Ends a gang of `make_served_gang`. Checks that it succeeded, and that each launch is in the log once."""
     worker = order.replicas[1]
     (Path(worker.spool).parents[1] / "go").touch()
     status = wait_until(cluster, order.gang_id, _ended)
@@ -186,7 +189,7 @@ def _gone(pid: int) -> bool:
 
 
 class AbstractClusterConformance(abc.ABC):
-    """The suite. A subclass says how to get a started cluster, and how to open the same one anew."""
+    """The tests of a cluster engine. A subclass returns a started cluster."""
 
     @abc.abstractmethod
     def cluster(self) -> AbstractCluster:

@@ -1,7 +1,7 @@
 """The command of `lockstep.testing.container_engine.FakeContainerEngine`: a file that is run, never imported.
 
-It answers as podman (or docker) does as far as Lockstep asks: containers are plain processes, watched by a process of
-their own as conmon does, so that they outlive the command that started them. Needs nothing but Python.
+It supports those commands of podman (or docker) that Lockstep uses. Containers are plain processes. Each has a watcher
+process, like conmon, so it outlives the command that started it. The file needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _find(name: str) -> Path | None:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Returns a container as it was made, with the state that its watcher noted beside it."""
+    """Returns a container's document, updated with the state that its watcher recorded."""
     document = json.loads(file.read_text())
     with contextlib.suppress(FileNotFoundError):
         document["state"] |= json.loads(file.with_suffix(".state").read_text())
@@ -80,7 +80,7 @@ def _pull(image: str) -> int:
 
 
 def _options(arguments: list[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Splits options from what follows; every option of ``create`` but the flags below has a value."""
+    """Splits the options from the arguments behind them. Every option except ``--init`` has a value."""
     options: dict[str, list[str]] = {}
     rest = list(arguments)
     while rest and rest[0].startswith("--"):
@@ -125,7 +125,7 @@ def _create(arguments: list[str]) -> int:
 
 
 def _watch(file: Path) -> None:
-    """Runs a container's program to its end, and records it: what conmon is to podman."""
+    """Runs a container's program to its end, and records its state, as conmon does for podman."""
     document = _read(file)
     try:
         process = subprocess.Popen(
@@ -140,7 +140,7 @@ def _watch(file: Path) -> None:
     started = {"StartedAt": "2026-01-01T00:00:00Z"}
     _note(file, **started, Running=True, Pid=process.pid)
     code = process.wait()
-    with contextlib.suppress(ProcessLookupError):  # what it started ends with it, as in a namespace of its own
+    with contextlib.suppress(ProcessLookupError):  # its child processes end with it, as in a namespace
         os.killpg(process.pid, signal.SIGKILL)
     exit_code = 128 - code if code < 0 else code
     _note(file, **started, ExitCode=exit_code, OOMKilled=_config()["starves"], Over=True)
@@ -231,7 +231,7 @@ def _inspect(arguments: list[str]) -> int:
         elif template == "{{json .State}}":
             _say(json.dumps(_read(file)["state"]))
         else:
-            code = _fail(f"template: {template}")  # podman is particular about them
+            code = _fail(f"template: {template}")  # only the templates that Lockstep uses
     return code
 
 
@@ -264,7 +264,7 @@ def _push(image: str) -> int:
 
 
 def main() -> int:
-    """Does what the command line says; every call is noted."""
+    """Runs the command line, and records the call."""
     words = sys.argv[3:]
     with (STATE / "calls").open("a") as calls:
         calls.write(json.dumps(words) + "\n")

@@ -1,4 +1,4 @@
-"""A container engine without containers: a command that answers as podman or docker does, for tests without either."""
+"""A fake container engine: a command that behaves like podman or docker, for tests on machines without them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _COMMAND: Final = Path(lockstep.testing.__file__).with_name("container_command.p
 
 @final
 class FakeContainerEngine:
-    """Puts a command named podman or docker into a folder, which a test puts on its ``PATH``.
+    """Creates a command named podman or docker in a folder, which a test adds to its ``PATH``.
 
-    Its containers are processes of this machine that see all of it: nothing is isolated.
+    Its containers are processes of this machine without any isolation.
 
     Args:
-        folder: an empty folder; its state is there, too.
-        kind: podman or docker.
+        folder: an empty folder for the command and its state.
+        kind: "podman" or "docker".
     """
 
     def __init__(self, folder: Path, *, kind: str = "podman") -> None:
@@ -45,12 +45,13 @@ class FakeContainerEngine:
         command.chmod(0o755)
 
     def configure(self, **changes: Any) -> None:
-        """Changes how it behaves from now on.
+        """Changes how the command behaves from now on.
 
         Args:
-            **changes: ``answers``, whether it does; ``registry``, ids of images by name; ``pull_s``, how long a pull
-                takes; ``pull_error``, what it says of every pull and push; ``starves``, whether programs end for want
-                of memory; ``removes``, whether containers can be removed.
+            **changes: ``answers``, whether the engine responds; ``registry``, the ids of images by name; ``pull_s``,
+                the duration of a pull in seconds; ``pull_error``, the error message of every pull and push;
+                ``starves``, whether programs end because memory ran out; ``removes``, whether containers can be
+                removed.
         """
         assert changes.keys() <= self._config.keys()
         self._config |= changes
@@ -63,7 +64,7 @@ class FakeContainerEngine:
         return [call for call in calls if call[: len(words)] == list(words)]
 
     def containers(self) -> list[dict[str, Any]]:
-        """Returns the containers that there are."""
+        """Returns the existing containers."""
         return [json.loads(file.read_text()) for file in sorted((self._state / "containers").glob("*.json"))]
 
     def images(self) -> list[str]:
@@ -71,5 +72,5 @@ class FakeContainerEngine:
         return sorted(file.name.replace("%", "/") for file in (self._state / "images").iterdir())
 
     def built(self) -> dict[str, Any]:
-        """Returns what the last build saw: its files, and its Containerfile."""
+        """Returns the files and the Containerfile of the last build."""
         return json.loads((self._state / "built.json").read_text())

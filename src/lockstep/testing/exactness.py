@@ -1,8 +1,8 @@
-"""Whether a strategy gives the numbers of one device: nets, optimizers, batches, and ways to train them.
+"""Checks whether a strategy computes the numbers of one device, for different nets, optimizers and ways to train.
 
 A `Cell` is one combination. `check` trains it under its strategy and on one device, from the same seed and over the
-same global batches, and compares everything that came out. The batches of a cell are even, uneven, fewer than the
-replicas, and a single row, which leaves all replicas but one without any.
+same global batches, and compares all results. The batches of a cell are even, uneven, smaller than the number of
+replicas, or a single row, which leaves all replicas except one without rows.
 
 The process needs as many devices as the largest setup takes (`lockstep.strategies.simulate_devices`).
 """
@@ -31,15 +31,15 @@ from lockstep.strategies.loops.lifting import function
 from lockstep.testing.strategies import Setup
 
 Way: TypeAlias = Literal["fit", "run", "pure"]
-"""How a model is trained: Keras's ``fit``, a custom loop with ``strategy.run``, a pure step in JAX."""
+"""How a model is trained: Keras's ``fit``, a custom loop with ``strategy.run``, or a pure step in JAX."""
 
 BATCH_ROWS: Final = (24, 24, 24, 22, 1)
-"""Rows of an epoch's batches: whatever the number of replicas, some divide by it and some do not."""
+"""The numbers of rows of an epoch's batches. For every number of replicas, some divide evenly and some do not."""
 
 NUM_EPOCHS: Final = 4  # 20 steps
 NUM_CLASSES: Final = 3
 MAX_DIFFERENCE: Final = {"float32": 1e-5, "float64": 1e-12}
-"""By dtype the largest ||a - b|| / ||b|| that a tensor may have."""
+"""The maximum of ||a - b|| / ||b|| for each tensor, by dtype."""
 
 NETS: Final = ("dense", "convolutional", "recurrent", "embedding")
 OPTIMIZERS: Final = ("sgd", "adam", "adamw")
@@ -61,7 +61,7 @@ class Cell:
 
     @property
     def fits_here(self) -> bool:
-        """Whether this process has the devices that the cell takes."""
+        """Whether this process has the devices that the cell needs."""
         needed, there = self.num_replicas * self.setup.num_devices, jax.local_device_count()
         return needed == there if self.setup.takes_all_devices else needed <= there
 
@@ -72,13 +72,13 @@ class Cell:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a training run gave.
+    """The results of a training run.
 
     Attributes:
-        losses: the loss of each step, shape (steps,).
-        accuracy: over the last epoch.
-        weights: the model's floating-point variables afterwards, by path.
-        predictions: shape (rows, classes), of all rows in order.
+        losses: the loss of each step, of shape (steps,).
+        accuracy: the accuracy over the last epoch.
+        weights: the model's floating-point variables after the training, by path.
+        predictions: the predictions for all rows in order, of shape (rows, classes).
     """
 
     losses: np.ndarray
@@ -87,7 +87,7 @@ class Outcome:
     predictions: np.ndarray
 
     def save(self, path: Path) -> None:
-        """Writes it to a file of NumPy's (``.npz``), which is whole or not there."""
+        """Writes the results to a NumPy file (``.npz``). The file appears whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npz", delete=False) as file:
             weights = {_WEIGHT + name: array for name, array in self.weights.items()}
@@ -103,7 +103,7 @@ class Outcome:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Reads one that `save` wrote."""
+        """Reads results that `save` wrote."""
         with np.load(path, allow_pickle=False) as arrays:
             weights = {name.removeprefix(_WEIGHT): arrays[name] for name in arrays if name.startswith(_WEIGHT)}
             return cls(
@@ -118,9 +118,9 @@ _WEIGHT: Final = "weights:"
 
 
 def full_product(setups: Sequence[Setup]) -> list[Cell]:
-    """Returns every cell under ``fit`` and in a custom loop, and of pure steps those of `pairwise`.
+    """Returns every cell with ``fit`` and with a custom loop, and the cells with pure steps from `pairwise`.
 
-    A pure step is compiled as the one global program that ``fit`` is; what is its own needs no product.
+    A pure step is compiled as one global program, like ``fit``, so its own code does not need all combinations.
 
     Args:
         setups: the strategies.
@@ -131,7 +131,7 @@ def full_product(setups: Sequence[Setup]) -> list[Cell]:
 
 
 def pairwise(setups: Sequence[Setup]) -> list[Cell]:
-    """Returns cells in which any two values of different dimensions meet; a strategy over n replicas is one value.
+    """Returns cells in which any two values of different dimensions meet. A strategy with n replicas is one value.
 
     Args:
         setups: the strategies.
@@ -150,17 +150,21 @@ def _cell(row: Sequence[Any]) -> Cell:
 
 
 def _exists(row: Sequence[Any]) -> bool:
-    """Whether a row of the product, or its beginning, is a cell: Keras computes batch statistics in float32."""
+    """Whether a row of the product, or its beginning, is a cell.
+
+    Convolutional nets in float64 are not, because Keras computes batch statistics in float32.
+    """
     return len(row) < 3 or (row[1], row[2]) != ("convolutional", "float64")
 
 
 def check(cell: Cell, *, references: Path | None = None) -> None:
-    """Trains a cell and compares it with one device; an assertion says what differs.
+    """Trains a cell and compares the results with those of one device. An assertion shows the differences.
 
     Args:
         cell: the combination.
-        references: a folder in which processes of one test run share what one device gave, so that each does not train
-            it anew; within a process it is trained once in any case. It must not outlive the run.
+        references: a folder in which the processes of one test run share the results of one device, so that not every
+            process needs to compute them. (Within a process, they are computed only once in any case.) The folder must
+            not be reused in another test run.
     """
     with _computing_in(cell.dtype):
         expected = _on_one_device(cell.net, cell.optimizer, cell.dtype, cell.way == "fit", references)
@@ -220,8 +224,8 @@ def train(
         strategy: the strategy.
         net: one of `NETS`.
         optimizer: one of `OPTIMIZERS`.
-        way: how.
-        has_dropout: whether the net has dropout; by default under ``fit`` alone, where a mask is that of one device.
+        way: how to train it.
+        has_dropout: whether the net has dropout. By default, only under ``fit``, where a mask is that of one device.
     """
     keras.utils.set_random_seed(3)
     with strategy.scope():
@@ -238,20 +242,20 @@ def train(
 
 
 def make_net(net: str, *, has_dropout: bool) -> Any:
-    """Builds one of `NETS`, whose layers are named alike each time."""
+    """Builds one of `NETS`. The names of its layers are the same each time."""
     layers = keras.layers
     body: list[Any]
     match net:
         case "dense":
             body = [keras.Input((6,)), layers.Dense(16, activation="relu", name="hidden")]
         case "convolutional":
-            # Without a bias: batch normalisation takes it out again, and what is left of its gradient is noise.
+            # Without a bias, because batch normalisation cancels it, and only noise is left of its gradient.
             body = [keras.Input((6, 6, 1)), layers.Conv2D(4, 3, use_bias=False, name="filters")]
-            # Under `run` statistics are a replica's own unless it is asked for those of all.
+            # Under `run`, each replica has its own statistics unless the layer is synchronized.
             body += [layers.BatchNormalization(synchronized=True, name="norm"), layers.ReLU()]
             body += [layers.MaxPooling2D(), layers.Flatten()]
         case "recurrent":
-            # Keras computes its own tanh of float64 in float32.
+            # JAX's tanh, because Keras computes its own tanh of float64 in float32.
             body = [keras.Input((5, 3)), layers.LSTM(8, activation=cast("Any", jnp.tanh), name="memory")]
         case _:
             body = [keras.Input((7,), dtype="int32"), layers.Embedding(12, 8, name="words")]
@@ -273,7 +277,7 @@ def make_optimizer(name: str) -> Any:
 
 
 def batches_of(net: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns an epoch's batches, always the same: inputs and labels, of `BATCH_ROWS` rows each."""
+    """Returns the batches of an epoch, the same in each call: inputs and labels, with `BATCH_ROWS` rows."""
     generator = np.random.default_rng(0)
     num_rows = sum(BATCH_ROWS)
     labels = generator.integers(0, NUM_CLASSES, num_rows)
@@ -305,7 +309,7 @@ def _fit(strategy: AbstractStrategy, model: Any, net: str) -> tuple[list[float],
 
     @final
     class Note(keras.callbacks.Callback):
-        """Notes each step's own loss: Keras shows the mean over the epoch so far."""
+        """Computes the loss of each step, because Keras reports the mean over the epoch so far."""
 
         def __init__(self) -> None:
             super().__init__()

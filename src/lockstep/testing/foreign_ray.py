@@ -1,4 +1,4 @@
-"""A Ray of somebody else's, for tests of what is attached to: its nodes are processes of this machine."""
+"""A Ray cluster that Lockstep did not start, for tests that attach to one. Its nodes are processes of this machine."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class _Node:
 
 @final
 class ForeignRay:
-    """A head and nodes, with a token that is in `environment`. A context: its processes end with it.
+    """A Ray head with nodes. As a context manager, it ends its processes.
 
     Attributes:
-        address: "host:port" of its control store, once `start` was called.
-        environment: variables with which a process may use it.
+        address: the address ("host:port") of its control store, once `start` was called.
+        environment: the environment variables that a process needs to connect to it, with its token.
     """
 
     def __init__(self) -> None:
@@ -63,9 +63,9 @@ class ForeignRay:
         """Starts the head.
 
         Args:
-            cpus: how many cores it says it has.
-            port: its control store's; 0 for a free one.
-            own_disk: an existing folder that is another one for it than for all others; needs root.
+            cpus: the number of cores that the node reports.
+            port: the port of its control store; 0 for a free one.
+            own_disk: an existing folder on which the node mounts a file system of its own. This needs root.
         """
         log = self._start("head", "--head", f"--port={port}", "--include-dashboard=false", cpus=cpus, own_disk=own_disk)
         found = re.search(r"--address='([^']+)'", log)
@@ -73,15 +73,15 @@ class ForeignRay:
         self.address = found.group(1)
 
     def add(self, name: str, *, cpus: int, own_disk: Path | None = None) -> None:
-        """Starts a node that joins it; see `start`."""
+        """Starts a node that joins the cluster; see `start`."""
         self._start(name, f"--address={self.address}", cpus=cpus, own_disk=own_disk)
 
     def end(self, name: str) -> None:
-        """Ends a node, as a machine that is switched off."""
+        """Ends a node, as if its machine were switched off."""
         self._nodes.pop(name).end()
 
     def _start(self, name: str, *arguments: str, cpus: int, own_disk: Path | None) -> str:
-        folder = tempfile.mkdtemp(dir=self._made.name)  # short: Ray's sockets lie in it
+        folder = tempfile.mkdtemp(dir=self._made.name)  # a short path, because Ray's sockets are in it
         command = [
             *(sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *arguments),
             *(f"--node-ip-address=127.0.0.{2 + len(self._nodes)}", f"--temp-dir={folder}/r"),

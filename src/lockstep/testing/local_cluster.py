@@ -1,4 +1,4 @@
-"""A cluster engine without an engine: runners as child processes of this one, for tests of what stands above."""
+"""A fake cluster engine whose runners are child processes of this process, for tests of the layers above."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class _Gang:
         return tuple(self._statuses[r.name] for r in self.order.replicas if r.name in self._statuses)
 
     def lose(self, name: str) -> None:
-        """Ends a replica as an engine does that has lost its node."""
+        """Ends a replica, as an engine does that has lost the replica's node."""
         end = ProgramEnd(problem="its node or launcher was lost (test)", fault=Fault.NODE)
         self._lost_nodes.add(name)
         self._take(ended(self._statuses[name], end))
@@ -149,16 +149,16 @@ class _Gang:
 
 @final
 class LocalCluster(AbstractCluster):
-    """Runs gangs as threads and child processes of this process; passes the cluster conformance suite.
+    """Runs gangs as threads and child processes of this process. It passes the cluster conformance suite.
 
-    Gangs end with this object (`shut_down`), where a real engine's outlive the process that placed them.
+    Gangs end with this object (`shut_down`). With a real engine, they outlive the process that placed them.
 
     Args:
-        gpus: accelerator types that this cluster claims to have, and how many.
-        simulates_machines: whether its machine types are but names.
+        gpus: the accelerator types that this cluster claims to have, with their numbers.
+        simulates_machines: whether its machine types exist only by name.
 
     Attributes:
-        num_elsewhere: in how many parts what gangs could not say lies on other machines.
+        num_elsewhere: the number of parts in which unsent data of gangs is left on other machines.
     """
 
     def __init__(self, *, gpus: dict[str, int] | None = None, simulates_machines: bool = False) -> None:
@@ -175,35 +175,35 @@ class LocalCluster(AbstractCluster):
         self.num_elsewhere = 0
 
     def leave_elsewhere(self, num_parts: int) -> None:
-        """Acts as an engine with what gangs could not say on other machines: so many parts come here one by one."""
+        """Simulates unsent data of gangs on other machines. `fetch_left` fetches it in this number of parts."""
         self.num_elsewhere = num_parts
 
     def share(self, nodes: tuple[NodeSpec, ...], *, in_use: Mapping[str, Resources]) -> None:
-        """Says that it has these nodes, and what of them is used, by whomever."""
+        """Sets the nodes of the cluster, and the resources of them that are in use by anyone."""
         self._shared, self._in_use = nodes, in_use
 
     def hold_placement(self, *, held: bool) -> None:
-        """Lets gangs wait for room, or lets them have it."""
+        """Makes gangs wait to be placed, or lets them be placed."""
         if held:
             self._hold.set()
         else:
             self._hold.clear()
 
     def set_provisioning(self, provisioning: Provisioning) -> None:
-        """Says of which nodes it is from now on: those of `FakeMachines` that have joined."""
+        """Sets the provisioning. From now on, the nodes are the machines of `FakeMachines` that have joined."""
         self._provisioning = provisioning
 
     def lose_node(self, gang_id: str, *, replica: str | None = None) -> None:
-        """Acts as a node that died with a replica of a gang on it, the first one if left out."""
+        """Simulates a node that died with a replica of a gang on it. By default, the gang's first replica."""
         gang = self._gangs[gang_id]
         gang.lose(replica or gang.order.replicas[0].name)
 
     def lose_machine(self, gang_id: str, *, replica: str, machine: str) -> None:
-        """Acts as a machine that was gone before a replica that was to go on there was launched."""
+        """Simulates a machine that was lost before the replica that was moved there was launched."""
         self._gangs[gang_id].lose_machine(replica, machine)
 
     def lose(self) -> None:
-        """Acts as an engine that died: gangs end and nobody knows them; it answers again after `start`."""
+        """Simulates an engine that died: its gangs end and are forgotten. It responds again after `start`."""
         self.shut_down()
         self._unreachable = True
 

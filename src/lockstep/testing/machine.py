@@ -1,4 +1,4 @@
-"""A machine for end-to-end tests: a home of its own, and the real command line on it."""
+"""A machine for end-to-end tests: its own home, and the real command line on it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lockstep.service.process.keeper import end_keeper
 
 TIMEOUT_S: Final = 60.0
 COMMAND_TIMEOUT_S: Final = 150.0
-"""Longer than `lockstep up` waits for its service: it says why that did not come up."""
+"""The timeout of a command. It is longer than `lockstep up` waits, so that `lockstep up` can report a failed start."""
 ENTRY: Final = re.compile(r"\d\d:\d\d:\d\d \S+ (?:[A-Z]{9,}|[A-Z][A-Z ]{7}) ")
 PROGRAM: Final = """
 import pathlib, sys, time
@@ -49,7 +49,7 @@ class Machine:
         self.env = {**os.environ, "LOCKSTEP_HOME": str(self.home.path)}
 
     def start(self, *arguments: str, cwd: Path | None = None) -> subprocess.Popen[str]:
-        """Starts the command line."""
+        """Starts a command, and returns its process."""
         return subprocess.Popen(
             [sys.executable, "-m", "lockstep.cli.main", *arguments],
             cwd=cwd,
@@ -60,7 +60,7 @@ class Machine:
         )
 
     def run(self, *arguments: str, code: int = 0, cwd: Path | None = None) -> str:
-        """Runs the command line to its end; returns what it printed: its errors, where a code is expected."""
+        """Runs a command to its end, and returns its output; its error output if the expected exit code is not 0."""
         process = self.start(*arguments, cwd=cwd)
         try:
             out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
@@ -73,11 +73,11 @@ class Machine:
         return out if code == 0 else err
 
     def submit(self, job: str, *, lines: int, pause_s: float) -> None:
-        """Submits a job that counts lines."""
+        """Submits a job that prints numbered lines."""
         self.run("submit", job, *self.package(), "--async", "--", str(lines), str(pause_s))
 
     def package(self) -> tuple[str, ...]:
-        """Returns the flags that name the counting program."""
+        """Returns the flags that select the counting program."""
         return ("--package-path", str(self.code), "--module-name", "count")
 
     def client(self) -> Client:
@@ -85,7 +85,7 @@ class Machine:
         return Client.from_home(self.home)
 
     def wait(self, job: str, condition: Callable[[dict[str, Any]], bool], *, timeout_s: float = TIMEOUT_S) -> Any:
-        """Waits until a job is as wished, and returns it."""
+        """Waits until a job meets a condition, and returns the job."""
         deadline = time.monotonic() + timeout_s
         with self.client() as client:
             while not condition(found := client.job(job)):
@@ -99,18 +99,18 @@ class Machine:
         return json.loads(self.home.address.read_text())["process"]["pid"]
 
     def kill_service(self) -> None:
-        """Kills the service, and before it what would start it again."""
+        """Kills the service, after ending the keeper, which would restart it."""
         end_keeper(self.home)
         service = ProcessIdentity.from_json(json.loads(self.home.address.read_text())["process"])
         service.send(signal.SIGKILL)
         assert service.wait(timeout_s=TIMEOUT_S)
 
     def log_texts(self, job: str) -> list[str]:
-        """Returns the texts of a job's log, as `logs` prints them: after time, replica and severity."""
+        """Returns the texts of a job's log, as `logs` prints them, without time, replica and severity."""
         return [ENTRY.sub("", line) for line in self.run("logs", job).splitlines()]
 
     def processes(self) -> list[psutil.Process]:
-        """Returns every living process that belongs to this home, by its environment, command line or folder."""
+        """Returns the running processes that belong to this home, by environment, command line or working folder."""
         found = []
         for process in psutil.process_iter():
             try:

@@ -1,4 +1,4 @@
-"""Machines without machines, and what every provider of them must do, as tests."""
+"""A fake provider of machines, and the conformance suite of providers."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ TIMEOUT_S: Final = 60.0
 
 @final
 class FakeMachines(AbstractMachines):
-    """Machines that are but names; passes the conformance suite. Thread-safe.
+    """A fake provider whose machines exist only by name. It passes the conformance suite. Thread-safe.
 
-    What is set by its attributes holds from the next call on.
+    Changes of its attributes apply from the next call on.
 
     Attributes:
-        refusals: why the provider has none of a type, by type; it refuses to create such.
-        lost_answers: types that are created, of which the provider's answer does not arrive.
-        kept: why a machine cannot be removed, by name.
-        linger: so often a machine is seen after it was removed.
-        withdrawn: why machines of a type that were seen to come up are gone again before the request for them is
-            answered, by type.
-        hold: types whose machines come up and do not join from now on; they do once the type is not held any more.
-        is_unreachable: whether the provider does not answer.
-        troubles: why machines are not up yet, by name.
-        num_created: how many were created, by type.
+        refusals: the error messages of types that the provider refuses to create, by type.
+        lost_answers: the types whose machines are created, but for which the provider's response is lost.
+        kept: the error messages of machines that cannot be removed, by name.
+        linger: the number of listings in which a machine still appears after it was removed.
+        withdrawn: the error messages of types whose machines appear, but are gone before the creation request returns,
+            by type.
+        hold: the types whose new machines appear but do not join. They join once their type is removed from the set.
+        is_unreachable: whether the provider does not respond.
+        troubles: the reasons why machines are not up yet, by name.
+        num_created: the number of created machines, by type.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class FakeMachines(AbstractMachines):
             }
 
     def lose(self, name: str) -> None:
-        """Acts as a provider that took a machine back, or one that broke."""
+        """Simulates a machine that the provider took back, or that broke."""
         with self._lock:
             del self._machines[name]
 
@@ -126,7 +126,7 @@ def machine_of(pid: int) -> str:
     """Returns the name of the local machine on which a program runs.
 
     Args:
-        pid: the program's process; it is told nothing of it, whoever started it is.
+        pid: the program's process id. The name is in the environment of the processes that started it, not in its own.
     """
     marks = (parent.environ().get(MACHINE_VARIABLE) for parent in psutil.Process(pid).parents())
     return Path(next(mark for mark in marks if mark is not None)).stem
@@ -140,7 +140,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 
 class AbstractMachinesConformance(abc.ABC):
-    """Subclass it, and give it machines of a cluster that has none."""
+    """The conformance suite of providers. A subclass returns machines of a cluster that has none yet."""
 
     NODE_TYPE: str = "cpu"
 
@@ -150,7 +150,7 @@ class AbstractMachinesConformance(abc.ABC):
 
     @pytest.fixture
     def name(self) -> str:
-        """A machine's name."""
+        """The name of a machine."""
         return "test-cpu-0-0a1b2c"
 
     def test_a_machine_comes_and_goes_by_its_name(self, name: str) -> None:

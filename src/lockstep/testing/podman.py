@@ -1,4 +1,4 @@
-"""A real podman with a store of its own, an image of busybox alone, and a real registry on loopback."""
+"""A real podman with its own store, an image with only busybox, and a real registry on the loopback interface."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIMEOUT_S: Final = 30.0
 
 
 def why_no_podman() -> str | None:
-    """Says why real containers cannot be tried on this machine; None where they can."""
+    """Returns the reason why this machine cannot run real containers; None if it can."""
     for name in ("podman", "busybox"):
         if shutil.which(name) is None:
             return f"{name} is not installed"
@@ -35,13 +35,13 @@ def why_no_podman() -> str | None:
 
 @final
 class Podman:
-    """podman, with all that it keeps in one folder.
+    """A podman that keeps all its data in one folder.
 
     Args:
         folder: an empty folder.
 
     Attributes:
-        env: variables by which every podman finds the same store.
+        env: the environment variables that make podman use this store.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,13 +53,13 @@ class Podman:
         self.env = {
             "CONTAINERS_CONF": str(folder / "containers.conf"),
             "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
-            "BUILDAH_ISOLATION": "chroot",  # within a sandbox it may build in no other way
+            "BUILDAH_ISOLATION": "chroot",  # in a sandbox, builds only work in this way
             "LOCKSTEP_CONTAINER_ENGINE": "podman",
         }
         self._folder = folder
 
     def run(self, *arguments: str) -> str:
-        """Runs podman; returns what it printed."""
+        """Runs podman, and returns its output."""
         done = subprocess.run(
             ["podman", *arguments], env={**os.environ, **self.env}, capture_output=True, text=True, check=False
         )
@@ -67,7 +67,7 @@ class Podman:
         return done.stdout
 
     def busybox(self) -> Path:
-        """Returns a folder from which an image of busybox is built."""
+        """Returns a folder from which an image of busybox can be built."""
         made = self._folder / "busybox"
         made.mkdir()
         shutil.copy(shutil.which("busybox") or "", made / "busybox")
@@ -79,14 +79,14 @@ class Podman:
         return self.run("ps", "--all", "--quiet").split()
 
     def close(self) -> None:
-        """Removes what it keeps."""
+        """Removes all data in the store."""
         subprocess.run(
             ["podman", "system", "reset", "--force"], env={**os.environ, **self.env}, capture_output=True, check=False
         )
 
     @contextmanager
     def registry(self) -> Iterator[str]:
-        """Runs Debian's docker-registry on loopback; gives its address."""
+        """Runs Debian's docker-registry on the loopback interface, and yields its address."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{probe.getsockname()[1]}"

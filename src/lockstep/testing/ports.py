@@ -1,4 +1,4 @@
-"""Ports for programs that a test starts and that are told where to listen."""
+"""Free ports for programs that a test starts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from lockstep.processes.ports import hold_address
 
 
 def free_port() -> int:
-    """Returns a port of the loopback interface that is free, and that the kernel gives nobody by itself.
+    """Returns a free port of the loopback interface that is not in the kernel's range of ephemeral ports.
 
-    One of those that it gives out may be another test's connection by the time that the program listens.
+    An ephemeral port may be used by another test's connection by the time that the program listens.
     """
     held = hold_address("127.0.0.1")
     held.close()

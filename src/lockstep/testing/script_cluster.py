@@ -1,4 +1,4 @@
-"""A script in every role of a cluster with parameter servers, as real processes that tests kill, stop and restart."""
+"""Runs a script in every role of a cluster with parameter servers, as processes that tests kill, stop and restart."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ TIMEOUT_S: Final = 90.0
 
 @final
 class ScriptCluster:
-    """A cluster of local processes, each of which writes into a file of its own that is read while it runs.
+    """A cluster of local processes. Each process writes its output to a file of its own, which tests can read.
 
-    Unlike `lockstep.parameter_server.LocalProcesses`, which a script uses by itself, this starts the chief as well. As
-    a context manager it ends all processes, and what they have started; they end with the test's process, too.
+    `lockstep.parameter_server.LocalProcesses` is used within a script; this class also starts the chief. As a context
+    manager, it ends all processes and their child processes. They also end with the test's process.
 
     Args:
-        arguments: of Python, the same for all: a script's path, then the script's own.
-        folder: where their output goes, and their working folder.
-        num_workers: how many workers there are beside the chief.
-        num_servers: how many parameter servers.
-        evaluator: whether there is one.
-        env: variables for all beside the test's own.
-        max_restarts: how often one that died is started again by itself, in all.
+        arguments: the arguments of Python, the same for all processes: the path of a script, then the script's
+            arguments.
+        folder: the folder for the output files. It is also the working folder of the processes.
+        num_workers: the number of workers, without the chief.
+        num_servers: the number of parameter servers.
+        evaluator: whether there is an evaluator.
+        env: environment variables for all processes, in addition to the test's own.
+        max_restarts: the maximum number of automatic restarts of processes that died, over all processes.
     """
 
     def __init__(
@@ -77,20 +78,23 @@ class ScriptCluster:
 
     @property
     def processes(self) -> Mapping[str, ProcessIdentity]:
-        """Those that run, by "worker 0"."""
+        """The running processes, by role and index, such as "worker 0"."""
         return self._guarded.processes
 
     @property
     def codes(self) -> Mapping[str, int]:
-        """How those that have ended for good did, by "worker 0": exit codes; of a signal, its negative number."""
+        """The exit codes of the processes that have ended for good, by role and index, such as "worker 0".
+
+        If a signal ended a process, its code is the negative number of the signal.
+        """
         return self._guarded.codes
 
     def text(self, role: str, index: int = 0) -> str:
-        """Returns what one has printed so far, in all of its starts."""
+        """Returns the output of a process so far, over all of its starts."""
         return self._output(role, index).read_text(errors="replace")
 
     def wait_for(self, text: str, role: str = "chief", index: int = 0, *, timeout_s: float = TIMEOUT_S) -> None:
-        """Waits until one has printed something; fails once it has ended without."""
+        """Waits until a process has printed a text. Fails if the process ends without printing it."""
         name = f"{role} {index}"
         self.wait_until(
             lambda: text in self.text(role, index) or name in self.codes,
@@ -109,11 +113,11 @@ class ScriptCluster:
             time.sleep(POLL_S)
 
     def send(self, number: signal.Signals, role: str, index: int = 0) -> None:
-        """Sends a signal to one: SIGSTOP and SIGCONT, say."""
+        """Sends a signal to a process, such as SIGSTOP or SIGCONT."""
         self.processes[f"{role} {index}"].send(number)
 
     def kill(self, role: str, index: int = 0) -> None:
-        """Kills one, and waits until it is gone, or there anew where it is started again by itself."""
+        """Kills a process, and waits until it has ended for good, or was restarted automatically."""
         name = f"{role} {index}"
         killed = self.processes[name]
         killed.send(signal.SIGKILL)
@@ -122,17 +126,17 @@ class ScriptCluster:
         )
 
     def restart(self, role: str, index: int = 0) -> None:
-        """Starts one again that has ended; what it prints goes on in its file."""
+        """Starts a process again that has ended. Its output is appended to its file."""
         self._guarded.start(f"{role} {index}")
 
     def end(self, role: str = "chief", index: int = 0, *, timeout_s: float = TIMEOUT_S) -> int:
-        """Waits for one's end for good; returns its exit code, of a signal its negative number."""
+        """Waits until a process has ended for good. Returns its exit code, or the negative number of its signal."""
         name = f"{role} {index}"
         self.wait_until(lambda: name in self.codes, what=f"the end of {name}", timeout_s=timeout_s)
         return self.codes[name]
 
     def close(self) -> None:
-        """Ends all that runs. Idempotent."""
+        """Ends all running processes. Idempotent."""
         self._guarded.close()
         for held in self._held:
             held.close()

@@ -1,7 +1,7 @@
-"""A cluster engine without programs: each gang lives as a script says, in files that outlive whoever placed it.
+"""A fake cluster engine without programs: gangs follow a script, and live in files that outlive the service.
 
-For tests that kill the service many times over, where real programs would take too long: what it promises of placing,
-stopping and forgetting is what `lockstep.clusters.AbstractCluster` says.
+It is for tests that kill the service many times, for which real programs would be too slow. For placing, stopping and
+forgetting, it has the behaviour that `lockstep.clusters.AbstractCluster` requires.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from lockstep.jobs.running.orders import (
 from lockstep.jobs.scheduling import NodeSpec
 
 FIRST_START_S: Final = 1_000.0
-"""When the first program of a job starts, seconds since 1970 UTC."""
+"""The start time of a job's first program, in seconds since 1970 UTC."""
 BETWEEN_STARTS_S: Final = 5_000.0
 RUN_S: Final = 3_600.0
-"""How long every program runs."""
+"""The duration of every program, in seconds."""
 
 
 @final
 class Life(StrEnum):
-    """What becomes of one start of a job's gang. Each observation finds it a step further: placing, running, over."""
+    """What happens to one attempt of a job. Each observation finds it one stage further: placing, running, ended."""
 
     SUCCEEDS = "succeeds"
     FAILS = "fails"
     """With exit code 3."""
     KILLED = "killed"
-    """Its programs are killed, as somebody on the node may do it."""
+    """Its programs are killed, as by somebody on the node."""
     LOST = "lost"
-    """The engine does not know it any more; it was seen running twice, so that one death cannot hide that."""
+    """The engine loses it, after two observations that found it running, so that one lost answer cannot hide this."""
     RELAUNCHES = "relaunches"
-    """Its first replica was launched again alone before anybody looked; seen twice, as with `LOST`. It succeeds."""
+    """It succeeds. Its first replica was launched again alone before the first of two observations as running."""
     RUNS = "runs"
     """Until it is stopped."""
 
@@ -61,11 +61,11 @@ class Life(StrEnum):
 @final
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """That a gang's programs were started.
+    """One start of a gang's programs.
 
     Attributes:
-        gang_id: the gang.
-        beside: gangs of the same job that lived then.
+        gang_id: the id of the gang.
+        beside: the gangs of the same job that were alive at that time.
     """
 
     gang_id: str
@@ -74,12 +74,12 @@ class Start:
 
 @final
 class ScriptedCluster(AbstractCluster):
-    """Gangs in files of a folder; several processes may open the same one.
+    """Keeps gangs as files of a folder. Several processes may open the same folder.
 
     Args:
-        folder: where they lie.
-        lives: what becomes of the starts of a job's gang, one after the other; the last one stands for all that follow.
-        before_act: told of each call that asks something of the engine, before it is done.
+        folder: the folder.
+        lives: what happens to the attempts of a job, in order. The last one applies to all further attempts.
+        before_act: a function that is called with the name of each call of the engine, before the call is executed.
     """
 
     def __init__(
@@ -99,11 +99,11 @@ class ScriptedCluster(AbstractCluster):
         return [Start(gang_id=document["gang_id"], beside=tuple(document["beside"])) for document in documents]
 
     def living(self) -> list[str]:
-        """Returns the gangs that the engine holds and that are not over."""
+        """Returns the ids of the gangs that the engine knows and that have not ended."""
         return [path.stem for path in self._gangs("*") if self._is_living(json.loads(path.read_text()))]
 
     def held(self) -> list[str]:
-        """Returns the gangs that the engine holds something for."""
+        """Returns the ids of the gangs that were not forgotten."""
         return [path.stem for path in self._gangs("*") if not json.loads(path.read_text())["forgotten"]]
 
     @override
@@ -178,7 +178,7 @@ class ScriptedCluster(AbstractCluster):
 
     @override
     def move(self, gang_id: str, *, replica: str, machine: str) -> None:
-        self._before_act("move")  # no replica of a script waits for a machine
+        self._before_act("move")  # replicas here never wait for a machine
 
     @override
     def stop(self, gang_id: str) -> None:
@@ -282,7 +282,7 @@ class ScriptedCluster(AbstractCluster):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keeps other processes out; whoever is killed within leaves the lock behind him open."""
+        """Locks out other processes within the block. If a process is killed within, the kernel releases its lock."""
         with (self._folder / "lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

@@ -1,4 +1,4 @@
-"""The REST interface over a bench, served for real on loopback, and clients of it."""
+"""The REST interface over a bench, served on the loopback interface, and clients for it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ HOME_TOKEN = "secret-of-the-test"
 
 @final
 class Served:
-    """A served application, and clients of it.
+    """A served application, and clients for it.
 
     Args:
-        bench: what it serves.
-        certificate: files of a certificate and its key, for TLS.
-        database: the bench's, where it is not the home's own.
+        bench: the bench to serve.
+        certificate: the files of a certificate and of its key, for TLS.
+        database: the database of the bench. By default, the home's own SQLite file.
         operators: the operator's webhooks.
     """
 
@@ -89,7 +89,7 @@ class Served:
         self.http = self.client(HOME_TOKEN)
 
     def client(self, token: str | None) -> httpx.Client:
-        """Returns an HTTP client that sends a key, or none."""
+        """Returns an HTTP client that sends a key, or no key for None."""
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         made = httpx.Client(base_url=self.url, headers=headers, verify=False)
         self.closing.append(made.close)
@@ -103,7 +103,7 @@ class Served:
         label: str = "ann",
         expire_time_s: float | None = None,
     ) -> str:
-        """Makes a key; returns its secret."""
+        """Creates a key, and returns its secret."""
         made = make_key()
         principal = Principal(label=label, scope=scope, project=project, key_id=made.id)
         self.context.keys.create(
@@ -112,7 +112,7 @@ class Served:
         return made.secret
 
     def google(self, token: str = HOME_TOKEN, *, connections: httplib2.Http | None = None) -> Any:
-        """Returns the projects of Google's own client."""
+        """Returns the `projects` resource of Google's own client."""
         connections = connections or httplib2.Http()
         self.closing.append(connections.close)
         credentials = google.oauth2.credentials.Credentials(token)
@@ -121,7 +121,7 @@ class Served:
         return build("ml", "v1", static_discovery=True, client_options=options, http=http).projects()
 
     def close(self) -> None:
-        """Ends all of it."""
+        """Closes all clients and the database, and stops the server."""
         for close in self.closing:
             close()
         self.server.should_exit = True

@@ -1,4 +1,4 @@
-"""What every bucket has to pass: subclass `AbstractStorageConformance` in a test module."""
+"""The conformance suite of buckets: subclass `AbstractStorageConformance` in a test module."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lockstep.storage import AbstractBucket
 
 
 class AbstractStorageConformance(ABC):
-    """The tests of a storage; name the subclass ``Test…`` so that pytest collects it."""
+    """The tests of a storage. Name the subclass ``Test…``, so that pytest collects it."""
 
     num_rounds: ClassVar[int] = 20
-    """How often each of several threads writes, reads and lists: fewer where a server takes long."""
+    """The number of times that each of several threads writes, reads and lists. Reduce it for slow servers."""
 
     @abstractmethod
     def make_bucket(self, *, folder: Path) -> AbstractBucket:
-        """Returns an empty bucket that no other test sees.
+        """Returns an empty bucket that no other test uses.
 
         Args:
             folder: an empty folder that the bucket may use.
@@ -33,14 +33,14 @@ class AbstractStorageConformance(ABC):
         return self.make_bucket(folder=tmp_path / "bucket")
 
     def test_reads_what_was_written(self, bucket: AbstractBucket) -> None:
-        """An object comes back as it was, the last writing of it, empty ones too."""
+        """A read returns the bytes of the last write, also for an empty object."""
         for data in (b"first", b"", bytes(range(256)) * 1000):
             bucket.write("a/b.bin", data)
             assert bucket.read("a/b.bin") == data
             assert bucket.size_bytes("a/b.bin") == len(data)
 
     def test_reads_ranges(self, bucket: AbstractBucket) -> None:
-        """A range is half open and ends where the object ends."""
+        """A range is half open, and ends at the end of the object."""
         bucket.write("x", b"0123456789")
         assert bucket.read("x", start_byte=3) == b"3456789"
         assert bucket.read("x", start_byte=3, end_byte=5) == b"34"
@@ -54,7 +54,7 @@ class AbstractStorageConformance(ABC):
             bucket.read("x", start_byte=5, end_byte=4)
 
     def test_a_range_of_what_is_absent_is_named(self, bucket: AbstractBucket) -> None:
-        """A range of a missing object is missing too, an empty range no less."""
+        """Reading a range of a missing object raises an error that names it, even if the range is empty."""
         for start_byte, end_byte in ((0, 3), (5, None), (5, 9), (2, 2)):
             with pytest.raises(MissingInputError) as caught:
                 bucket.read("gone", start_byte=start_byte, end_byte=end_byte)
@@ -64,7 +64,7 @@ class AbstractStorageConformance(ABC):
         assert bucket.read("empty", start_byte=0, end_byte=0) == b""
 
     def test_what_vanishes_after_it_was_listed_is_named(self, bucket: AbstractBucket, tmp_path: Path) -> None:
-        """Between a listing and a read somebody may delete: then the object is missing, by its URL."""
+        """If an object is deleted between a listing and a read, the error names the missing object by its URL."""
         bucket.write("d/x", b"1")
         bucket.write("d/y", b"22")
         listed = bucket.list("d/")
@@ -81,7 +81,7 @@ class AbstractStorageConformance(ABC):
         assert [item.key for item in bucket.list()] == ["d/x"]
 
     def test_what_is_absent_is_named(self, bucket: AbstractBucket) -> None:
-        """Reading what is not there says the full URL; a prefix of keys is no object."""
+        """Reading a missing object raises an error with the full URL. A prefix of keys is not an object."""
         bucket.write("there/x", b"1")
         for key in ("gone", "there", "there/y", "there/x/deeper"):
             assert not bucket.exists(key)
@@ -92,7 +92,7 @@ class AbstractStorageConformance(ABC):
         assert bucket.exists("there/x")
 
     def test_lists_by_prefix_sorted(self, bucket: AbstractBucket) -> None:
-        """A listing is recursive, sorted, and its prefix is the beginning of a key, not a folder."""
+        """A listing is recursive and sorted. Its prefix is the beginning of keys, not a folder."""
         assert bucket.list() == []
         for key in ("b/2", "a", "b/10", "b/c/d", "bc"):
             bucket.write(key, key.encode())
@@ -107,7 +107,7 @@ class AbstractStorageConformance(ABC):
         assert [bucket.folder_size_bytes(folder) for folder in ("b", "b/c", "none", "a")] == [12, 5, 0, 0]
 
     def test_delete_is_idempotent(self, bucket: AbstractBucket) -> None:
-        """Deleting twice, or a prefix of keys as if it were an object, is no error."""
+        """Deleting an object twice, or a prefix of keys as if it were an object, is not an error."""
         bucket.write("d/x", b"1")
         bucket.delete("d")
         bucket.delete("d/x/deeper")
@@ -119,7 +119,7 @@ class AbstractStorageConformance(ABC):
         assert bucket.read("d") == b"a key that was a folder"
 
     def test_moves(self, bucket: AbstractBucket) -> None:
-        """An object takes another key, in place of what had it; moving what is not there is named, and changes none."""
+        """A move replaces the object under the new key. Moving a missing object raises an error and changes nothing."""
         bucket.write("from/x", b"moved")
         bucket.write("y", b"in its way")
         bucket.move("from/x", to="y")
@@ -138,7 +138,7 @@ class AbstractStorageConformance(ABC):
         assert [item.key for item in bucket.list()] == ["new/folder/y"]
 
     def test_readers_always_find_what_is_moved(self, bucket: AbstractBucket) -> None:
-        """While objects take a key in turn, it never lacks one, and none is seen in part."""
+        """While objects are moved to one key in turn, a reader always finds a whole object there."""
         size_bytes = 50_000
         bucket.write("shared", b"0" * size_bytes)
         done = threading.Event()
@@ -162,7 +162,7 @@ class AbstractStorageConformance(ABC):
         assert [item.key for item in bucket.list()] == ["shared"]
 
     def test_delete_prefix(self, bucket: AbstractBucket) -> None:
-        """What begins with the prefix goes, nothing else."""
+        """Deletes the objects whose keys begin with the prefix, and nothing else."""
         for key in ("job1/a", "job1/b/c", "job10/a"):
             bucket.write(key, b"1")
         bucket.delete_prefix("job1/")
@@ -189,7 +189,7 @@ class AbstractStorageConformance(ABC):
                 file.seek(-1)
 
     def test_opens_what_is_longer_than_a_buffer(self, bucket: AbstractBucket) -> None:
-        """Reads that cross what is read ahead, in small pieces and in large ones, give what was written."""
+        """Reads across the boundaries of the read buffer, small and large, return what was written."""
         data = bytes(range(251)) * 40_000  # 10 MB
         bucket.write("x", data)
         with bucket.open("x") as file:
@@ -201,7 +201,7 @@ class AbstractStorageConformance(ABC):
             assert file.read() == data[1:]
 
     def test_uploads_and_downloads(self, bucket: AbstractBucket, tmp_path: Path) -> None:
-        """Files go in and come out whole; a download that fails leaves no file behind."""
+        """Files are uploaded and downloaded whole. A failed download leaves no file behind."""
         source = tmp_path / "source"
         source.write_bytes(b"abc" * 1000)
         bucket.upload("up/x", path=source)
@@ -216,7 +216,7 @@ class AbstractStorageConformance(ABC):
 
     @pytest.mark.parametrize("key", ["", "/a", "a/", "a//b", "..", "a/../b", ".", "a\0b", "a/.lockstep-tmp-1"])
     def test_refuses_bad_keys(self, bucket: AbstractBucket, key: str) -> None:
-        """A key that could leave the bucket, or that nobody could list, is refused by every method."""
+        """Every method rejects keys that could point outside the bucket, or that could not be listed."""
         for use in (bucket.read, bucket.exists, bucket.delete, bucket.open, bucket.url_of):
             with pytest.raises(InvalidInputError):
                 use(key)
@@ -225,12 +225,12 @@ class AbstractStorageConformance(ABC):
         assert bucket.list() == []
 
     def test_check_writable_leaves_nothing(self, bucket: AbstractBucket) -> None:
-        """The probe does not stay."""
+        """The check deletes its probe object."""
         bucket.check_writable()
         assert bucket.list() == []
 
     def test_threads_see_whole_objects(self, bucket: AbstractBucket) -> None:
-        """Under several writers a reader sees one writing or another, never a mixture; a listing never fails."""
+        """With several writers, a reader sees the bytes of one write, never a mixture. A listing never fails."""
         size_bytes = 50_000
         seen: list[bytes] = []
         failures: list[BaseException] = []

@@ -1,7 +1,7 @@
-"""What every synchronous strategy has to do beside giving exact numbers, which `lockstep.testing.exactness` checks.
+"""Checks of the behaviour of synchronous strategies. `lockstep.testing.exactness` checks their numbers.
 
-A `Setup` says how a strategy is made; `BEHAVIOURS` are checks of one. The process needs as many devices as the setup
-takes (`lockstep.strategies.simulate_devices`).
+A `Setup` says how to create a strategy, and each of the `BEHAVIOURS` checks one setup. The process needs as many
+devices as the setup takes (`lockstep.strategies.simulate_devices`).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ NUM_CLASSES: Final = 5
 @final
 @dataclass(frozen=True)
 class Setup:
-    """A strategy to check, over some numbers of replicas.
+    """A strategy to check, with some numbers of replicas.
 
     Attributes:
-        name: what a test's name calls it.
-        make: makes the strategy over so many replicas.
-        replicas: the numbers of replicas.
-        takes_all_devices: whether the strategy takes all devices of the process, so that a process of its own has to
-            check each number.
-        num_devices: devices of one replica.
+        name: the name of the setup in the names of tests.
+        make: a function that creates the strategy for a number of replicas.
+        replicas: the numbers of replicas to check, in ascending order.
+        takes_all_devices: whether the strategy uses all devices of the process, so that each number of replicas needs a
+            process of its own.
+        num_devices: the number of devices of one replica.
     """
 
     name: str
@@ -55,7 +55,7 @@ def make_model() -> Any:
     model = keras.Sequential(
         [
             keras.Input((10, 10, 1)),
-            # Without a bias: batch normalisation takes it out again, and Adam would walk along its rounding errors.
+            # Without a bias, because batch normalisation cancels it, and Adam would then follow rounding errors.
             keras.layers.Conv2D(4, 3, use_bias=False),
             keras.layers.BatchNormalization(),
             keras.layers.ReLU(),
@@ -71,7 +71,7 @@ def make_model() -> Any:
 
 
 def make_rows() -> tuple[np.ndarray, np.ndarray]:
-    """Returns inputs, float32 of shape (rows, 10, 10, 1), and labels, int64 of shape (rows,), always the same."""
+    """Returns the same inputs, float32 of shape (rows, 10, 10, 1), and labels, int64 of shape (rows,), in each call."""
     generator = np.random.default_rng(0)
     inputs = generator.normal(size=(NUM_ROWS, 10, 10, 1)).astype(np.float32)
     return inputs, generator.integers(0, NUM_CLASSES, NUM_ROWS)
@@ -82,7 +82,7 @@ def _make(setup: Setup) -> AbstractStrategy:
 
 
 def keeps_state_where_its_layout_says(setup: Setup) -> None:
-    """Each variable lies on the state's devices, the optimizer's included, and values assigned later do too."""
+    """Checks that all variables, including the optimizer's, are on the state's devices, also after a training."""
     strategy = _make(setup)
     with strategy.scope():
         model = make_model()
@@ -97,7 +97,7 @@ def keeps_state_where_its_layout_says(setup: Setup) -> None:
 
 
 def takes_single_batches(setup: Setup) -> None:
-    """``train_on_batch`` and its kin take a batch of any size."""
+    """Checks that ``train_on_batch``, ``test_on_batch`` and ``predict_on_batch`` take batches of any size."""
     inputs, labels = make_rows()
     with _make(setup).scope():
         model = make_model()
@@ -107,7 +107,7 @@ def takes_single_batches(setup: Setup) -> None:
 
 
 def is_entered_alone(setup: Setup) -> None:
-    """A scope within another strategy's is refused, within its own it is not."""
+    """Checks that a scope cannot be entered within another strategy's, but within the strategy's own."""
     strategy, other = _make(setup), _make(setup)
     with strategy.scope() as entered, strategy.scope():
         assert entered is strategy
@@ -120,7 +120,7 @@ def is_entered_alone(setup: Setup) -> None:
 
 
 def keeps_its_models(setup: Setup) -> None:
-    """A model compiled under one strategy is not run under another."""
+    """Checks that a model that was compiled under one strategy is not run under another."""
     inputs, labels = make_rows()
     with _make(setup).scope():
         model = make_model()
@@ -129,7 +129,7 @@ def keeps_its_models(setup: Setup) -> None:
 
 
 def says_what_it_is(setup: Setup) -> None:
-    """The description is one line that names the class."""
+    """Checks that the description is one line that names the class."""
     strategy = _make(setup)
     assert type(strategy).__name__ in strategy.describe()
     assert "\n" not in strategy.describe()
@@ -137,7 +137,7 @@ def says_what_it_is(setup: Setup) -> None:
 
 
 def runs_a_step_on_each_replica(setup: Setup) -> None:
-    """Replicas have numbers of their own, shares in order, and sums of all, within a lifted function and outside."""
+    """Checks replicas' numbers, the order of their rows, and sums over them, within a lifted function and outside."""
     strategy, number = _make(setup), setup.most_replicas
     rows = np.arange(2.0 * number, dtype=np.float32)
 
@@ -156,7 +156,7 @@ def runs_a_step_on_each_replica(setup: Setup) -> None:
 
 
 def compiles_pure_steps(setup: Setup) -> None:
-    """A pure step gives what NumPy gives, on a batch of any size, and keeps its state where the strategy does."""
+    """Checks that a pure step computes what NumPy computes, on batches of any size, and keeps its state in place."""
     strategy = _make(setup)
     weights = np.arange(16.0, dtype=np.float32).reshape(8, 2)
     state = strategy.replicate({"weights": weights})

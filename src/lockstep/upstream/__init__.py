@@ -1,6 +1,6 @@
-"""The private parts of Keras and JAX: the only room that imports them, reads them or replaces them.
+"""Access to private parts of Keras and JAX. Only this room imports, reads or replaces them.
 
-Everything else in the package uses public interfaces, or a function of this room. So a new release of Keras or JAX is
-met here: `table` lists every function of theirs that Lockstep replaces, and `replacing` checks all of them before it
-replaces any.
+The other rooms use public interfaces, or functions of this room. So changes in a new release of Keras or JAX concern
+only this room. `table` lists every function of Keras and JAX that Lockstep replaces, and `replacing` checks all of them
+before it replaces any.
 """

@@ -1,4 +1,4 @@
-"""Writes the table of replacements into `docs/architecture.md` anew, from the folder of the repository: `make docs`."""
+"""Updates the table of replacements in `docs/architecture.md`. `make docs` runs it in the repository's folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ END: Final = "<!-- end of the table -->\n"
 
 
 def with_table(page: str) -> str:
-    """Returns the page with the table between its two marks written anew."""
+    """Returns the page with a new table between its two marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{_table()}\n{END}{after}"

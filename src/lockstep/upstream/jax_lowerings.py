@@ -1,6 +1,6 @@
-"""How JAX lowers a primitive to StableHLO: read, and replaced."""
+"""Reads and replaces JAX's rules that lower primitives to StableHLO."""
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -26,30 +26,30 @@ __all__ = [
 ]
 
 Rule: TypeAlias = Callable[..., Any]
-"""Takes JAX's lowering context, operands and the primitive's parameters; returns the results' values."""
+"""A function of JAX's lowering context, the operands and the primitive's parameters that returns the results."""
 
 
 Rules: TypeAlias = "dict[str | None, Rule]"
-"""A primitive's rules by platform; None is for every platform that has none of its own."""
+"""The rules of a primitive by platform. The key None is for every platform without a rule of its own."""
 
 
 def lowerings_of(primitive: Any) -> Rules:
-    """Returns a primitive's rules; empty where this version of JAX keeps them elsewhere."""
+    """Returns a primitive's rules; empty if this version of JAX keeps them elsewhere."""
     tables = {None: getattr(mlir, "_lowerings", {}), **getattr(mlir, "_platform_specific_lowerings", {})}
     found = {platform: getattr(table.get(primitive), "rule", None) for platform, table in tables.items()}
     return {platform: rule for platform, rule in found.items() if rule is not None}
 
 
 def register_lowering(primitive: Any, rule: Rule, *, platform: str | None = None) -> None:
-    """Replaces a primitive's rule on a platform, or on all that have none of their own."""
+    """Replaces a primitive's rule on a platform, or on all platforms without a rule of their own."""
     mlir.register_lowering(primitive, cast("Any", rule), platform=platform)
 
 
 def lower_function(function: Callable[..., Any], *, multiple_results: bool = False) -> Rule:
-    """Returns the rule that lowers what a function of arrays computes."""
+    """Returns a rule that lowers to the computation of a function of arrays."""
     return cast("Any", mlir.lower_fun(function, multiple_results=multiple_results))
 
 
 def keep_apart(results: Any) -> list[Any]:
-    """Returns values that XLA does not move operations across: what follows them stays behind them."""
+    """Returns the values behind an optimization barrier, across which XLA does not move operations."""
     return list(cast("Any", stablehlo.OptimizationBarrierOp(results).results))

@@ -1,6 +1,6 @@
-"""Whether JAX is tracing, and what of a traced program is used."""
+"""Whether JAX is tracing, and which inputs of a traced program are used."""
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -13,12 +13,12 @@ from jax.interpreters import partial_eval
 
 
 def is_tracing() -> bool:
-    """Whether a function is being traced in this thread; the public interface tells of values alone."""
+    """Whether a function is being traced in this thread. JAX's public interface only tells it for values."""
     return not core.trace_state_clean()
 
 
 def used_inputs(jaxpr: Any) -> list[bool]:
-    """Returns for each input of a program whether any of its outputs depends on it.
+    """Returns, for each input of a program, whether any output depends on it.
 
     Args:
         jaxpr: a ``jax.extend.core.Jaxpr``.

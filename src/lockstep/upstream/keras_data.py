@@ -1,6 +1,6 @@
-"""Keras's data adapters: what ``fit`` makes of its arguments, which Keras exports as ``fit`` alone."""
+"""Keras's data adapters, which ``fit`` makes from its arguments. Keras does not export them."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUntypedBaseClass=false
 
@@ -38,21 +38,21 @@ __all__ = [
 
 
 class AbstractBatchAdapter(DataAdapter):
-    """Data that ``fit`` takes as it is: Keras hands a data adapter on, and does not export the class."""
+    """The base class of data that ``fit`` uses without conversion, because it is a data adapter."""
 
     @abstractmethod
     def iterate(self) -> Iterator[Any]:
-        """Returns an iterator over one pass of batches: structures of arrays, rows first."""
+        """Returns an iterator over one pass of batches: structures of arrays whose first dim is the rows."""
 
     @final
     def get_jax_iterator(self, super_batch: int | None = None) -> Iterator[Any]:
-        """Returns `iterate`'s batches; with `super_batch` lists of so many, which Keras 3.16 takes for an execution."""
+        """Returns the batches of `iterate`. With `super_batch`, it returns lists of so many batches, for Keras 3.16."""
         batches = iter(self.iterate())
         return batches if not super_batch else _in_lists(batches, super_batch)
 
 
 def skip_epochs(adapter: DataAdapter, num_epochs: int) -> None:
-    """Has an adapter of arrays give the order of a later epoch: from Keras 3.16 on it counts epochs for that."""
+    """Makes an adapter of arrays use the order of a later epoch. Since Keras 3.16, it counts epochs for its order."""
     if hasattr(adapter, "_epoch"):
         vars(adapter)["_epoch"] += num_epochs
 

@@ -1,6 +1,6 @@
-"""The base class of Keras's distributions, of which Keras exports the subclasses alone."""
+"""The base class of Keras's distributions. Keras itself exports only its subclasses."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportMissingTypeStubs=false
 
 from __future__ import annotations

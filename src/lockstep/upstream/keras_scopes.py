@@ -1,6 +1,6 @@
-"""Keras's stateless and symbolic scopes: whether one is entered, and what it still has to do."""
+"""Keras's stateless and symbolic scopes: which one is entered, and which variables still need initial values."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -34,5 +34,5 @@ def enclosing_scope(scope: Any) -> Any:
 
 
 def has_uninitialized_variables() -> bool:
-    """Whether variables were made within a stateless scope, and wait for their first values."""
+    """Whether variables were created within a stateless scope and still need their initial values."""
     return bool(global_state.get_global_attribute("uninitialized_variables"))

@@ -1,6 +1,6 @@
-"""Keras's JAX trainer: its epoch iterator, and the state that its loops take from a model while they run."""
+"""Keras's JAX trainer: its epoch iterator, and the state that its loops remove from a model while they run."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateUsage=false, reportUntypedBaseClass=false
 # pyright: reportUnknownParameterType=false, reportIncompatibleMethodOverride=false
@@ -18,14 +18,14 @@ _EVALUATED = ("trainable_variables", "non_trainable_variables", "metrics_variabl
 
 
 class AbstractEpochIterator(JAXEpochIterator):
-    """Keras's iterator over the executions of an epoch, with names for what it asks of itself."""
+    """Keras's iterator over the executions of an epoch, with public names for its private methods."""
 
     def read(self) -> Iterator[Any]:
-        """Begins a pass over the data: an iterator over batches, on the devices where a step takes them."""
+        """Begins a pass over the data, and returns an iterator over batches that are on the devices."""
         return super()._get_iterator()
 
     def run_epoch(self) -> Iterator[Any]:
-        """Begins an epoch: an iterator over (first step, last step, iterator over the execution's batches)."""
+        """Begins an epoch, and returns an iterator over (first step, last step, iterator over the batches)."""
         return super()._enumerate_iterator()
 
     def warn_of_end(self) -> None:
@@ -34,13 +34,13 @@ class AbstractEpochIterator(JAXEpochIterator):
 
     @final
     def read_batches(self) -> Iterator[Any]:
-        """Begins a pass over the data, batch by batch, as the data gives them."""
+        """Begins a pass over the data, and returns an iterator over its batches as they are, not placed."""
         return iter(self.data_adapter.get_jax_iterator())
 
     @property
     @final
     def endless(self) -> Iterator[Any] | None:
-        """The iterator that goes on from epoch to epoch, where ``steps_per_epoch`` is given."""
+        """The iterator that continues from epoch to epoch if ``steps_per_epoch`` is given."""
         return self._current_iterator
 
     @endless.setter
@@ -61,20 +61,20 @@ class AbstractEpochIterator(JAXEpochIterator):
 
 
 def running_state(model: Any) -> list[Any]:
-    """Returns the arrays that the last step of a model's running loop has returned; empty where none has run."""
-    # Keras has wrapped the state in containers of its own, which JAX would take for leaves.
+    """Returns the arrays that the last step of a model's running loop has returned; empty if no step has run."""
+    # Keras has wrapped the state in its own containers, which JAX would treat as leaves.
     return keras.tree.flatten(getattr(model, "_jax_state", None))
 
 
 def put_back(model: Any, state: Sequence[Any]) -> None:
-    """Gives a model's variables their values again, which Keras's loops take away for as long as they run.
+    """Restores the values of a model's variables, which Keras's loops remove while they run.
 
-    For who ends a loop by an error: afterwards the model would be broken.
+    Call it before ending a loop with an error. Otherwise, the model could not be used afterwards.
 
     Args:
         model: the model.
-        state: what the loop's last step was given: values of trainable, non-trainable, optimizer's and metrics'
-            variables; of evaluation there is none of the optimizer's, of prediction the first two alone.
+        state: the state that was passed to the loop's last step: the values of trainable, non-trainable, optimizer's
+            and metrics' variables. Evaluation has no optimizer's variables, and prediction only the first two groups.
     """
     names = _GROUPS if len(state) == len(_GROUPS) else _EVALUATED
     model._jax_state = dict(zip(names, state, strict=False))
@@ -82,12 +82,12 @@ def put_back(model: Any, state: Sequence[Any]) -> None:
 
 
 def set_initial_epoch(model: Any, epoch: int) -> None:
-    """Has the running ``fit`` begin with an epoch, as Keras's own `BackupAndRestore` does."""
+    """Makes the running ``fit`` start at an epoch, as Keras's own `BackupAndRestore` does."""
     model._initial_epoch = epoch
 
 
 def build_with(model: Any, batch: Any) -> None:
-    """Builds what of a model, its compiled losses and metrics and its optimizer is not built, from a batch."""
+    """Builds those parts of a model that are not built (layers, losses, metrics, optimizer), from a batch."""
     build = getattr(model, "_maybe_symbolic_build", model._symbolic_build)
     build(data_batch=batch)
 
@@ -98,7 +98,7 @@ def takes_training(model: Any) -> bool:
 
 
 def compute_loss(model: Any, **arguments: Any) -> Any:
-    """Returns a model's loss as its own steps compute it: by `Model.compute_loss`, whatever arguments that takes."""
+    """Returns a model's loss as its own steps compute it: by `Model.compute_loss`, with the arguments that it takes."""
     return model._compute_loss(**arguments)
 
 
@@ -108,10 +108,10 @@ def loss_tracker_of(model: Any) -> Any:
 
 
 def compiled_loss_of(model: Any) -> Any:
-    """Returns what ``compile`` made of ``loss``; None where there is none."""
+    """Returns the object that ``compile`` made from ``loss``; None if there is none."""
     return getattr(model, "_compile_loss", None)
 
 
 def compiled_metrics_of(model: Any) -> Any:
-    """Returns what ``compile`` made of ``metrics`` and ``weighted_metrics``; None where there is none."""
+    """Returns the object that ``compile`` made from ``metrics`` and ``weighted_metrics``; None if there is none."""
     return getattr(model, "_compile_metrics", None)

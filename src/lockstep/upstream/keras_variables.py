@@ -1,6 +1,6 @@
-"""Parts of Keras's variables, optimizers and random generators that no public property shows."""
+"""Access to parts of Keras's variables, optimizers and random generators that are not public."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
 
@@ -35,22 +35,22 @@ __all__ = [
 
 
 def stored_value(variable: Any) -> Any:
-    """Returns the array that a variable holds, whatever scope is entered; None where a loop of Keras has taken it."""
+    """Returns the array that a variable holds, regardless of scopes; None if a loop of Keras has removed it."""
     return variable._value
 
 
 def stored_dtype(variable: Any) -> str:
-    """Returns the dtype of what a variable holds; `Variable.dtype` is another one within an autocast scope."""
+    """Returns the dtype of a variable's array. Within an autocast scope, `Variable.dtype` is another one."""
     return variable._dtype
 
 
 def set_stored_value(variable: Any, value: Any) -> None:
-    """Gives a variable an array as it is: `Variable.assign` would convert it and place it by the layout again."""
+    """Sets a variable's array without conversion or placement, which `Variable.assign` would do."""
     variable._value = value
 
 
 def assign_and_place(variable: Any, value: Any) -> None:
-    """Gives a variable an array, placed by the variable's layout; its shape and dtype are not checked."""
+    """Sets a variable's array, placed by the variable's layout. Shape and dtype are not checked."""
     variable._direct_assign(value)
 
 
@@ -60,18 +60,18 @@ def layout_of(variable: Any) -> Any:
 
 
 def set_layout(variable: Any, layout: Any) -> None:
-    """Sets a variable's layout; its value stays where it is."""
+    """Sets a variable's layout without moving its value."""
     variable._layout = layout
 
 
 def set_path(variable: Any, path: str) -> None:
-    """Sets a variable's path: an optimizer may decide by it, as Muon does."""
+    """Sets a variable's path, by which an optimizer such as Muon may choose its update."""
     variable._path = path
 
 
 @contextmanager
 def shaped_as(variable: Any, shape: tuple[int, ...]) -> Generator[None]:
-    """Within, a variable has another shape, and so takes values of that shape."""
+    """Gives a variable another shape within a ``with`` block, so that it accepts values of that shape."""
     before = variable._shape
     variable._shape = tuple(shape)
     try:
@@ -81,15 +81,15 @@ def shaped_as(variable: Any, shape: tuple[int, ...]) -> Generator[None]:
 
 
 def trainable_variables_of(optimizer: Any) -> list[Any]:
-    """Returns the variables that an optimizer was built for, in its order; of a loss-scaling one the inner one's."""
+    """Returns the variables that an optimizer, or the inner one of a loss-scaling optimizer, was built for."""
     return list(getattr(optimizer, "inner_optimizer", optimizer)._trainable_variables)
 
 
 def learning_rate_of(optimizer: Any) -> Any:
-    """Returns an optimizer's learning rate as it keeps it: a variable, or a `LearningRateSchedule`."""
+    """Returns an optimizer's learning rate as it is stored: a variable, or a `LearningRateSchedule`."""
     return optimizer._learning_rate
 
 
 def iterations_of(optimizer: Any) -> int:
-    """Returns how many updates an optimizer has applied; `iterations` of a gradient-accumulating one counts fewer."""
+    """Returns the number of calls of an optimizer's update. With gradient accumulation, `iterations` counts fewer."""
     return int(optimizer._iterations.value)

@@ -1,6 +1,6 @@
-"""Replaces functions of Keras and JAX, all rows of `table` that belong together at once, or none of them."""
+"""Replaces functions of Keras and JAX: all rows of `table` of one stage, or none of them."""
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -20,7 +20,7 @@ from lockstep.upstream.table import REPLACEMENTS, Replacement, Stage
 logger = logging.getLogger(__name__)
 
 TESTED: Final = {"keras": ((3, 13), (3, 16)), "jax": ((0, 9), (0, 12))}
-"""The oldest and the newest minor version of each that the tests run with; any patch release of them."""
+"""The oldest and the newest minor version of each package that the tests run with, with any patch release."""
 
 LOWERING: Final = "lowering"
 _MODULE_OF: Final = "module of "
@@ -30,11 +30,11 @@ _applied: set[Stage] = set()
 
 
 def replace(stage: Stage) -> None:
-    """Applies the rows of a stage, once in a process; a second call does nothing.
+    """Applies the rows of a stage, once in a process. A second call does nothing.
 
     Raises:
-        BackendError: this version of Keras or JAX lacks what a row replaces, or it takes other arguments. Nothing was
-            replaced then.
+        BackendError: this version of Keras or JAX lacks a function that a row replaces, or the function takes other
+            arguments. Then nothing is replaced.
     """
     if stage in _applied:
         return
@@ -51,10 +51,10 @@ def replace(stage: Stage) -> None:
 
 
 def check(rows: Sequence[Replacement]) -> list[tuple[Any, Any]]:
-    """Finds what rows replace: for each the class, module or primitive that has it, and what it is now.
+    """Finds the functions that rows replace: for each row, its owner (class, module or primitive) and the original.
 
     Raises:
-        BackendError: something is missing, or other than a row expects; the message names each.
+        BackendError: a function is missing, or differs from what its row expects. The message names each of them.
     """
     found: list[tuple[Any, Any]] = []
     problems: list[str] = []
@@ -75,7 +75,7 @@ def check(rows: Sequence[Replacement]) -> list[tuple[Any, Any]]:
 
 
 def _find(row: Replacement) -> tuple[Any, Any] | str:
-    """Returns the owner of what a row replaces and what is there now, or what is wrong with it."""
+    """Returns the owner and the original of a row's function, or a description of the problem."""
     if row.owner == LOWERING:
         from jax import lax
 
@@ -99,9 +99,9 @@ def _find(row: Replacement) -> tuple[Any, Any] | str:
 
 
 def _owner(spec: str, name: str) -> Any:
-    """Returns the module of a spec, or the class that defines a method; None where no class of its kind does.
+    """Returns the module of a spec, or the class that defines the method; None if no class defines it.
 
-    Keras takes a method that differs from that class's for a user's own.
+    The defining class is changed, because Keras treats a method that differs from that class's as a user's own.
     """
     module, _, kind = spec.removeprefix(_MODULE_OF).partition(":")
     owner = importlib.import_module(module)
@@ -119,7 +119,7 @@ def _owner(spec: str, name: str) -> Any:
 def _misfit(function: Callable[..., Any], expected: Sequence[str]) -> str | None:
     try:
         names = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # a compiled function, which does not say
+    except (TypeError, ValueError):  # a compiled function without a signature
         return None
     places = [names.index(name) if name in names else -1 for name in expected]
     if -1 in places or places != sorted(places):
@@ -152,7 +152,7 @@ def _warn_of_versions() -> None:
 
 
 def _version(package: str) -> str:
-    return str(importlib.import_module(package).__version__)  # keras-nightly has metadata of another name
+    return str(importlib.import_module(package).__version__)  # the metadata of keras-nightly has another name
 
 
 def _tested() -> str:

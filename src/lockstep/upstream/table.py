@@ -1,4 +1,4 @@
-"""What of Keras and JAX is replaced in a process: one row for each function."""
+"""The table of replaced functions of Keras and JAX: one row for each function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, final
 
 @final
 class Stage(enum.Enum):
-    """When rows are applied, together."""
+    """The event at which rows are applied. All rows of a stage are applied together."""
 
     STRATEGY = "a strategy, or a `lockstep.function`, is made"
     BACKEND = "the backend is prepared, before the first computation"
@@ -23,15 +23,16 @@ class Replacement:
     """A function of Keras or JAX that is replaced.
 
     Attributes:
-        stage: when.
-        owner: the class or module that has it, "module:Class" or "module"; of a class whose method is inherited, the
-            class that defines it is changed. "lowering" for the rule of a JAX primitive.
-        name: its name there; of a primitive, its name in `jax.lax`.
-        parameters: names of its parameters that the replacement relies on, in their order. It may have others, which
-            are passed on. Of a class: methods that it has to have.
-        wrapper: "module:function" that takes the original and returns what takes its place.
-        becomes: what it does then.
-        until: which change of Keras or JAX would make the row needless.
+        stage: when the function is replaced.
+        owner: the class or module of the function, "module:Class" or "module". For an inherited method, the class that
+            defines it is changed. "lowering" for the rule of a JAX primitive. "module of module:Class" for the module
+            that defines the class's `_direct_assign`.
+        name: the function's name in its owner; for a primitive, its name in `jax.lax`.
+        parameters: the names of the parameters that the replacement relies on, in their order. The function may have
+            others, which are passed on. For a class: the methods that it must have.
+        wrapper: the function that takes the original and returns its replacement, "module:function".
+        becomes: what the function does after the replacement.
+        until: the change of Keras or JAX that would make the row unnecessary.
     """
 
     stage: Stage
@@ -44,7 +45,7 @@ class Replacement:
 
     @property
     def title(self) -> str:
-        """The owner's last name and the function's: "Model.fit"."""
+        """The last part of the owner's name and the function's name: "Model.fit"."""
         return f"{self.owner.rpartition(':')[2].rpartition('.')[2]}.{self.name}"
 
 

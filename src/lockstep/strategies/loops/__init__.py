@@ -1,1 +1,1 @@
-"""Custom training loops: a step lifted out of stateful code, run once a replica, and what its values become."""
+"""Custom training loops: compiles stateful steps, runs them on replicas, and reduces the replicas' results."""

@@ -1,6 +1,6 @@
-"""A call's arguments taken apart: arrays, and constants that are a part of the program."""
+"""Separates the arguments of a call into arrays, and constants that become part of the program."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false
 
@@ -19,7 +19,7 @@ from lockstep.errors import InvalidInputError
 @final
 @dataclass(frozen=True, kw_only=True)
 class CallArguments:
-    """A call's arguments taken apart: arrays, and all else as the key of a program."""
+    """The arguments of a call, separated into arrays and constants."""
 
     arrays: list[Any]
     positions: tuple[int, ...]
@@ -28,14 +28,14 @@ class CallArguments:
 
     @property
     def key(self) -> Hashable:
-        """What the program is compiled for: equal for calls that can run the same program."""
+        """The key of the compiled program; equal for calls that can run the same program."""
         specs = tuple((np.shape(array), str(array.dtype)) for array in self.arrays)
         # 1, 1.0 and True are equal, but not the same constant.
         constants = tuple((position, type(value), value) for position, value in self.constants)
         return self.treedef, self.positions, specs, constants
 
     def rebuild(self, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns positional and named arguments with other arrays in the arrays' places."""
+        """Returns the positional and keyword arguments, with other arrays in place of the original ones."""
         leaves = [None] * (len(self.positions) + len(self.constants))
         for position, array in zip(self.positions, arrays, strict=True):
             leaves[position] = array
@@ -45,15 +45,15 @@ class CallArguments:
 
 
 def take_apart(args: tuple[Any, ...], kwargs: dict[str, Any], *, name: str) -> CallArguments:
-    """Takes a call's arguments apart.
+    """Separates the arguments of a call.
 
     Args:
-        args: by position.
-        kwargs: by name.
+        args: the positional arguments.
+        kwargs: the keyword arguments.
         name: the function's name, for errors.
 
     Raises:
-        InvalidInputError: one can be neither array nor constant.
+        InvalidInputError: an argument is neither an array nor hashable.
     """
     leaves, treedef = jax.tree.flatten((args, kwargs))
     arrays, positions, constants = [], [], []

@@ -1,12 +1,13 @@
-"""Sums over replicas in buckets: which arrays travel together, and the collective that takes them.
+"""Sums arrays over the replicas in buckets.
 
-A collective costs about as much for a small array as for none: on two processes of one machine, 100 arrays of 0.1 MB
-take 71 ms one by one and 9 ms as one buffer. Gradients are packed as PyTorch's DDP packs them (Li et al., 2020,
-"PyTorch Distributed"): one buffer for each dtype up to a size, filled in the order in which the backward pass makes
-them, the last layer's first, so that a bucket can leave while earlier layers' gradients are still being computed.
+A collective of a small array costs about as much as one of nothing: on two processes of one machine, 100 arrays of
+0.1 MB take 71 ms one by one and 9 ms as one buffer. Gradients are packed as in PyTorch's DDP (Li et al., 2020, "PyTorch
+Distributed"). Each buffer holds arrays of one dtype, up to a size. Buffers are filled in the order in which the
+backward pass computes the gradients, the last layer's first, so a bucket can be sent while the gradients of earlier
+layers are still being computed.
 """
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
@@ -24,17 +25,19 @@ from lockstep.errors import InvalidInputError
 from lockstep.strategies.mesh import BATCH_AXIS
 
 DEFAULT_BUCKET_BYTES: Final = 25 * 2**20
-"""DDP's default. Larger buffers gain little over a network and leave later."""
+"""DDP's default. Larger buffers gain little over a network, and are sent later."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class CommunicationOptions:
-    """How values travel between replicas, by the names of ``tf.distribute.experimental.CommunicationOptions``.
+    """How values are sent between replicas. The names are ``tf.distribute.experimental.CommunicationOptions``'s.
 
     Attributes:
-        bytes_per_pack: bytes of one bucket; 0 leaves the choice to Lockstep. An array that is larger travels alone.
-        timeout_seconds: how long a peer may be silent before the process ends; None takes the strategy's default.
+        bytes_per_pack: the maximum size of a bucket, in bytes; 0 leaves the choice to Lockstep. A larger array is sent
+            alone.
+        timeout_seconds: the time that a peer may be silent before this process ends, in seconds; None for the
+            strategy's default.
 
     Raises:
         InvalidInputError: a number is out of range.
@@ -51,19 +54,19 @@ class CommunicationOptions:
 
     @property
     def bucket_bytes(self) -> int:
-        """Bytes of one bucket."""
+        """The maximum size of a bucket, in bytes."""
         return self.bytes_per_pack or DEFAULT_BUCKET_BYTES
 
 
 def plan_buckets(arrays: Sequence[tuple[str, int]], *, bucket_bytes: int) -> tuple[tuple[int, ...], ...]:
-    """Decides which arrays travel together.
+    """Decides which arrays are sent together.
 
     Args:
-        arrays: dtype and bytes of each, in the order of the forward pass.
-        bucket_bytes: what one bucket holds at the most; an array that is larger has one of its own.
+        arrays: the dtype and the size in bytes of each array, in the order of the forward pass.
+        bucket_bytes: the maximum size of a bucket, in bytes. A larger array has a bucket of its own.
 
     Returns:
-        Positions of each bucket's arrays; buckets and positions in the order of the backward pass.
+        The positions of each bucket's arrays. Buckets and positions are in the order of the backward pass.
     """
     buckets: list[list[int]] = []
     open_buckets: dict[str, tuple[list[int], int]] = {}
@@ -79,17 +82,17 @@ def plan_buckets(arrays: Sequence[tuple[str, int]], *, bucket_bytes: int) -> tup
 
 
 def all_sum(arrays: Sequence[Any], *, options: CommunicationOptions) -> list[Any]:
-    """Sums arrays over the replicas, in buckets; for code that runs once a replica over the mesh's batch axis.
+    """Sums arrays over the replicas, in buckets. For code that is mapped over the mesh's batch axis.
 
     Args:
-        arrays: in the order of the forward pass; None stays None.
-        options: how large a bucket is.
+        arrays: the arrays, in the order of the forward pass. None stays None.
+        options: the size of a bucket.
 
     Returns:
         The sums, in the same order.
     """
     if jax.lax.axis_size(BATCH_AXIS) == 1:
-        return list(arrays)  # nothing to sum, and nothing to pack for it
+        return list(arrays)  # one replica: nothing to sum
     present = [position for position, array in enumerate(arrays) if array is not None]
     described = [(str(arrays[at].dtype), math.prod(arrays[at].shape) * arrays[at].dtype.itemsize) for at in present]
     sums: list[Any] = [None] * len(arrays)

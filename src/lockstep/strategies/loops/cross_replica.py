@@ -1,9 +1,10 @@
-"""What happens to replicas' values between steps: reduced to one, gathered, taken apart.
+"""Reduces, gathers and separates replicas' values between steps.
 
-Each function works while a program is traced and outside one; there, in several processes, each of them has to call it.
+The functions work both while a program is traced and outside of it. Outside, if there are several processes, each of
+them must call the function.
 """
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 
@@ -23,7 +24,7 @@ from lockstep.strategies.mesh import AbstractLayout
 
 
 def reduce_values(layout: AbstractLayout, reduce_op: ReduceOp | str, value: Any, axis: int | None) -> Any:
-    """Reduces replicas' values to one; see `AbstractStrategy.reduce`."""
+    """Reduces the replicas' values to one; see `AbstractStrategy.reduce`."""
     op = ReduceOp.of(reduce_op)
 
     def reduce_leaf(leaf: Any) -> Any:
@@ -43,7 +44,7 @@ def reduce_values(layout: AbstractLayout, reduce_op: ReduceOp | str, value: Any,
 
 
 def gather_values(layout: AbstractLayout, value: Any, axis: int) -> Any:
-    """Concatenates replicas' values; see `AbstractStrategy.gather`."""
+    """Concatenates the replicas' values; see `AbstractStrategy.gather`."""
 
     def gather_leaf(leaf: Any) -> Any:
         if not isinstance(leaf, PerReplica):
@@ -55,7 +56,7 @@ def gather_values(layout: AbstractLayout, value: Any, axis: int) -> Any:
 
 
 def local_results(value: Any) -> tuple[Any, ...]:
-    """Takes a structure of replicas' values apart; see `AbstractStrategy.experimental_local_results`."""
+    """Returns one structure for each of this process's replicas; see `AbstractStrategy.experimental_local_results`."""
     leaves, treedef = jax.tree.flatten(value, is_leaf=_is_per_replica)
     if not any(_is_per_replica(leaf) for leaf in leaves):
         return (value,)

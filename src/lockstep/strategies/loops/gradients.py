@@ -1,6 +1,6 @@
-"""Losses and their gradients in stateful Keras code: what a custom loop has instead of ``tf.GradientTape``."""
+"""Losses and their gradients in stateful Keras code, for custom loops. They replace ``tf.GradientTape``."""
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 
@@ -26,23 +26,24 @@ def value_and_grad(
 ) -> tuple[Any, list[Any]]:
     """Computes a loss and its gradients with respect to Keras variables.
 
-    What the loss function assigns besides (batch statistics, the state of random generators, metrics) is assigned when
-    this returns. Variables that an unbuilt layer makes are made by the first call.
+    All other variables that the loss function assigns (batch statistics, the state of random generators, metrics) have
+    their new values when this function returns. Unbuilt layers create their variables in the first call.
 
     Args:
-        loss_fn: takes nothing and returns the loss, a float scalar; with ``has_aux``, the loss and a pytree of arrays.
-        variables: what to differentiate with respect to, such as ``model.trainable_variables``; or a function that
-            returns it, ``lambda: model.trainable_variables``, which also finds what the loss function's first call
-            makes: that of a model which is not built yet.
+        loss_fn: a function without arguments that returns the loss, a float scalar. With ``has_aux``, it returns the
+            loss and a pytree of arrays.
+        variables: the variables to differentiate with respect to, such as ``model.trainable_variables``; or a function
+            that returns them, ``lambda: model.trainable_variables``. The function also finds the variables of an
+            unbuilt model, which the first call of the loss function creates.
         has_aux: whether ``loss_fn`` returns more than the loss.
 
     Returns:
-        What ``loss_fn`` returned, and a gradient for each variable, of the variable's shape and dtype. It is zero where
-        the loss does not depend on the variable (``tf.GradientTape`` gives None there).
+        The result of ``loss_fn``, and a gradient for each variable, of the variable's shape and dtype. The gradient is
+        zero if the loss does not depend on the variable (``tf.GradientTape`` returns None then).
 
     Raises:
-        InvalidInputError: there is nothing to differentiate by, or it is no Keras variable, or the loss is no scalar,
-            or Keras runs the code (``train_step``).
+        InvalidInputError: there are no variables, or one of them is not a Keras variable, or the loss is not a float
+            scalar, or Keras runs the code (``train_step``).
     """
     outer = current_scope()
     if outer is None and in_stateless_scope():
@@ -59,7 +60,7 @@ def value_and_grad(
     given = _checked(variables())
     found = _differentiated(compute(given))
     made = _checked(variables())
-    return found if len(made) == len(given) else _differentiated(compute(made))  # of several models one was built
+    return found if len(made) == len(given) else _differentiated(compute(made))  # the call built a model
 
 
 def _checked(variables: Sequence[Any]) -> list[Any]:
@@ -82,10 +83,10 @@ def _checked(variables: Sequence[Any]) -> list[Any]:
 
 @final
 class _Loss:
-    """A loss function of values of variables, as JAX differentiates it.
+    """A loss as a function of the values of variables, so that JAX can differentiate it.
 
     Attributes:
-        variables: the variables, each once.
+        variables: the variables, without duplicates.
         written: the variables that the last call assigned.
     """
 
@@ -119,7 +120,10 @@ def _differentiated(compute: _Loss) -> tuple[Any, list[Any]]:
 
 
 def _make_variables(compute: _Loss) -> None:
-    """Has variables made that layers make when they are first called; within a lifted function that one fills them."""
+    """Creates the variables that layers create on their first call.
+
+    Within a lifted function, the function's own discovery initializes them.
+    """
     jax.eval_shape(compute.__call__, [variable.value for variable in compute.variables])
     if compute.outer is None and has_uninitialized_variables():
         initialize_all_variables()
@@ -138,22 +142,24 @@ def _scalar(loss: Any) -> jax.Array:
 
 
 def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None) -> jax.Array:
-    """Scales a replica's losses so that their sum over the replicas is the average over the global batch.
+    """Computes a replica's part of the average loss: the sum over all replicas is the average over the global batch.
 
-    As ``tf.nn.compute_average_loss``: summed over this replica's examples, divided by the global batch size.
+    Like ``tf.nn.compute_average_loss``, it sums the losses of this replica's examples and divides by the global batch
+    size.
 
     Args:
-        per_example_loss: float, shape (rows of this replica, ...).
-        sample_weight: a weight for each example, broadcast to the losses from the left; one dim of size 1 more than the
-            losses have is dropped from its end, as ``tf.nn`` does.
-        global_batch_size: examples of the global batch, a number or an array; by default this replica's rows times the
-            replicas of this step, which is right for uneven batches too.
+        per_example_loss: the losses; float, of shape (rows of this replica, ...).
+        sample_weight: a weight for each example, broadcast to the losses from the left. If the weights have one dim
+            more than the losses, of size 1 and at the end, it is dropped, as ``tf.nn`` does.
+        global_batch_size: the number of examples of the global batch, a number or an array. By default, this replica's
+            rows times the replicas of this step, which is also right for uneven batches.
 
     Returns:
         A scalar of the losses' dtype.
 
     Raises:
-        InvalidInputError: the losses are a scalar, the weights have more dims, or the batch size is not positive.
+        InvalidInputError: the losses are a scalar, the weights have more dims than the losses, or the batch size is not
+            positive.
     """
     losses = jnp.asarray(per_example_loss)
     if losses.ndim == 0:
@@ -177,9 +183,9 @@ def compute_average_loss(per_example_loss: Any, sample_weight: Any = None, globa
 
 
 def scale_regularization_loss(regularization_loss: Any) -> jax.Array:
-    """Divides a regularization loss by the number of replicas, each of which adds it once.
+    """Divides a regularization loss by the number of replicas, because every replica adds it.
 
-    As ``tf.nn.scale_regularization_loss``.
+    This is ``tf.nn.scale_regularization_loss``.
 
     Args:
         regularization_loss: an array, or a list of scalars such as ``model.losses``.

@@ -1,4 +1,4 @@
-"""What code under a trace hands to whoever traces it, past its own results; out of a replica's step too."""
+"""Lets traced code pass extra arrays to the code that traces it, beside its own results; also from a replica's step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _handed: ContextVar[list[Any] | None] = ContextVar("lockstep_handed_out", defaul
 
 @contextmanager
 def handed_out() -> Generator[list[Any]]:
-    """Within, the list that it yields gets what code hands out, in order, and nobody further out does."""
+    """Yields a list that receives the values that code hands out within the block, in order.
+
+    An enclosing block does not receive these values.
+    """
     handed: list[Any] = []
     token = _handed.set(handed)
     try:
@@ -22,10 +25,10 @@ def handed_out() -> Generator[list[Any]]:
 
 
 def hand_out(value: Any) -> None:
-    """Hands a value out; where nobody takes it, nothing becomes of it.
+    """Hands a value out to the enclosing `handed_out` block. Without such a block, the value is dropped.
 
     Args:
-        value: an array. Out of a step of several replicas comes an array of theirs, with the replicas as its first dim.
+        value: an array. From a step of several replicas, the block receives one array with the replicas as first dim.
     """
     handed = _handed.get()
     if handed is not None:

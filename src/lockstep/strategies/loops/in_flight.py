@@ -1,11 +1,11 @@
-"""How many steps may be under way: over several CPU devices, one.
+"""Limits the programs in flight over several CPU devices to one at a time.
 
-Collectives of several programs in flight wait for one another on XLA's pool of threads, and may wait for good. So a
-program that goes over several CPU devices begins when the one before it has ended. Other devices run programs in the
-order in which they were given them, and nothing waits here.
+If several programs are in flight, their collectives wait for one another in XLA's thread pool, and may deadlock. So a
+program over several CPU devices starts only when the previous one has ended. Other devices run programs in the order in
+which they are dispatched, so nothing waits here.
 """
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
 
@@ -18,22 +18,22 @@ import jax
 from jax.core import Tracer
 
 _last: list[jax.Array] = []
-"""A result of the program that was given last, small; none where nobody has to wait for it."""
+"""The smallest result of the last program; empty if the next program need not wait."""
 
 
 def run_in_turn(program: Callable[..., Any], *args: Any) -> Any:
-    """Calls a compiled program, after the one before it where both could wait for each other.
+    """Calls a compiled program. If it could deadlock with the previous program, that one ends first.
 
     Args:
-        program: the program; what it returns is a structure of arrays.
-        args: its arguments.
+        program: the program, which returns a structure of arrays.
+        args: the program's arguments.
     """
     while _last:
         before = _last.pop()
-        if not before.is_deleted():  # given away to a program that waits for it
+        if not before.is_deleted():  # else it was donated to a program that waits for it
             jax.block_until_ready(before)
     results = program(*args)
-    given = {id(leaf) for leaf in jax.tree.leaves(args)}  # what comes back as it was is ready at once
+    given = {id(leaf) for leaf in jax.tree.leaves(args)}  # an argument that is returned unchanged is ready at once
     new = [leaf for leaf in jax.tree.leaves(results) if id(leaf) not in given and _is_over_several_cpus(leaf)]
     if new:
         _last.append(min(new, key=lambda leaf: leaf.nbytes))

@@ -1,15 +1,16 @@
-"""Stateful Keras code lifted into one compiled program, whose state goes in and comes out.
+"""Compiles stateful Keras code as one program, with its variables as inputs and outputs (a lifted function).
 
 Keras's variables are objects that code reads and assigns. `function` runs such code under a `keras.StatelessScope` that
-notes which variables it reads and writes, compiles it with those as arguments and results, and puts the results back
-after each call: the old buffers are donated, and no value visits the host between steps.
+records which variables the code reads and writes. It compiles the code with these variables as arguments and results,
+and stores the results in the variables after each call. The old buffers are donated, and no value is copied to the host
+between steps.
 
-The first call with arguments of new shapes traces the code twice or more: first abstractly, until every variable that
-it touches is known and made (an optimizer makes its own when it is first applied), then to compile it. So Python side
-effects, a `print` say, happen while tracing alone, as in ``tf.function``.
+The first call with arguments of new shapes traces the code at least twice: first abstractly, until every variable that
+the code uses is known and created (an optimizer creates its own when it is first applied), then to compile it. So
+Python side effects, such as a `print`, only happen during tracing, as in ``tf.function``.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
 
@@ -51,7 +52,7 @@ from lockstep.upstream.table import Stage
 logger = logging.getLogger(__name__)
 
 MAX_PASSES: Final = 10
-"""Abstract passes until every variable is known; each has to find a new one."""
+"""The maximum number of abstract passes until every variable is known. Each pass must find a new variable."""
 
 RETRACES_WORTH_A_WARNING: Final = 8
 
@@ -60,13 +61,14 @@ _by_name: WeakValueDictionary[str, Lifted] = WeakValueDictionary()
 
 @final
 class LiftedScope(keras.StatelessScope):
-    """A stateless scope that knows which variables were read and written within it.
+    """A stateless scope that records which variables are read and written within it.
 
     Args:
-        parent: the scope whose values hold for what this one has none of.
-        entering: what becomes of a variable's value when it comes from the parent; as it is by default.
-        is_abstract: whether a variable of which nothing is known stands for zeros here, so that no value of its own is
-            baked into a program; only its shape counts then.
+        parent: the scope that supplies the values of variables that have no value in this scope.
+        entering: a function that changes a variable's value when it comes from the parent. By default, the value is
+            used unchanged.
+        is_abstract: whether a variable without a value in the scopes reads as zeros. Then only its shape matters, and
+            its own value does not become a constant of a program.
     """
 
     def __init__(
@@ -93,13 +95,13 @@ class LiftedScope(keras.StatelessScope):
         return self if self.parent is None else self.parent.root
 
     def set(self, variable: Any, value: Any) -> None:
-        """Gives a variable a value that does not count as written."""
+        """Sets a variable's value without recording it as written."""
         self._variables[id(variable)] = variable
         self.state_mapping[id(variable)] = value
 
     @property
     def visible(self) -> list[tuple[Any, Any]]:
-        """The variables that have a value here or further out, with it."""
+        """The variables that have a value in this scope or in an outer one, each with its value."""
         found = (
             {} if self.parent is None else {id(variable): (variable, value) for variable, value in self.parent.visible}
         )
@@ -107,7 +109,10 @@ class LiftedScope(keras.StatelessScope):
         return list(found.values())
 
     def get_current_value(self, variable: Any) -> Any:
-        """Returns a variable's value here. Where nobody gave it one it is noted, and Keras takes its own for None."""
+        """Returns a variable's value in this scope.
+
+        A variable without a value is recorded as unknown. Keras uses the variable's own value if this returns None.
+        """
         updates.check_up_to_date(variable, self.root.deferred)
         value = self.state_mapping.get(id(variable))
         if value is not None:
@@ -122,7 +127,7 @@ class LiftedScope(keras.StatelessScope):
         return jnp.zeros(variable.shape, stored_dtype(variable)) if self._is_abstract else None
 
     def add_update(self, update: tuple[Any, Any]) -> None:
-        """Takes a variable's new value."""
+        """Records a variable's new value."""
         variable, value = update
         updates.check_up_to_date(variable, self.root.deferred)
         if self.parent is None and id(variable) not in self.state_mapping:
@@ -133,14 +138,14 @@ class LiftedScope(keras.StatelessScope):
             self._differing.add(id(variable))
 
     def may_differ(self, variable: Any) -> bool:
-        """Whether a variable was written by code that may write something else on each replica."""
+        """Whether a variable was written by code that may write different values on different replicas."""
         return id(variable) in self._differing
 
 
 def finding_outer_values(get_current_value: Callable[..., Any]) -> Callable[..., Any]:
-    """Has Keras's own scopes within lifted code find there what they have no value of.
+    """Makes Keras's own scopes within lifted code look up missing values in the enclosing lifted scope.
 
-    Keras takes a variable's own value then, which would become a constant of the program.
+    Otherwise, Keras would use the variable's own value, which would become a constant of the program.
     """
 
     @functools.wraps(get_current_value)
@@ -154,7 +159,7 @@ def finding_outer_values(get_current_value: Callable[..., Any]) -> Callable[...,
 
 
 def _value_around(scope: Any, variable: Any) -> Any:
-    """Returns a variable's value in the scopes around one of Keras's; None where no lifted one is among them."""
+    """Returns a variable's value in the scopes around one of Keras's; None if none of them is a lifted scope."""
     value, outer = None, enclosing_scope(scope)
     while outer is not None and not isinstance(outer, LiftedScope):
         value = outer.state_mapping.get(id(variable)) if value is None else value
@@ -165,27 +170,27 @@ def _value_around(scope: Any, variable: Any) -> Any:
 
 
 def current_scope() -> LiftedScope | None:
-    """Returns the scope of the lifted code that runs now, if any."""
+    """Returns the scope of the lifted code that is running; None if there is none."""
     scope = stateless_scope()
     return scope if isinstance(scope, LiftedScope) else None
 
 
 def function(step: Callable[..., Any] | None = None) -> Any:
-    """Compiles stateful Keras code, as ``tf.function`` does: variables, optimizers and metrics are its state.
+    """Compiles stateful Keras code, as ``tf.function`` does. Variables, optimizers and metrics are its state.
 
-    Arrays among the arguments may have other values at each call. What is no array (a Python number, a string, a model)
-    is taken for a constant, and the function is compiled again for each new one, as for new shapes. A lifted function
-    that another one calls becomes part of it. Loops over a data set stay outside: pass the batch.
+    Arrays among the arguments may have different values in each call. Every other argument (a Python number, a string,
+    a model) is a constant. The function is compiled again for each new constant, as for new shapes. A lifted function
+    that is called by another one becomes part of it. Keep loops over a data set outside, and pass the batch.
 
     Args:
-        step: a function or a method; None where the decorator is written with parentheses.
+        step: a function or a method; None if the decorator is written with parentheses.
 
     Returns:
         The compiled function. It returns a pytree of arrays.
 
     Raises:
-        InvalidInputError: when it is called, an argument can be neither array nor constant, or variables lie on other
-            devices than the strategy's.
+        InvalidInputError: on a call, an argument is neither an array nor hashable, or variables are on other devices
+            than the strategy's.
     """
     return _decorated if step is None else _decorated(step)
 
@@ -199,21 +204,22 @@ def _decorated(step: Callable[..., Any]) -> Lifted:
 
 
 def functions_by_name() -> dict[str, Lifted]:
-    """Returns the functions that `function` has made and that are still there, by "module:qualified name".
+    """Returns the lifted functions that `function` has created and that still exist, by "module:qualified name".
 
-    Where several have one name (a function within another that was called twice) it is the last one.
+    If several have the same name (such as an inner function of a function that was called twice), the last one counts.
     """
     return dict(_by_name)
 
 
 @final
 class Lifted:
-    """A function whose Keras state has become arguments and results; made by `function`.
+    """A function whose Keras state has become arguments and results. `function` creates it.
 
     Args:
         step: the stateful code.
-        name: what messages call it; the function's own name by default.
-        forgets: whether what it does to variables, and with optimizers, is left out: it returns, and that is all.
+        name: the name in messages. By default, the function's own name.
+        forgets: whether to discard the function's changes of variables and its updates by optimizers, so that only its
+            result remains.
     """
 
     def __init__(self, step: Callable[..., Any], *, name: str | None = None, forgets: bool = False) -> None:
@@ -227,34 +233,34 @@ class Lifted:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the compiled code; what it assigned is in the variables when this returns."""
-        if in_stateless_scope():  # of a lifted function, or of Keras: variables are values there already
+        """Runs the compiled code, and assigns the new values to the variables before it returns."""
+        if in_stateless_scope():  # of a lifted function or of Keras, where variables are values already
             return self._step(*args, **kwargs)
         layout = keras.distribution.distribution()
         around = layout.around_calls if isinstance(layout, AbstractLayout) else None
         return self.call(args, kwargs) if around is None else around(self, args, kwargs)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs the compiled code, whatever the layout has around calls."""
+        """Runs the compiled code, without the layout's wrapper of calls (`AbstractLayout.around_calls`)."""
         arguments = take_apart(args, kwargs, name=self._name)
         return self.program_for(arguments)(arguments.arrays)
 
     def discover(self, *args: Any, **kwargs: Any) -> None:
-        """Traces the code for these arguments, and has the variables made that it makes; nothing runs."""
+        """Traces the code for these arguments, and creates the variables that it creates. The code does not run."""
         self.program_for(take_apart(args, kwargs, name=self._name))
 
     def prepare(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
-        """Returns what a call would run, and upon what: a function that `jax.jit` has made, and its arguments.
+        """Returns the function from `jax.jit` that a call would run, and its arguments.
 
-        Where this function forgets, it returns what this function does, with two empty lists.
+        If this function forgets, the returned function returns the results of this function and two empty lists.
         """
         arguments = take_apart(args, kwargs, name=self._name)
         return self.program_for(arguments).prepare(arguments.arrays)
 
     def program_for(self, arguments: CallArguments) -> _Program:
-        """Returns the program for arguments of these shapes and constants, traced where it is new."""
+        """Returns the program for arguments of these shapes and constants. A new program is traced first."""
         current = keras.distribution.distribution()
-        # The distribution itself, not its id, which another one could have after it.
+        # The distribution itself, because its id could be reused by a later one.
         key = (arguments.key, current, updates.is_deferring())
         program = self._programs.get(key)
         if program is None:
@@ -271,7 +277,7 @@ class Lifted:
         return program
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
-        """Returns the program for these arguments before it is compiled, to look into; nothing runs."""
+        """Returns the lowered program for these arguments, for inspection. The program is not compiled or run."""
         arguments = take_apart(args, kwargs, name=self._name)
         return self.program_for(arguments).lower(arguments.arrays)
 
@@ -279,7 +285,7 @@ class Lifted:
 @final
 @dataclass(kw_only=True)
 class _Program:
-    """Lifted code for arguments of one form: its variables, and the compiled function of their values."""
+    """Lifted code for arguments of one form: the variables that it uses, and the compiled function of their values."""
 
     step: Callable[..., Any]
     name: str
@@ -293,7 +299,7 @@ class _Program:
     _compiled: Any = None
 
     def discover(self) -> None:
-        """Finds the variables that the code touches, by abstract passes, and has those made that it makes."""
+        """Finds the variables that the code uses, by abstract passes, and creates those that the code creates."""
         replace(Stage.STRATEGY)
         for _ in range(MAX_PASSES):
             scope = self._pass_abstractly()
@@ -308,7 +314,7 @@ class _Program:
             self._variables.update(new)
             if not new and not made:
                 self._written = [] if self.forgets else list(scope.written.values())
-                self.arguments = dataclasses.replace(self.arguments, arrays=[])  # a batch, which would be kept for good
+                self.arguments = dataclasses.replace(self.arguments, arrays=[])  # else the batch would stay in memory
                 written = set(map(id, self._written))
                 self._kept = [variable for key, variable in self._variables.items() if key not in written]
                 self._check_devices()
@@ -381,17 +387,17 @@ class _Program:
 
     def _compile(self) -> Any:
         if self.layout is not None and self.layout.updates_on_host:
-            return jax.jit(self._lifted())  # what is lent is not ours to give away
+            return jax.jit(self._lifted())  # nothing is donated: the lent values belong to the layout
         shardings = [variable.value.sharding for variable in self._written]
         return jax.jit(self._lifted(), donate_argnums=0, out_shardings=(None, shardings, None))
 
     def lower(self, arrays: list[Any]) -> jax.stages.Lowered:
-        """Returns the program before it is compiled."""
+        """Returns the lowered program, before it is compiled."""
         written, kept = self._state()
         return self._compile().lower(written, kept, arrays)
 
     def prepare(self, arrays: list[Any]) -> tuple[Any, tuple[Any, ...]]:
-        """Returns the compiled function, and what it is called with."""
+        """Returns the compiled function and its arguments."""
         if self._compiled is None:
             self._compiled = self._compile()
         return self._compiled, (*self._state(), arrays)
@@ -399,7 +405,7 @@ class _Program:
     def _announce(self, written: list[Any], kept: list[Any], arrays: list[Any]) -> None:
         on_host = self.layout is not None and self.layout.updates_on_host
         if not on_host and not any(variable.trainable for variable in self._written):
-            return  # it trains nothing
+            return  # not a training program
         labels = [[_label(variable) for variable in variables] for variables in (self._written, self._kept)]
         programs.announce(
             programs.Program(
@@ -421,7 +427,7 @@ class _Program:
         return written, kept
 
     def __call__(self, arrays: list[Any]) -> Any:
-        """Runs the program and puts what it assigned into the variables."""
+        """Runs the program, and assigns the new values to the variables."""
         is_new = self._compiled is None
         _, (written, kept, _) = self.prepare(arrays)
         if is_new and programs.is_watched():
@@ -443,7 +449,7 @@ class _Program:
 
 
 def _num_rows(arguments: Any) -> int | None:
-    """Rows of all replicas together, None where no argument is the replicas' own."""
+    """Returns the number of rows of all replicas together; None if no argument is a `PerReplica` value with rows."""
     leaves = jax.tree.leaves(arguments, is_leaf=lambda leaf: isinstance(leaf, PerReplica))
     shapes = [np.shape(leaf.stacked) for leaf in leaves if isinstance(leaf, PerReplica)]
     return next((shape[0] * shape[1] for shape in shapes if len(shape) > 1), None)

@@ -1,10 +1,10 @@
-"""Raw JAX: a pure step over pytrees, compiled as one global program over a strategy's devices.
+"""Plain JAX: compiles a pure step over pytrees as one global program over a strategy's devices.
 
-The program means what one device means, as under ``fit``: the batch is divided over the devices, and the compiler
-places the collectives. Flax, Equinox and hand-written states are all pytrees of arrays.
+As under ``fit``, the program computes what one device would compute: the batch is divided over the devices, and the
+compiler inserts the collectives. The states of Flax and Equinox, and hand-written ones, are pytrees of arrays.
 """
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportUnknownParameterType=false
 
@@ -24,14 +24,14 @@ from lockstep.strategies.programs import BATCH, STATE, Program, announce, is_wat
 
 
 def place_state(layout: AbstractLayout, state: Any) -> Any:
-    """Puts a pytree where the strategy keeps state; see `AbstractStrategy.replicate`."""
+    """Places a pytree where the strategy keeps state; see `AbstractStrategy.replicate`."""
 
     def place(leaf: Any) -> Any:
         array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
         sharding = layout.state_sharding(np.shape(leaf))
         if layout.num_processes > 1 and not isinstance(leaf, jax.Array):
             return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
-        # A copy: a compiled step gives its state's buffers away, and these may be the caller's.
+        # A copy, because a compiled step donates its state's buffers, and these may be the caller's.
         return jax.device_put(array, sharding, may_alias=False)
 
     return jax.tree.map(place, state)
@@ -39,14 +39,15 @@ def place_state(layout: AbstractLayout, state: Any) -> Any:
 
 @final
 class CompiledStep:
-    """A pure step over a strategy's devices; made by `AbstractStrategy.compile`.
+    """A pure step over a strategy's devices. `AbstractStrategy.compile` creates it.
 
     Args:
-        layout: where state and batches lie.
-        step: takes state and batch. It returns the new state, or a tuple of it and outputs; with ``update``, a tuple of
-            gradients (or whatever else the update takes) and outputs.
-        update: takes state and gradients, and returns the new state; None where the step does that.
-        donate_state: whether the state's buffers may be reused for the new one, after which the old one is gone.
+        layout: the placement of state and batches.
+        step: a function of state and batch. It returns the new state, or a tuple of the new state and outputs. With
+            ``update``, it returns a tuple of gradients (or anything else that ``update`` takes) and outputs.
+        update: a function of state and gradients that returns the new state; None if the step returns it.
+        donate_state: whether the buffers of the old state may be reused for the new state. The old state cannot be used
+            afterwards.
 
     Raises:
         InvalidInputError: the strategy updates its state on the host, and there is no ``update``.
@@ -77,18 +78,20 @@ class CompiledStep:
         """Runs the step.
 
         Args:
-            state: what `AbstractStrategy.replicate` or the step before returned.
-            batch: a pytree of arrays, rows first: NumPy arrays, or what `AbstractStrategy.shard_batch` returned.
+            state: the state that `AbstractStrategy.replicate` or the previous step returned.
+            batch: a pytree of arrays whose first dim is the rows: NumPy arrays, or the result of
+                `AbstractStrategy.shard_batch`.
 
         Returns:
-            What the step returned; with ``update``, the new state and the outputs.
+            The result of the step; with ``update``, the new state and the outputs.
 
         Raises:
-            InvalidInputError: the state was not placed, or the step's first result is no state.
+            InvalidInputError: the state was not placed, or the step's first result is not a state.
         """
         _check_placed(state, self._layout)
         placed = self._layout.place(batch)
-        key = (jax.tree.structure(state), jax.tree.structure(placed), _specs(state))  # JAX tells batches' shapes apart
+        # Without the shapes of the batch, because `jax.jit` handles new ones.
+        key = (jax.tree.structure(state), jax.tree.structure(placed), _specs(state))
         programs = self._programs.get(key)
         if programs is None:
             programs = self._programs[key] = self._compile(state, placed)
@@ -114,7 +117,7 @@ class CompiledStep:
         )
 
     def lower(self, state: Any, batch: Any) -> jax.stages.Lowered:
-        """Returns the program that computes a step before it is compiled, to look into; nothing runs."""
+        """Returns the lowered program of the step, for inspection. The program is not compiled or run."""
         _check_placed(state, self._layout)
         placed = self._layout.place(batch)
         return self._compile(state, placed)[0].lower(self._layout.lend(state), placed)
@@ -128,7 +131,7 @@ class CompiledStep:
         return jax.jit(self._step), jax.jit(self._update, donate_argnums=donated, out_shardings=shardings)
 
     def _shardings(self, found: Any, state: Any) -> Any:
-        """Lays out what the step returns: a new state as the old one, all else whole on every device."""
+        """Returns the shardings of the step's results: a new state like the old one, all else whole on every device."""
         shardings, structure = jax.tree.map(lambda leaf: leaf.sharding, state), jax.tree.structure(state)
         if jax.tree.structure(found) == structure:
             return shardings

@@ -1,6 +1,6 @@
-"""What a replica is within a step: values that differ from replica to replica, and the context that code runs in."""
+"""Replicas within a step: values that differ between replicas, and the context of the replica that code runs for."""
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownLambdaType=false
 
@@ -27,17 +27,17 @@ from lockstep.strategies.mesh import BATCH_AXIS
 
 @final
 class ReduceOp(enum.Enum):
-    """How values of several replicas become one, by the names of ``tf.distribute.ReduceOp``."""
+    """How the values of several replicas are reduced to one. The names are those of ``tf.distribute.ReduceOp``."""
 
     SUM = "SUM"
     MEAN = "MEAN"
 
     @classmethod
     def of(cls, value: ReduceOp | str) -> ReduceOp:
-        """Reads a member or its name, in any case.
+        """Returns the member of a name, in upper or lower case, or the member itself.
 
         Raises:
-            InvalidInputError: there is no such way.
+            InvalidInputError: there is no such reduction.
         """
         if isinstance(value, cls):
             return value
@@ -48,20 +48,19 @@ class ReduceOp(enum.Enum):
 
 
 _MOST_SHOWN: Final = 100
-"""Elements of a replica's value above which only its corners are printed."""
+"""The number of elements of a replica's value above which only its corners are printed."""
 
 
 @final
 @jax.tree_util.register_pytree_node_class
 class PerReplica:
-    """A value that each replica has its own of: what `strategy.run` takes apart and returns.
+    """A value that differs between replicas. `strategy.run` divides such values among the replicas, and returns them.
 
-    It is a pytree node, so that compiled functions take and return it.
+    It is a pytree node, so compiled functions can take and return it.
 
     Attributes:
-        stacked: the replicas' values along dim 0, shape (replicas, *the value's shape), divided over the devices.
-            The number of replicas is smaller than the strategy's where a batch does not divide over all of them: it is
-            then laid over as many as divide it.
+        stacked: the replicas' values along dim 0, of shape (replicas, *the value's shape), divided over the devices.
+            For an uneven batch, the number of replicas is smaller than the strategy's: it is gcd(rows, replicas).
     """
 
     __slots__ = ("stacked",)
@@ -71,12 +70,12 @@ class PerReplica:
 
     @property
     def num_replicas(self) -> int:
-        """How many replicas have a value."""
+        """The number of replicas that have a value."""
         return int(self.stacked.shape[0])
 
     @property
     def values(self) -> tuple[Any, ...]:
-        """The values of this process's replicas, in their order; all of them while a function is traced."""
+        """The values of this process's replicas, in the order of the replicas; those of all replicas during tracing."""
         return tuple(value for _, value in sorted(self._by_replica().items()))
 
     def _by_replica(self) -> dict[int, Any]:
@@ -91,17 +90,17 @@ class PerReplica:
         return found
 
     def tree_flatten(self) -> tuple[tuple[Any], None]:
-        """Gives JAX the array."""
+        """Returns the array, for JAX."""
         return (self.stacked,), None
 
     @classmethod
     def tree_unflatten(cls, aux_data: None, children: Sequence[Any]) -> Self:
-        """Makes one again from JAX's array."""
+        """Creates the value from its array, for JAX."""
         del aux_data
         return cls(children[0])
 
     def __repr__(self) -> str:
-        """Shows the values of this process's replicas, as ``tf.distribute`` does."""
+        """Returns the values of this process's replicas as text, as ``tf.distribute`` does."""
         if isinstance(self.stacked, Tracer) or not isinstance(self.stacked, jax.Array) or self.stacked.is_deleted():
             shape, dtype = getattr(self.stacked, "shape", None), getattr(self.stacked, "dtype", None)
             num_replicas, own = (shape[0], shape[1:]) if shape else (None, None)
@@ -116,13 +115,13 @@ class PerReplica:
 @final
 @dataclass(frozen=True, kw_only=True)
 class ReplicaContext:
-    """The replica that a step runs for, by the names of ``tf.distribute.ReplicaContext``.
+    """The replica that a step runs for. The names are those of ``tf.distribute.ReplicaContext``.
 
     Attributes:
-        strategy: the strategy that runs the step; None outside any.
-        num_replicas_in_sync: how many replicas share this step's batch. Smaller than the strategy's number where the
-            batch does not divide over all of them.
-        options: how collectives travel unless they are told otherwise.
+        strategy: the strategy that runs the step; None outside of any strategy.
+        num_replicas_in_sync: the number of replicas that share this step's batch. It is smaller than the strategy's
+            number if the batch is uneven.
+        options: the options of collectives that are given none of their own.
     """
 
     strategy: AbstractGround | None
@@ -131,22 +130,22 @@ class ReplicaContext:
 
     @property
     def replica_id_in_sync_group(self) -> Any:
-        """This replica's number from 0: an int32 scalar while a step is traced."""
+        """This replica's number, from 0. While a step is traced, it is an int32 scalar array."""
         return 0 if self.strategy is None else jax.lax.axis_index(BATCH_AXIS)
 
     def all_reduce(self, reduce_op: ReduceOp | str, value: Any, options: CommunicationOptions | None = None) -> Any:
-        """Reduces a value over all replicas; each of them gets the result.
+        """Reduces a value over all replicas. Every replica receives the result.
 
-        Arrays of one dtype travel together, in buckets. It can be differentiated: the gradient of a sum over replicas
-        is the sum of their gradients.
+        Arrays of one dtype are sent together, in buckets. The reduction can be differentiated: the gradient of a sum
+        over replicas is the sum of the replicas' gradients.
 
         Args:
             reduce_op: SUM or MEAN.
-            value: a pytree of arrays, of the same shapes on every replica.
-            options: instead of the strategy's.
+            value: a pytree of arrays, with the same shapes on every replica.
+            options: the options of this collective, instead of the strategy's.
 
         Returns:
-            The same pytree.
+            The same pytree, with reduced arrays.
 
         Raises:
             InvalidInputError: there is no such reduction.
@@ -161,15 +160,15 @@ class ReplicaContext:
         return treedef.unflatten(collectives.all_sum(arrays, options=options or self.options))
 
     def all_gather(self, value: Any, axis: int, options: CommunicationOptions | None = None) -> Any:
-        """Concatenates a value of all replicas along a dim; each of them gets the result.
+        """Concatenates the replicas' values along a dim. Every replica receives the result.
 
         Args:
-            value: a pytree of arrays, of the same shapes on every replica.
-            axis: the dim, by ``tf.distribute``'s name for it.
-            options: kept for ``tf.distribute``'s signature; gathered arrays travel one by one.
+            value: a pytree of arrays, with the same shapes on every replica.
+            axis: the dim; the name is from ``tf.distribute``.
+            options: ignored; part of ``tf.distribute``'s signature. Gathered arrays are sent one by one.
 
         Returns:
-            The same pytree, each array with its dim times the number of replicas.
+            The same pytree. In each array, this dim is multiplied by the number of replicas.
         """
         del options
         if self.strategy is None:
@@ -182,7 +181,7 @@ _context: ContextVar[ReplicaContext | None] = ContextVar("lockstep_replica", def
 
 @contextmanager
 def replica_context(context: ReplicaContext) -> Generator[ReplicaContext]:
-    """Makes a replica's context the current one."""
+    """Makes a replica's context the current one within a ``with`` block."""
     token = _context.set(context)
     try:
         yield context
@@ -191,5 +190,5 @@ def replica_context(context: ReplicaContext) -> Generator[ReplicaContext]:
 
 
 def active_replica_context() -> ReplicaContext | None:
-    """Returns the context of the step that this code is traced in, None outside ``strategy.run``."""
+    """Returns the context of the step in which this code is traced; None outside ``strategy.run``."""
     return _context.get()

@@ -1,18 +1,19 @@
-"""``strategy.run``: a step once for each replica, as one program over the devices, and what becomes of its state.
+"""``strategy.run``: runs a step on each replica, as one program over the devices, and reduces the step's new state.
 
-The step is traced once and mapped over the mesh's batch axis (`jax.shard_map`), so that each replica runs the same code
-on its own share. What it assigns to variables becomes one value again when it ends:
+The step is traced once and mapped over the mesh's batch axis (`jax.shard_map`), so each replica runs the same code on
+its own part of the batch. When the step ends, the values that the replicas assigned to a variable are reduced to one:
 
-- what an optimizer assigned is the same everywhere, since gradients are summed first;
-- a metric's variables (aggregation "sum") are summed: the first replica begins with the value so far, others with 0;
-- other floating-point variables, such as the moving statistics of batch normalisation, are averaged, as
-  ``tf.distribute`` does with them;
-- integers and booleans, and variables with aggregation "only_first_replica", keep the first replica's value.
+- Values that an optimizer assigned are the same on every replica, because gradients are summed first.
+- A metric's variables (aggregation "sum") are summed. The first replica starts with the value so far, the others with
+  0.
+- Other floating-point variables, such as the moving statistics of batch normalisation, are averaged, as in
+  ``tf.distribute``.
+- Integers and booleans, and variables with aggregation "only_first_replica", keep the first replica's value.
 
-These reductions travel together, in buckets.
+These reductions are sent together, in buckets.
 """
 
-# JAX and Keras are partly without types: what comes from them is unknown to the checker, in this file alone.
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false, reportUnknownLambdaType=false
 
@@ -43,7 +44,7 @@ from lockstep.strategies.uniform import uniform_writes
 from lockstep.upstream.keras_scopes import in_stateless_scope
 
 NUM_KEPT_STEPS: Final = 64
-"""Steps run outside any lifted function of which the compiled programs are kept."""
+"""The number of steps outside of lifted functions whose compiled programs are cached."""
 
 _lifted: OrderedDict[tuple[Any, Callable[..., Any]], Lifted] = OrderedDict()
 
@@ -51,7 +52,7 @@ _lifted: OrderedDict[tuple[Any, Callable[..., Any]], Lifted] = OrderedDict()
 def run_on_replicas(
     strategy: AbstractGround, step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """Runs a step for each replica; see `AbstractStrategy.run`."""
+    """Runs a step on each replica; see `AbstractStrategy.run`."""
     if active_replica_context() is not None:
         raise InvalidInputError("strategy.run was called within a replica's step", allowed="one run at a time")
     scope = current_scope()
@@ -85,7 +86,7 @@ def _name_of(step: Callable[..., Any]) -> str:
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Arguments:
-    """A step's arguments taken apart: replicas' own values, arrays that all of them share, and constants."""
+    """The arguments of a step, separated into replicas' own values, arrays that all replicas share, and constants."""
 
     leaves: list[Any]
     treedef: Any
@@ -104,7 +105,7 @@ class _Arguments:
         return [leaf for leaf in self.leaves if _is_array(leaf)]
 
     def num_shares(self, num_replicas: int) -> int:
-        """Returns over how many replicas the values are divided."""
+        """Returns the number of replicas that the values are divided over."""
         shares = {leaf.num_replicas for leaf in self.leaves if isinstance(leaf, PerReplica)}
         if len(shares) > 1:
             raise InvalidInputError(
@@ -125,8 +126,8 @@ class _Arguments:
         """Returns one replica's arguments.
 
         Args:
-            split: this replica's part of each of its own values, shape (1, ...).
-            shared: the arrays that all share.
+            split: this replica's part of each `PerReplica` value, of shape (1, ...).
+            shared: the arrays that all replicas share.
         """
         own, common = iter(split), iter(shared)
         leaves = [
@@ -141,7 +142,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _trace(strategy: AbstractGround, step: Callable[..., Any], arguments: _Arguments, scope: LiftedScope) -> Any:
-    """Maps a step over the replicas, and gives the scope what it assigned."""
+    """Maps a step over the replicas, and records its assignments in the scope."""
     layout = strategy.layout
     num_shares = arguments.num_shares(layout.num_replicas)
     options = strategy.communication_options
@@ -182,7 +183,8 @@ def _trace(strategy: AbstractGround, step: Callable[..., Any], arguments: _Argum
             "gradients": PartitionSpec(),
             "handed": PartitionSpec(BATCH_AXIS),
         },
-        # The gradient of a sum is the sum of the gradients, as in tf.distribute; sums over replicas are placed here.
+        # Without the check, the gradient of a sum is the sum of the gradients, as in tf.distribute. This module inserts
+        # the sums over replicas itself.
         check_vma=False,
     )
     results = mapped([value for _, value in visible], arguments.split, arguments.shared)
@@ -201,12 +203,12 @@ def _is_first() -> jax.Array:
 
 
 def _as_replicas_see(variable: Any, value: Any) -> Any:
-    """What a replica begins with: of a sum, the first one has the value so far and the others nothing."""
+    """Returns the value that a replica starts with. Of a sum, the first replica has the value so far, the others 0."""
     return jnp.where(_is_first(), value, jnp.zeros_like(value)) if variable.aggregation == "sum" else value
 
 
 def _reduce_state(scope: LiftedScope, context: ReplicaContext) -> list[Any]:
-    """Returns one value for each variable that a replica's step assigned, in the order in which it did."""
+    """Returns one value for each variable that a replica's step assigned, in the order of the assignments."""
     variables = list(scope.written.values())
     values = [scope.get_current_value(variable) for variable in variables]
     to_sum: dict[int, Any] = {}

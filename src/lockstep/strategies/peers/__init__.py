@@ -1,1 +1,1 @@
-"""Several processes that train in step: how they learn of each other, meet, agree, and notice that one is gone."""
+"""Processes that train in step: how they find each other, meet, compare what they run, and detect a lost peer."""

@@ -1,18 +1,18 @@
-"""Whether all processes do the same thing: asked before they run a program together, and when its variables change.
+"""Checks that all processes do the same: before they run a program together, and when its variables are assigned.
 
-Processes with different models compile different programs, whose collectives then wait for each other, or abort over
-arrays of different sizes. What they have is compared over the meeting's connections first, so that the difference can
-be named.
+Processes with different models compile different programs, whose collectives then wait for each other forever, or abort
+because arrays differ in size. So the processes first compare what they have over the meeting's connections, and the
+error names the difference.
 
-A variable is its process's own until a program that all processes run uses it: `model.save` makes an optimizer, a
-callback of one process a model, and the others need not know. What values such variables were given is noted, and
-compared when that first program comes. From then on the processes share the variable, and each new value from the host
-is compared at once.
+A variable belongs to its process alone until a program that all processes run uses it. For example, `model.save`
+creates an optimizer, or a callback of one process creates a model, and the other processes need not know. The values
+that such variables are given are recorded, and compared when the first common program uses the variables. From then on
+the variable is shared, and each new value from the host is compared at once.
 
-A value is placed without a collective: JAX would gather each one from all processes to compare them.
+A value is placed without a collective. JAX itself would gather every value from all processes to compare them.
 """
 
-# Keras is partly without types: what comes from it is unknown to the checker, in this file alone.
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
 
@@ -35,22 +35,23 @@ from lockstep.strategies.peers.watchdog import current_watchdog
 from lockstep.upstream.keras_variables import is_in_jax_tracing_scope, layout_of
 
 _NUMBER: Final = re.compile(r"_\d+(?=[/_]|$)")
-"""What Keras appends to the name of the second layer of a kind; a process that made another model before counts on.
+"""The number that Keras appends to the names of further layers of a kind.
 
-In the names of an optimizer's variables a layer's path is one word: ``sequential_1_dense_2_kernel_momentum``.
+It differs between processes if one of them has created another model before. In the names of an optimizer's variables,
+a layer's path is one word: ``sequential_1_dense_2_kernel_momentum``.
 """
 
 
-# By id: Keras's variables compare their values when they are asked whether they are equal.
+# By id, because Keras's variables compare their values in `==`.
 _shared: WeakValueDictionary[int, Any] = WeakValueDictionary()
-"""Variables that a program of all processes has used."""
+"""The variables that a program of all processes has used."""
 
 _own: dict[int, tuple[weakref.ref[Any], list[str]]] = {}
-"""Variables that none has used yet, and the last value that each was given here."""
+"""The variables that no such program has used yet, each with a description of the last value assigned to it here."""
 
 
 def agreeing(direct_assign: Callable[..., None]) -> Callable[..., None]:
-    """Has a variable over several processes take its values by agreement."""
+    """Wraps Keras's assignment so that the processes compare the values of variables that they share."""
 
     @functools.wraps(direct_assign)
     def wrapper(self: Any, value: Any, *args: Any, **kwargs: Any) -> None:
@@ -90,7 +91,7 @@ def _is_over_processes(sharding: Any) -> bool:
 
 
 def _is_placed_by_all(value: Any, sharding: Any) -> bool:
-    """Whether a value that each process holds goes onto devices of several processes."""
+    """Whether a value that each process holds is to be placed on devices of several processes."""
     if not _is_over_processes(sharding):
         return False
     if not isinstance(value, jax.Array) or is_in_jax_tracing_scope(value):
@@ -104,18 +105,19 @@ def _describe_array(array: np.ndarray) -> list[str]:
 
 
 def agree_on_batch(batch: Any) -> None:
-    """Checks that every process has the same whole batch, where each is to take its rows of it; blocks until all have.
+    """Checks that every process has the same whole batch, before each takes its rows of it.
 
-    Asked of the first batch of a pass: batches that differ there come of data that was shuffled or divided by each
-    process for itself, of which some rows would be trained on twice and others never.
+    Called for the first batch of a pass. If the batches differ, each process has shuffled or divided the data for
+    itself; some rows would be trained on twice, and others never.
 
-    Does nothing in a job of one process.
+    Blocks until every process has called it. Does nothing in a job of one process.
 
     Args:
-        batch: a structure of arrays, rows first; what lies on the devices of all processes already is left out.
+        batch: a structure of arrays whose first dim is the rows. Arrays that are on the devices of all processes
+            already are not compared.
 
     Raises:
-        BackendError: the processes differ, or one does not come here; in every process.
+        BackendError: the processes differ, or one of them does not call this. It is raised in every process.
     """
     watchdog = current_watchdog()
     if watchdog is None:
@@ -131,34 +133,35 @@ def agree_on_batch(batch: Any) -> None:
 
 
 def agree_on_run(model: Any, what: str) -> None:
-    """Checks that every process is about to run the same method of the same model; blocks until all are.
+    """Checks that every process is about to run the same method of the same model.
 
-    Does nothing in a job of one process.
+    Blocks until every process has called it. Does nothing in a job of one process.
 
     Args:
         model: the Keras model.
         what: the method, such as "fit".
 
     Raises:
-        BackendError: the processes differ, or one does not come here; in every process.
+        BackendError: the processes differ, or one of them does not call this. It is raised in every process.
     """
     if current_watchdog() is not None:
         _agree(what, variables_of(model), describe_model(model))
 
 
 def agree_on_variables(variables: Iterable[Any], what: str, *, is_certain: bool = False) -> None:
-    """Checks that every process has given the variables of a program the same values; they are shared from then on.
+    """Checks that every process has given the variables of a program the same values. They are shared from then on.
 
-    Does nothing in a job of one process, and where all of these variables are shared already.
+    Blocks until every process has called it. Does nothing in a job of one process, or if all of these variables are
+    shared already.
 
     Args:
-        variables: what a program of all processes is about to use, in the same order in each of them.
-        what: the program.
-        is_certain: whether every process is known to call this now; a process with other variables is then named at
-            once.
+        variables: the variables that a program of all processes is about to use, in the same order in each process.
+        what: the name of the program.
+        is_certain: whether every process is known to call this now. The check then runs even if this process has no new
+            variables, so a process with other variables is reported at once.
 
     Raises:
-        BackendError: the processes differ, or one does not come here; in every process.
+        BackendError: the processes differ, or one of them does not call this. It is raised in every process.
     """
     variables = list(variables)
     if current_watchdog() is not None and (is_certain or any(map(_is_new, variables))):
@@ -166,13 +169,13 @@ def agree_on_variables(variables: Iterable[Any], what: str, *, is_certain: bool 
 
 
 def variables_of(model: Any) -> list[Any]:
-    """Returns all variables that a model's training uses, its optimizer's included."""
+    """Returns all variables that a model's training uses, including its optimizer's."""
     optimizer = getattr(model, "optimizer", None)
     return [*model.variables, *model.metrics_variables, *(optimizer.variables if optimizer is not None else ())]
 
 
 def _agree(what: str, variables: Iterable[Any], entries: Sequence[str]) -> None:
-    """Compares what a program is and the variables that it is the first one to use."""
+    """Compares the descriptions of a program, and the variables that this program is the first one to use."""
     watchdog = current_watchdog()
     assert watchdog is not None, "asked of a job of several processes"
     new = {id(variable): variable for variable in variables if _is_new(variable)}
@@ -180,7 +183,7 @@ def _agree(what: str, variables: Iterable[Any], entries: Sequence[str]) -> None:
     lines = [f"{_name_of(new[key])} {line}" for key, about in described.items() for line in about]
     digest = hashlib.sha256("\n".join([*entries, *lines]).encode()).hexdigest()
     if watchdog.compare(what, [digest]) is not None:
-        # Every process comes here. One after the other, so that the first difference is named by its variable.
+        # Every process gets here. Compared one by one, so that the error names the first variable that differs.
         for key, about in described.items():
             watchdog.agree(
                 _name_of(new[key]),
@@ -202,11 +205,11 @@ def _describe_own(variable: Any) -> list[str]:
     reference, described = _own.get(id(variable), (None, None))
     if reference is not None and described is not None and reference() is variable:
         return described
-    return [f"{variable.dtype} of shape {tuple(variable.shape)}"]  # made by a program, or copied
+    return [f"{variable.dtype} of shape {tuple(variable.shape)}"]  # its value came from a program, or was copied
 
 
 def describe_model(model: Any) -> list[str]:
-    """Describes what decides a model's programs, one line each: variables, then optimizer.
+    """Describes what determines a model's programs: a line for each variable, then for each setting of the optimizer.
 
     Args:
         model: the Keras model, built or not.
@@ -228,7 +231,7 @@ def describe_model(model: Any) -> list[str]:
 
 
 def _without_numbers(settings: Any) -> Any:
-    """Takes from each name in an optimizer's settings what Keras appends to the second one of a kind."""
+    """Removes from the names in an optimizer's settings the numbers that Keras appends to them."""
     if isinstance(settings, list):
         return [_without_numbers(value) for value in settings]
     if not isinstance(settings, dict):

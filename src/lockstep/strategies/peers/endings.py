@@ -1,7 +1,7 @@
-"""How a process of a job ends: with its own error, or with a last line that names the peer it lost.
+"""Ends a process of a job: with its own error, or with a last line that names the lost peer.
 
-A collective that waits for a dead peer cannot be interrupted, so that the process has to be ended from another thread;
-and one that fails raises in the main thread before anybody knows which peer it was. Both come together here.
+A collective that waits for a dead peer cannot be interrupted, so another thread has to end the process. A collective
+that fails raises an error in the main thread before it is known which peer was lost. This module handles both cases.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from lockstep.errors import PeerLostError
 from lockstep.processes.exits import finish_now
 
 _LAST_WORDS_TIMEOUT_S: Final = 2.0
-"""How long writing may take where nobody reads what this process says."""
+"""How long writing the last line may take if nobody reads this process's output."""
 
 _FINISH_TIMEOUT_S: Final = 10.0
-"""How long a process that lost a peer goes on with what it writes in the background."""
+"""How long a process that lost a peer continues its writes in the background."""
 
 
 class Watcher(Protocol):
-    """What knows of the other processes."""
+    """The watchdog, as this module uses it."""
 
     def await_loss(self) -> PeerLostError | None:
-        """Waits for a short time for the news of a lost peer."""
+        """Waits for a short time for the report of a lost peer."""
         ...
 
     def fail(self, what: str) -> None:
-        """Tells the others that this process fails, and why."""
+        """Reports to the other processes that this process fails, and why."""
         ...
 
 
 _STATUS: Final = re.compile(r"(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|FAILED_PRECONDITION): ")
-"""How an error begins that carries a status of XLA's (``absl::StatusCode``) which a lost connection may have."""
+"""The beginning of an error with a status of XLA (``absl::StatusCode``) that a lost connection may cause."""
 
 
 @final
 class Ending:
-    """The end of this process, from its first meeting on."""
+    """Controls how this process ends. It exists from the meeting on, and installs a `sys.excepthook`."""
 
     def __init__(self) -> None:
         self._watcher: Watcher | None = None
@@ -56,11 +56,11 @@ class Ending:
         sys.excepthook = self._on_uncaught
 
     def watch(self, watcher: Watcher, *, on_exit: Callable[[bool], None]) -> None:
-        """Has the others be told how this process ends.
+        """Makes the other processes learn how this process ends.
 
         Args:
-            watcher: what knows of the others.
-            on_exit: called when the interpreter ends, with whether that is because of an error.
+            watcher: the watchdog over the other processes.
+            on_exit: a function that is called when the interpreter ends. Its argument is whether an error ended it.
         """
         self._watcher, self._on_exit = watcher, on_exit
         atexit.register(self._exit)
@@ -68,18 +68,18 @@ class Ending:
     def end_now(self, loss: PeerLostError) -> None:
         """Ends the process at once, from any thread, with a last line and the error's exit code.
 
-        Returns only where this process is ending already by an error of its own.
+        Returns only if an error of this process's own is ending it already.
         """
         if self._own_error:
             return
-        finish_now(_FINISH_TIMEOUT_S)  # a checkpoint that was begun needs no other process
+        finish_now(_FINISH_TIMEOUT_S)  # a checkpoint that is being written needs no other process
         speaker = threading.Thread(target=self._say_last, args=(loss,), daemon=True)
         speaker.start()
         speaker.join(_LAST_WORDS_TIMEOUT_S)
         os._exit(loss.exit_code)
 
     def _say_last(self, loss: PeerLostError) -> None:
-        # A traceback that the main thread is printing comes before the last line, not into it.
+        # The lock keeps the last line out of a traceback that the main thread is printing.
         with self._speaking:
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
@@ -88,7 +88,7 @@ class Ending:
             os._exit(loss.exit_code)
 
     def _on_uncaught(self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        if os.getpid() != self._pid:  # in a child that was forked
+        if os.getpid() != self._pid:  # in a forked child
             self._previous_hook(kind, error, traceback)
             return
         self._failed = True
@@ -102,14 +102,14 @@ class Ending:
             self._own_error = True
             self._watcher.fail(f"{kind.__name__}: {(str(error).splitlines() or [''])[0]}"[:300])
         if isinstance(error, PeerLostError):
-            raise SystemExit(error.exit_code)  # from a hook, this is the exit code of the process
+            raise SystemExit(error.exit_code)  # raised in the hook, it sets the exit code of the process
 
     def _exit(self) -> None:
         if os.getpid() != self._pid or self._on_exit is None:
             return
         try:
             self._on_exit(self._failed)
-        except Exception as error:  # Python would print it and end with 0
+        except Exception as error:  # Python would print it and exit with code 0
             try:
                 self._on_uncaught(type(error), error, error.__traceback__)
             finally:
@@ -119,7 +119,7 @@ class Ending:
 def _is_of_the_runtime(error: BaseException) -> bool:
     """Whether an error may come from a collective that lost its peer.
 
-    XLA's errors have one class and one form for whatever it meets; some come out as a plain `ValueError`.
+    XLA raises the same class with the same form for all kinds of errors, and for some errors a plain `ValueError`.
     """
     return any(_STATUS.match(str(link)) is not None for link in _chain(error))
 

@@ -1,11 +1,14 @@
-"""Joins this process to the others of its job: the meeting, the watchdog, then JAX's own coordination.
+"""Connects this process to the others of its job: the meeting, then the watchdog, then JAX's own coordination.
 
-What JAX leaves to the network's configuration is settled here from what the meeting learnt: its coordination service is
-reached through the chief's one address, its collectives on CPUs listen at the interface by which the processes have met
-(left to itself, gloo takes what the machine's name resolves to, which is often 127.0.1.1), and no proxy comes between.
+JAX leaves some choices to the network's configuration. This module makes them from the results of the meeting:
+
+- JAX's coordination service is reached through the chief's one address.
+- Collectives on CPUs listen at the interface by which the processes have met. By default, gloo uses the address that
+  the machine's name resolves to, which is often 127.0.1.1.
+- No proxy is used.
 """
 
-# JAX is partly without types: what comes from it is unknown to the checker, in this file alone.
+# JAX is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportMissingTypeStubs=false, reportPrivateUsage=false, reportPrivateImportUsage=false
 
@@ -31,40 +34,44 @@ from lockstep.upstream.jax_processes import abandon_coordination, backend_starte
 logger = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S: Final = 15.0
-"""How long another process may be silent, or not come."""
+"""How long another process may be silent, or take to arrive at the meeting, by default."""
 
 MANAGED_WAIT_S: Final = 300.0
-"""How long a process that a job service started waits for the others: the service itself sees who does not start."""
+"""How long a process that a job service started waits for the others.
+
+It is longer because the service itself notices which process does not start.
+"""
 
 TIMEOUT_VARIABLE: Final = "LOCKSTEP_PEER_TIMEOUT_S"
 WAIT_VARIABLE: Final = "LOCKSTEP_MEETING_TIMEOUT_S"
 
 _JAX_TIMEOUT_S: Final = 86400
-"""JAX's own watch over its processes: a day, so that it never speaks before Lockstep's does."""
+"""The timeout of JAX's own heartbeats: a day, so that Lockstep's watchdog always reports a lost peer first."""
 
 _PROXY_EXCEPTIONS: Final = "no_grpc_proxy"
 _PROXY_WARNING: Final = "jax_check_proxy_envs"
 
 
 def meet(topology: Topology, *, timeout_s: float | None = None, wait_s: float | None = None) -> None:
-    """Meets the other processes of the job and starts JAX's coordination with them; blocks until all have come.
+    """Meets the other processes of the job and starts JAX's coordination. Blocks until all processes have arrived.
 
-    A second call in a process does nothing where it names the same job.
+    A second call in a process with the same job does nothing.
 
     Args:
-        topology: who is in the job; a job of one process has nobody to meet.
-        timeout_s: how long a peer may be silent before every process ends; ``LOCKSTEP_PEER_TIMEOUT_S`` or 15 by
-            default. The chief's counts for all.
-        wait_s: how long to wait for the others; ``LOCKSTEP_MEETING_TIMEOUT_S``, or the same as `timeout_s`, or 300
-            where a job service has started this process.
+        topology: the members of the job. For a job of one process, this function does nothing.
+        timeout_s: how long a peer may be silent before every process ends, in seconds. By default,
+            ``LOCKSTEP_PEER_TIMEOUT_S`` or 15. The chief's value applies to all processes.
+        wait_s: how long to wait for the other processes, in seconds. By default, ``LOCKSTEP_MEETING_TIMEOUT_S``; if it
+            is not set, 300 if a job service has started this process, else the same as `timeout_s`.
 
     Raises:
         BackendError: JAX has started already, this process has joined another job, or the processes run different
             versions.
-        ConfigError: the processes do not agree on how many they are or who is who, or a variable is no number.
-        PeerLostError: another process did not come.
-        PortInUseError: this process is the chief, and its port is taken.
-        UnavailableError: the chief's address leads to something else, or JAX did not start.
+        ConfigError: the processes do not agree on their number or on their ranks, or a variable is not a positive
+            number.
+        PeerLostError: another process did not arrive at the meeting.
+        PortInUseError: this process is the chief, and another program uses its port.
+        UnavailableError: something else than the chief answers at the chief's address, or JAX did not start.
     """
     import jax  # slow to import
 
@@ -97,10 +104,10 @@ def meet(topology: Topology, *, timeout_s: float | None = None, wait_s: float | 
 
 
 def seconds_from(env: Mapping[str, str], name: str) -> float | None:
-    """Reads a number of seconds from a variable; None where it is not set.
+    """Reads a number of seconds from an environment variable; returns None if the variable is not set.
 
     Raises:
-        ConfigError: it is not a positive number.
+        ConfigError: the value is not a positive number.
     """
     text = env.get(name)
     if not text:
@@ -147,12 +154,12 @@ def _free_port() -> int:
 
 @contextmanager
 def _without_proxy() -> Generator[None]:
-    """Keeps gRPC from asking a proxy for this machine's own loopback address, which would hang."""
+    """Keeps gRPC from using a proxy for this machine's own loopback address, which would hang."""
     import jax
 
     before, warned = os.environ.get(_PROXY_EXCEPTIONS), jax.config.read(_PROXY_WARNING)
     os.environ[_PROXY_EXCEPTIONS] = ",".join(filter(None, [before, LOOPBACK]))
-    jax.config.update(_PROXY_WARNING, False)  # it warns of what cannot happen here
+    jax.config.update(_PROXY_WARNING, False)  # JAX would warn of a problem that cannot occur here
     try:
         yield
     finally:
@@ -168,6 +175,6 @@ def _finish(watchdog: Watchdog, failed: bool) -> None:  # noqa: FBT001 - a callb
     import jax
 
     if not failed:
-        jax.block_until_ready(jax.live_arrays())  # the others may wait for this process's share of the last steps
+        jax.block_until_ready(jax.live_arrays())  # the others may wait for this process's part of the last steps
         watchdog.leave()
     abandon_coordination()

@@ -1,9 +1,10 @@
-"""Where the processes of a job meet before JAX starts: each says who it is, and all are told who is there, or why not.
+"""The meeting of a job's processes before JAX starts: each introduces itself, and learns of the others or of a fault.
 
-The first process listens at the address that everyone knows; the others connect and say their rank, how many processes
-they think there are, their versions. A port in use, a chief that cannot be reached, a process that never comes, two of
-one rank, different counts and different versions are found here, and said by name in every process: what JAX does with
-each of them is wait. The connections stay open afterwards: `lockstep.strategies.peers.watchdog` watches over them.
+The first process, the chief, listens at the address that all processes know. The others connect to it, and send their
+rank, the number of processes that they expect, and their versions. The meeting detects a port in use, a chief that
+cannot be reached, a process that never arrives, two processes with one rank, different numbers of processes, and
+different versions, and reports the fault by name in every process. JAX would only wait in each of these cases. The
+connections stay open afterwards, and `lockstep.strategies.peers.watchdog` watches them.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from lockstep.topology import Topology
 logger = logging.getLogger(__name__)
 
 PROTOCOL: Final = 1
-"""Raised when messages change their meaning."""
+"""The version of the protocol; increased when messages change their meaning."""
 
 PACKAGES: Final = ("lockstep-train", "jax", "jaxlib", "keras", "keras-nightly", "numpy")
-"""What must be the same everywhere: these decide the program that is compiled, which all processes run together."""
+"""The packages whose versions must be equal in all processes, because they determine the compiled program."""
 
 _LINGER_S: Final = 2.0
-"""How long a chief that has found a fault waits for those still on their way, so that they are told too."""
+"""How long a chief that has found a fault waits for further processes, so that they learn of it too."""
 
 _RETRY_S: Final = 0.1
 _CONNECT_TIMEOUT_S: Final = 2.0
@@ -49,16 +50,16 @@ _ERRORS: Final = {kind.__name__: kind for kind in (BackendError, ConfigError, Pe
 @final
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """What a process says of itself.
+    """The message with which a process introduces itself.
 
     Attributes:
-        rank: its place among the processes, from 0.
-        num_processes: how many it thinks there are.
+        rank: the process's rank, from 0.
+        num_processes: the number of processes that it expects.
         role: its role and index, such as "worker 1".
-        address: its address as it knows it, "" where it does not.
-        host: its machine's name.
-        pid: its process number there.
-        versions: of each of `PACKAGES`, and Python's.
+        address: its own address; "" if it does not know it.
+        host: the name of its machine.
+        pid: its process id on that machine.
+        versions: the installed versions of `PACKAGES` and of Python, by name.
     """
 
     rank: int
@@ -76,12 +77,12 @@ class Hello:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A process of the job as the others know it.
+    """A process of the job, as the others know it.
 
     Attributes:
-        rank: its place among the processes, from 0.
+        rank: the process's rank, from 0.
         role: its role and index, such as "worker 1".
-        address: where it is, as far as anybody knows.
+        address: its address; "" if it is unknown.
     """
 
     rank: int
@@ -95,16 +96,17 @@ class Peer:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """All processes have come.
+    """The result of a meeting to which all processes have come.
 
     Attributes:
-        rank: this process's.
+        rank: this process's rank.
         peers: all processes, by rank.
-        timeout_s: the chief's bound on a peer's silence, which holds for all.
-        links: connections by the other side's rank: to all others in the chief, to the chief elsewhere.
-        listener: where the chief listens; None elsewhere.
-        chief_address: where this process reached the chief; "" in the chief.
-        token: what a connection for JAX's coordination service has to show.
+        timeout_s: how long a peer may be silent, in seconds. It is the chief's value, and applies to all processes.
+        links: the connections, by the other side's rank. The chief is connected to all others, and each of the others
+            to the chief.
+        listener: the socket at which the chief listens; None in the other processes.
+        chief_address: the address at which this process reached the chief; "" in the chief.
+        token: the secret that a connection to JAX's coordination service must show.
     """
 
     rank: int
@@ -117,12 +119,12 @@ class Meeting:
 
     @property
     def own_host(self) -> str:
-        """The IP address of the interface by which this process and the others reach each other."""
+        """The IP address of the interface over which this process and the others reach each other."""
         return next(iter(self.links.values())).local_host
 
 
 def installed_versions() -> dict[str, str]:
-    """Returns the versions of `PACKAGES` that this process would import, and Python's major and minor number."""
+    """Returns the installed versions of `PACKAGES`, and Python's major and minor version."""
     versions: dict[str, str] = {}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -133,20 +135,21 @@ def installed_versions() -> dict[str, str]:
 def meet_peers(
     topology: Topology, *, wait_s: float, timeout_s: float, versions: Mapping[str, str] | None = None
 ) -> Meeting:
-    """Meets the other processes; blocks until all have come.
+    """Meets the other processes. Blocks until all of them have arrived.
 
     Args:
-        topology: who is in the job, two processes or more.
-        wait_s: how long to wait for the others to come.
-        timeout_s: how long a process may be silent afterwards; the chief's counts.
-        versions: of what this process runs; what is installed by default.
+        topology: the members of the job; two processes or more.
+        wait_s: how long to wait for the others to arrive, in seconds.
+        timeout_s: how long a process may be silent afterwards, in seconds. The chief's value applies to all processes.
+        versions: the versions of the packages that this process runs. By default, the installed versions.
 
     Raises:
-        PortInUseError: this process is the chief, and its port is taken.
-        PeerLostError: another process did not come.
-        ConfigError: the processes do not agree on how many they are, or two have the same rank.
+        PortInUseError: this process is the chief, and another program uses its port.
+        PeerLostError: another process did not arrive.
+        ConfigError: the processes do not agree on their number, or two of them have the same rank.
         BackendError: the processes run different versions.
-        UnavailableError: something else than a Lockstep chief answers at the chief's address.
+        UnavailableError: something else than a Lockstep chief answers at the chief's address, or the chief cannot
+            listen there.
     """
     rank = topology.process_id
     own = Hello(
@@ -165,13 +168,14 @@ def meet_peers(
 
 
 def fault_among(hellos: Sequence[Hello]) -> LockstepError | None:
-    """Finds what keeps processes from training together.
+    """Finds a reason why the processes cannot train together.
 
     Args:
-        hellos: what those that have come so far said, the chief first.
+        hellos: the messages of the processes that have arrived so far, the chief's first.
 
     Returns:
-        The first fault: different counts, two of one rank, different versions; None if there is none.
+        The first fault: different numbers of processes, a rank that is too high or that two processes have, or
+        different versions. None if there is no fault.
     """
     counts = {hello.num_processes for hello in hellos}
     if len(counts) > 1:
@@ -202,7 +206,7 @@ def fault_among(hellos: Sequence[Hello]) -> LockstepError | None:
 
 @final
 class _Gathering:
-    """The chief's side."""
+    """The chief's side of the meeting."""
 
     def __init__(self, own: Hello, *, expected: Topology, deadline: float, timeout_s: float) -> None:
         self._own = own
@@ -300,7 +304,7 @@ class _Gathering:
 
 
 def roles_by_rank(topology: Topology) -> list[str]:
-    """Returns role and index of each process that trains in step, by rank."""
+    """Returns the role and index of each process that trains in step, by rank."""
     return [
         f"{role} {index}"
         for role in ("chief", "master", "worker")
@@ -309,7 +313,7 @@ def roles_by_rank(topology: Topology) -> list[str]:
 
 
 def _listen(address: str) -> socket.socket:
-    """Listens at an address's own interface, or at all where only the others know it."""
+    """Listens at an address's own interface, or at all interfaces if none of this machine has the address."""
     host, port = split_address(address)
     interface, family = _interface_of(host)
     try:
@@ -318,7 +322,7 @@ def _listen(address: str) -> socket.socket:
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
-            # No interface of this machine has the address that others know it by: something translates addresses.
+            # No interface of this machine has the address that others use for it: addresses are translated (NAT).
             logger.warning("%s is no address of this machine: listening at all that are", address)
             listener = socket.create_server(("", port), family=family)
     except OSError as error:
@@ -330,14 +334,14 @@ def _listen(address: str) -> socket.socket:
 
 
 def _interface_of(host: str) -> tuple[str, socket.AddressFamily]:
-    """Returns the IP address to listen at, "" for all, and its family."""
+    """Returns the IP address to listen at ("" for all addresses), and its family."""
     try:
         family, _, _, _, where = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
         logger.warning("the chief's own name %s does not resolve here: listening at all addresses", host)
         return "", socket.AF_INET
     found = str(where[0])
-    # Debian has a machine's own name lead to 127.0.1.1 on that machine: the others go elsewhere by it.
+    # On Debian, a machine's own name resolves to 127.0.1.1 on that machine, but to another address on the others.
     is_hidden = ipaddress.ip_address(found).is_loopback and host not in ("localhost", found)
     return ("" if is_hidden else found), family
 
@@ -347,7 +351,7 @@ def _port_in_use(address: str, port: int) -> PortInUseError:
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections(kind="tcp"):
             if connection.laddr and connection.laddr.port == port and connection.pid:
-                # The name alone: a command line may hold secrets, and this line goes into logs.
+                # Only the name, because a command line may contain secrets, and this message is logged.
                 holder = f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
     return PortInUseError(
         f"the chief cannot listen at {address}: the port is in use by {holder}",
@@ -368,7 +372,7 @@ def _parse_hello(message: Message, *, remote_host: str) -> Hello:
 
 
 def _arrive(own: Hello, *, chief: str, wait_s: float, timeout_s: float) -> Meeting:
-    """The others' side."""
+    """Meets the chief: the side of all other processes."""
     deadline = time.monotonic() + wait_s
     logger.info("%s meets the others at %s", own.role, chief)
     while True:
@@ -391,11 +395,11 @@ def connect_to_chief(address: str) -> socket.socket:
     """Opens a connection to the chief's address.
 
     Raises:
-        OSError: it cannot be reached.
+        OSError: the chief cannot be reached.
     """
     sock = socket.create_connection(split_address(address), timeout=_CONNECT_TIMEOUT_S)
     if sock.getsockname() == sock.getpeername():
-        # A port of the ephemeral range on this machine that nobody listens at: TCP has connected the socket to itself.
+        # Nobody listens at the port, which is an ephemeral port of this machine: TCP connected the socket to itself.
         sock.close()
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
     return sock
@@ -413,7 +417,7 @@ def _connect(address: str) -> tuple[Connection | None, str]:
 
 
 def _await(link: Connection, *, deadline: float, chief: str) -> Message | None:
-    """Returns the chief's next message; None when it hangs up or the time is over."""
+    """Returns the chief's next message; None if the chief closes the connection or the deadline passes."""
     with selectors.DefaultSelector() as selector:
         selector.register(link, selectors.EVENT_READ)
         while (remaining_s := deadline - time.monotonic()) > 0 and not link.ended:
@@ -461,14 +465,14 @@ def _be_welcomed(own: Hello, link: Connection, *, waits_s: float, chief: str) ->
 
 
 def open_relay(chief: str, *, token: str) -> socket.socket | None:
-    """Opens a connection to the chief that leads to JAX's coordination service there.
+    """Opens a connection to JAX's coordination service, through the chief's address.
 
     Args:
         chief: the chief's address.
-        token: what the meeting gave out.
+        token: the token from the meeting.
 
     Returns:
-        The socket; None where the chief does not answer.
+        The socket; None if the chief does not answer.
     """
     link, _ = _connect(chief)
     if link is None:

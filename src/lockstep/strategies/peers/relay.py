@@ -1,9 +1,9 @@
-"""Carries the bytes of JAX's coordination client to the chief's coordination service, over the chief's one address.
+"""Forwards the bytes of JAX's coordination client to the chief's coordination service, over the chief's one address.
 
-JAX's client ends its process by itself, in the midst of a line, when the connection to its service closes. Behind a
-relay it never sees that: who is missing is found and said by `peers/watchdog.py` alone. And the service
-listens on the loopback interface of the chief's machine, at any free port: the chief's address is the only one of its
-that others have to reach.
+JAX's client ends its process by itself, possibly in the middle of a line of output, when the connection to its service
+closes. Behind a relay, it never notices that, so only `peers/watchdog.py` detects and reports a lost peer. The service
+listens on the loopback interface of the chief's machine, at any free port, so the other processes need to reach no
+other address of the chief.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LOOPBACK: Final = "127.0.0.1"
 
 @final
 class _End:
-    """One end of a relayed connection, and the bytes that are to leave by it."""
+    """One end of a relayed connection, and the bytes that wait to be sent to it."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        with contextlib.suppress(OSError):  # it may have ended already, or be no TCP socket
+        with contextlib.suppress(OSError):  # the socket may be closed already, or may not be a TCP socket
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = sock
         self.waiting = bytearray()
@@ -36,9 +36,9 @@ class _End:
 
 @final
 class Relay:
-    """A thread that passes bytes between pairs of sockets until the process ends.
+    """A thread that forwards bytes between pairs of sockets until the process ends.
 
-    An end that closes takes its other end along, except those that are kept (`join`). Safe for any thread.
+    When one end closes, the other end is closed too, unless it is to be kept (`join`). All methods are thread-safe.
     """
 
     def __init__(self) -> None:
@@ -52,12 +52,12 @@ class Relay:
         threading.Thread(target=self._run, name="lockstep-relay", daemon=True).start()
 
     def join(self, one: socket.socket, other: socket.socket, *, keep: socket.socket | None = None) -> None:
-        """Passes bytes between two connected sockets from now on, and closes them in the end.
+        """Starts to forward bytes between two connected sockets. The relay closes them at the end.
 
         Args:
             one: a connected socket.
             other: a connected socket.
-            keep: the one of the two that stays open, silent, when the other side of the pair ends.
+            keep: the one of the two that stays open, but silent, when the other one closes.
         """
         left, right = _End(one), _End(other)
         left.other, right.other = right, left
@@ -68,10 +68,13 @@ class Relay:
         self._wake_writer.send(b"\0")
 
     def listen(self, open_other: Callable[[], socket.socket | None]) -> int:
-        """Listens on the loopback interface, and joins each connection to one that is opened for it, and kept.
+        """Listens on the loopback interface, and joins each accepted connection to a new one.
+
+        The accepted connection is kept open when the new one closes.
 
         Args:
-            open_other: opens the connection's other end, blocking for a short time; None where it cannot.
+            open_other: a function that opens the other connection, and may block for a short time. It returns None if
+                it fails.
 
         Returns:
             The port.
@@ -93,7 +96,7 @@ class Relay:
                 self.join(accepted, other, keep=accepted)
 
     def _hold(self, sock: socket.socket) -> None:
-        # Nobody is there any more: the client is left without an answer, as if the chief were slow.
+        # The chief is gone. The client gets no answer, as if the chief were slow.
         silent, closed = socket.socketpair()
         closed.close()
         self.join(sock, silent, keep=sock)
@@ -150,9 +153,9 @@ class Relay:
             self._end(end)
 
     def _watch(self, end: _End) -> None:
-        """Has the selector look at what the end can do now: a full other end stops the reading."""
+        """Registers the events that the end can handle now. It is not read while its other end's buffer is full."""
         if end.sock.fileno() < 0:
-            return  # closed, and forgotten before that
+            return  # closed; it was unregistered before that
         events = selectors.EVENT_WRITE if end.waiting else 0
         if len(end.other.waiting) < _MAX_WAITING_BYTES:
             events |= selectors.EVENT_READ

@@ -1,7 +1,7 @@
-"""Cluster resolvers by the names of ``tf.distribute.cluster_resolver``: where a strategy learns who is in the job.
+"""Cluster resolvers: the sources from which a strategy reads the topology.
 
-A strategy asks `Topology.from_env` by default, which asks all of these in turn. A resolver is for a program that wants
-one source alone, or says itself who is there.
+The names are those of ``tf.distribute.cluster_resolver``. By default, a strategy uses `Topology.from_env`, which tries
+all sources in turn. Use a resolver to read only one source, or to specify the topology in the program.
 """
 
 from __future__ import annotations
@@ -27,48 +27,48 @@ _OWN_VARIABLES: Final = (TF_CONFIG, CLUSTER_SPEC)
 
 
 class AbstractClusterResolver(ABC):
-    """Knows who is in the job and which of them this process is."""
+    """The source of a topology: the members of the job, and which of them this process is."""
 
     @abstractmethod
     def resolve(self) -> Topology:
-        """Returns the job.
+        """Returns the topology.
 
-        Does not block, gives the same answer each time, and may be called from any thread.
+        Does not block, returns the same topology each time, and may be called from any thread.
 
         Raises:
-            ConfigError: its source says nothing, or contradicts itself.
+            ConfigError: the source has no topology, or contradicts itself.
         """
 
     @property
     @final
     def task_type(self) -> str | None:
-        """This process's role, by the name of ``tf.distribute``; None where there is no cluster."""
+        """This process's role; None if there is no cluster. The name is from ``tf.distribute``."""
         return self.resolve().task_type
 
     @property
     @final
     def task_id(self) -> int | None:
-        """This process's index within its role, by the name of ``tf.distribute``; None where there is no cluster."""
+        """This process's index within its role; None if there is no cluster. The name is from ``tf.distribute``."""
         return self.resolve().task_id
 
     @final
     def cluster_spec(self) -> ClusterSpec:
-        """Returns the addresses by role, by the name of ``tf.distribute``."""
+        """Returns the addresses by role. The name is from ``tf.distribute``."""
         return self.resolve().cluster_spec()
 
 
 ClusterResolver: TypeAlias = "Topology | AbstractClusterResolver"
-"""What strategies take as ``cluster_resolver``."""
+"""The type of the strategies' argument ``cluster_resolver``."""
 
 
 def resolve_topology(cluster_resolver: ClusterResolver | None) -> Topology:
-    """Returns the job that a strategy is in.
+    """Returns the topology of the job that a strategy belongs to.
 
     Args:
-        cluster_resolver: a topology, a resolver, or None for what the environment says.
+        cluster_resolver: a topology, a resolver, or None to read the environment.
 
     Raises:
-        ConfigError: its source says nothing, or contradicts itself.
+        ConfigError: the source has no topology, or contradicts itself.
     """
     if cluster_resolver is None:
         return Topology.from_env()
@@ -77,12 +77,12 @@ def resolve_topology(cluster_resolver: ClusterResolver | None) -> Topology:
 
 @final
 class SimpleClusterResolver(AbstractClusterResolver):
-    """Takes the program's own word.
+    """Uses a topology that the program specifies.
 
     Args:
-        cluster_spec: addresses ("host:port") by role, in the order of their indices.
+        cluster_spec: the addresses ("host:port") by role, in the order of their indices.
         task_type: this process's role.
-        task_id: its index within the role.
+        task_id: this process's index within its role.
     """
 
     def __init__(self, cluster_spec: Mapping[str, Sequence[str]], *, task_type: str, task_id: int) -> None:
@@ -90,16 +90,16 @@ class SimpleClusterResolver(AbstractClusterResolver):
         self._topology = Topology(cluster=cluster, task=Task(role=task_type, index=task_id))
 
     def resolve(self) -> Topology:
-        """Returns the job that was described."""
+        """Returns the topology that was specified."""
         return self._topology
 
 
 @final
 class TFConfigClusterResolver(AbstractClusterResolver):
-    """Reads ``TF_CONFIG`` (or ``CLUSTER_SPEC``) alone, whatever a launcher has set beside it.
+    """Reads only ``TF_CONFIG`` (or ``CLUSTER_SPEC``), and ignores the variables of launchers.
 
     Args:
-        env: the variables; the process's own by default.
+        env: the environment variables. By default, the process's own.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
@@ -107,7 +107,7 @@ class TFConfigClusterResolver(AbstractClusterResolver):
         self._env = {name: variables[name] for name in _OWN_VARIABLES if name in variables}
 
     def resolve(self) -> Topology:
-        """Returns the job that the variable names."""
+        """Returns the topology that the variable describes."""
         if not self._env:
             raise ConfigError(f"{TF_CONFIG} is not set", action="set it, or leave the resolver out")
         return Topology.from_env(self._env)
@@ -118,14 +118,14 @@ class JaxClusterResolver(AbstractClusterResolver):
     """Reads ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` and ``JAX_PROCESS_ID``.
 
     Args:
-        env: the variables; the process's own by default.
+        env: the environment variables. By default, the process's own.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._env = os.environ if env is None else env
 
     def resolve(self) -> Topology:
-        """Returns the job that the variables name."""
+        """Returns the topology that the variables describe."""
         return _resolve(from_jax, self._env, "JAX_PROCESS_ID")
 
 
@@ -134,63 +134,64 @@ class TorchrunClusterResolver(AbstractClusterResolver):
     """Reads ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and ``MASTER_PORT``.
 
     Args:
-        env: the variables; the process's own by default.
+        env: the environment variables. By default, the process's own.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._env = os.environ if env is None else env
 
     def resolve(self) -> Topology:
-        """Returns the job that the variables name."""
+        """Returns the topology that the variables describe."""
         return _resolve(from_torchrun, self._env, "RANK and WORLD_SIZE")
 
 
 @final
 class MPIClusterResolver(AbstractClusterResolver):
-    """Reads what ``mpirun`` and ``mpiexec`` of Open MPI, MPICH and Intel MPI set.
+    """Reads the variables that ``mpirun`` and ``mpiexec`` of Open MPI, MPICH and Intel MPI set.
 
     Args:
-        env: the variables; the process's own by default.
+        env: the environment variables. By default, the process's own.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._env = os.environ if env is None else env
 
     def resolve(self) -> Topology:
-        """Returns the job that the variables name."""
+        """Returns the topology that the variables describe."""
         return _resolve(from_mpi, self._env, "OMPI_COMM_WORLD_RANK or PMI_RANK")
 
 
 @final
 class SlurmClusterResolver(AbstractClusterResolver):
-    """Reads what ``srun`` sets.
+    """Reads the variables that ``srun`` sets.
 
     Args:
-        port: where the first task listens; one made of the job's and the step's number by default.
-        env: the variables; the process's own by default.
+        port: the port at which the first task listens. By default, a port computed from the job's and the step's
+            number.
+        env: the environment variables. By default, the process's own.
     """
 
     def __init__(self, *, port: int | None = None, env: Mapping[str, str] | None = None) -> None:
         self._env = {**(os.environ if env is None else env), **({COORDINATOR_PORT: str(port)} if port else {})}
 
     def resolve(self) -> Topology:
-        """Returns the step's tasks."""
+        """Returns the topology of the step's tasks."""
         return _resolve(from_slurm, self._env, "SLURM_PROCID and SLURM_STEP_NODELIST")
 
 
 @final
 class KubernetesClusterResolver(AbstractClusterResolver):
-    """Reads what an indexed Job, or a JobSet, sets in its pods.
+    """Reads the variables that an indexed Job or a JobSet sets in its pods.
 
     Args:
-        env: the variables; the process's own by default.
+        env: the environment variables. By default, the process's own.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._env = os.environ if env is None else env
 
     def resolve(self) -> Topology:
-        """Returns the job's pods."""
+        """Returns the topology of the job's pods."""
         return _resolve(from_kubernetes, self._env, "JOB_COMPLETION_INDEX and JAX_NUM_PROCESSES")
 
 

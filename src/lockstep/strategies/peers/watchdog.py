@@ -1,12 +1,12 @@
-"""Watches over the other processes of a job, and ends this one when a peer is lost.
+"""Watches the other processes of a job, and ends this process when a peer is lost.
 
-One thread sends a heartbeat to every peer that it has a connection to (all of them in the chief, the chief elsewhere)
-and listens for theirs. A connection that ends without a goodbye is a death, one that is silent for too long a process
-that hangs, or a network that is cut. The chief tells the others whom it lost. Every process then ends by
-`lockstep.strategies.peers.endings`, because nothing else ends a collective.
+One thread sends a heartbeat to every peer that it has a connection to, and receives theirs. The chief is connected to
+all processes, and every other process to the chief. If a connection ends without a goodbye, the peer has died. If it is
+silent for too long, the peer hangs or the network is interrupted. The chief reports a lost peer to the others. Every
+process then ends through `lockstep.strategies.peers.endings`, because nothing else ends a collective.
 
-What trips it wrongly: a C extension that holds Python's global lock for longer than the bound, or a machine so
-overloaded that the thread does not run for that long. XLA compiles, runs and waits without that lock.
+Two things cause a false alarm: a C extension that holds Python's global interpreter lock for longer than the timeout,
+and a machine so overloaded that the thread does not run for that long. XLA compiles, runs and waits without that lock.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from lockstep.strategies.peers.wire import Connection, Message, WireError
 logger = logging.getLogger(__name__)
 
 AGREEMENT_TIMEOUT_S: Final = 600
-"""How long a process waits at ``fit`` for others that live and do something else."""
+"""How long a process waits at ``fit`` for others that are alive but do something else."""
 
 _SAID_AFTER_S: Final = 30.0
-"""How long a process waits for the others before it says that it does."""
+"""How long a process waits for the others before it logs that it is waiting."""
 
 _MAX_SILENCE: Final = 0.8
-"""Of the bound: so that all have ended when it has passed."""
+"""The fraction of the timeout after which a silent peer is lost, so that all processes end within the timeout."""
 
 _MAX_HOLD: Final = 1 / 3
-"""Of the bound: how long a process that has ended its program waits for those that have not."""
+"""The fraction of the timeout that a process whose program has ended waits for the other programs to end."""
 
 _HEARTBEATS_IN_SILENCE: Final = 6
 _NEWS_TIMEOUT_S: Final = 2.0
@@ -49,13 +49,14 @@ _SERVICE_TIMEOUT_S: Final = 60.0
 
 
 def first_difference(told: Mapping[str, tuple[str, Sequence[str]]]) -> str | None:
-    """Compares what processes said of the same thing, entry by entry.
+    """Compares what the processes reported about the same step of the program, entry by entry.
 
     Args:
-        told: what is begun and its entries, by who said it; the first one is what the others are compared with.
+        told: the name of what each process begins and its entries, by process. The others are compared with the first
+            process.
 
     Returns:
-        The first difference in words, None if there is none.
+        A description of the first difference; None if there is none.
     """
     (first, (what, entries)), *others = told.items()
     for other, (other_what, other_entries) in others:
@@ -71,14 +72,14 @@ def first_difference(told: Mapping[str, tuple[str, Sequence[str]]]) -> str | Non
 
 @final
 class Watchdog:
-    """The thread that watches.
+    """The thread that watches the other processes.
 
     Its methods may be called from any thread.
 
     Args:
-        meeting: the connections and who is behind them; they belong to the watchdog from then on.
-        on_loss: called in the watchdog's thread when a peer is lost, once; it ends the process, and returns only where
-            that is ending already by an error of its own.
+        meeting: the result of the meeting. The watchdog owns its connections from then on.
+        on_loss: a function that is called once, in the watchdog's thread, when a peer is lost. It ends the process, and
+            returns only if an error of the process's own is ending it already.
     """
 
     def __init__(self, meeting: Meeting, *, on_loss: Callable[[PeerLostError], None]) -> None:
@@ -115,10 +116,10 @@ class Watchdog:
         threading.Thread(target=self._watch, name="lockstep-watchdog", daemon=True).start()
 
     def relay_to(self, service_port: int) -> None:
-        """Has connections with the meeting's token lead to JAX's coordination service, in the chief.
+        """Starts to forward connections that show the meeting's token to JAX's coordination service. Chief only.
 
         Args:
-            service_port: the service's port on the loopback interface; it may begin to listen a little later.
+            service_port: the service's port on the loopback interface. The service may start to listen a little later.
         """
         self._relay = Relay()
         self._service_port = service_port
@@ -126,38 +127,38 @@ class Watchdog:
     def agree(
         self, what: str, entries: Sequence[str], *, action: str = "run the same program in every process"
     ) -> None:
-        """Compares something with the other processes; blocks until each of them has called this.
+        """Checks that all processes have the same entries. Blocks until each of them has called this.
 
         Args:
-            what: what is begun, such as "fit".
-            entries: what must be the same everywhere, one line each.
-            action: what to do where it is not.
+            what: the name of what the process begins, such as "fit".
+            entries: the lines that must be equal in all processes.
+            action: the advice in the error if they differ.
 
         Raises:
-            BackendError: the processes differ, or another one does not come to this point; in every process.
-            PeerLostError: another one has ended its program already; in every process that has not.
+            BackendError: the processes differ, or another one does not call this. It is raised in every process.
+            PeerLostError: another process has ended its program already. It is raised in every process that has not.
         """
         digest = hashlib.sha256("\n".join(entries).encode()).hexdigest()
         if self.compare(what, [digest]) is None:
             return
-        difference = self.compare(what, entries)  # every process does: what differs is worth sending
+        difference = self.compare(what, entries)  # every process gets here; now the entries themselves are sent
         if difference is not None:
             raise BackendError(difference, action=action)
 
     def compare(self, what: str, entries: Sequence[str], *, timeout_s: float = AGREEMENT_TIMEOUT_S) -> str | None:
-        """Has each process say something of a point that all come to; blocks until all have.
+        """Compares the entries of all processes at a point that all of them reach. Blocks until all have reached it.
 
         Args:
-            what: what is begun, or has been done.
-            entries: what each says of it, one line each.
-            timeout_s: how long to wait for others that live and do something else.
+            what: the name of what the process begins, or has done.
+            entries: this process's lines.
+            timeout_s: how long to wait for others that are alive but do something else, in seconds.
 
         Returns:
-            The first difference in words, None if there is none; the same in every process.
+            A description of the first difference, None if there is none; the same in every process.
 
         Raises:
-            BackendError: another process does not come to this point.
-            PeerLostError: another one has ended its program already; in every process that has not.
+            BackendError: another process does not reach this point.
+            PeerLostError: another process has ended its program already. It is raised in every process that has not.
         """
         with self._changed:
             number = self._num_agreements
@@ -180,7 +181,7 @@ class Watchdog:
         return settled["difference"]
 
     def _wait_for_answer(self, number: int, what: str, timeout_s: float) -> bool:
-        """Waits with the lock held; whether the answer, or the chief's end, came in time."""
+        """Returns whether the answer, or the end of the chief, came in time. The caller holds the lock."""
 
         def has_come() -> bool:
             return number in self._settled or self._chief_left
@@ -191,33 +192,33 @@ class Watchdog:
         return self._changed.wait_for(has_come, timeout_s - _SAID_AFTER_S)
 
     def await_loss(self) -> PeerLostError | None:
-        """Waits for the news of a lost peer, after an error that may come of one.
+        """Waits for the report of a lost peer, after an error that a lost peer may have caused.
 
         Returns:
-            The loss; None where all peers live and train.
+            The loss; None if all peers are alive and still train.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._loss is not None or bool(self._left), _NEWS_TIMEOUT_S)
             if self._loss is not None or not self._left:
                 return self._loss
             rank = min(self._left)
-        # The others would take this process's end for the first one.
+        # Without this report, the others would think that this process was the first to end.
         happened = "ended its program while others still trained"
         self._post(None, {"kind": "lost", "ranks": [rank], "happened": happened})
         self._flush()
         return PeerLostError(f"{self._meeting.peers[rank]} {happened}")
 
     def fail(self, what: str) -> None:
-        """Tells the others that this process fails; returns when that has left, or cannot.
+        """Reports to the others that this process fails. Returns when the report is sent, or after a short timeout.
 
         Args:
-            what: the error in one line.
+            what: the error, in one line.
         """
         self._post(None, {"kind": "failed", "what": what})
         self._flush()
 
     def leave(self) -> None:
-        """Tells the others that this process has ended its program; waits a while for them to do the same."""
+        """Reports to the others that this process's program has ended, and waits a while for theirs to end."""
         with self._changed:
             self._leaving = True
         if self._meeting.rank != 0:
@@ -246,13 +247,13 @@ class Watchdog:
             self._changed.wait_for(lambda: self._num_sent == self._num_posted, _FLUSH_TIMEOUT_S)
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # the thread has been woken often enough
+        with contextlib.suppress(BlockingIOError):  # the socket is full, so the thread will wake up anyway
             self._wake_writer.send(b"\0")
 
     def _watch(self) -> None:
         try:
             self._run()
-        except Exception as error:  # a process that nobody watches over could wait for ever
+        except Exception as error:  # without a watchdog, the process could wait forever
             logger.exception("the watchdog failed")
             self._on_loss(
                 PeerLostError(
@@ -267,7 +268,7 @@ class Watchdog:
             events = self._selector.select(self._interval_s / 2)
             now = time.monotonic()
             if now - passed_at > self._limit_s / 2:
-                # This process itself was stopped for a while: what the others sent meanwhile comes first.
+                # This process itself was stopped for a while. Messages that arrived meanwhile are read first.
                 self._heard_at = dict.fromkeys(self._heard_at, now)
             passed_at = now
             for key, _ in events:
@@ -363,7 +364,7 @@ class Watchdog:
 
     def _judge(self, now: float) -> None:
         for rank, (at, what) in self._failures.items():
-            # Where all processes have the same fault, each has a moment to say so itself.
+            # If all processes have the same fault, each of them gets a moment to report it itself.
             if rank not in self._left and now - at > _OWN_WORDS_S:
                 self._lose([rank], f"failed: {what}")
         silent = [
@@ -381,7 +382,7 @@ class Watchdog:
 
     def _end(self, loss: PeerLostError) -> None:
         with self._changed:
-            if not self._leaving:  # else this process has done its work, and ends as it would have
+            if not self._leaving:  # else this process has done its work, and ends normally
                 self._loss = loss
             self._changed.notify_all()
         if not self._leaving:
@@ -440,7 +441,7 @@ class Watchdog:
             stranger.close()
 
     def _join_service(self, sock: socket.socket) -> None:
-        """Leads one connection to JAX's service, which may still be on its way up."""
+        """Joins one connection to JAX's coordination service, which may still be starting."""
         deadline = time.monotonic() + _SERVICE_TIMEOUT_S
         while time.monotonic() < deadline:
             if self._relay is not None and self._service_port is not None:
@@ -466,11 +467,11 @@ _current: Watchdog | None = None
 
 
 def current_watchdog() -> Watchdog | None:
-    """Returns what watches over the other processes of this one's job; None in a process that is alone."""
+    """Returns the watchdog of this process; None in a job of one process."""
     return _current
 
 
 def set_current_watchdog(watchdog: Watchdog) -> None:
-    """Makes a watchdog the one that `current_watchdog` returns."""
+    """Sets the watchdog that `current_watchdog` returns."""
     global _current
     _current = watchdog

@@ -1,4 +1,4 @@
-"""Messages between the processes of a job: one JSON object a line over TCP, bounded in size, without pickles."""
+"""Messages between the processes of a job: one JSON object per line over TCP, limited in size, without pickles."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from typing import Any, Final, TypeAlias, cast, final
 Message: TypeAlias = dict[str, Any]
 
 MAX_MESSAGE_BYTES: Final = 8 * 2**20
-"""A model of some 50 000 variables is described in this."""
+"""The maximum size of a message. It is enough to describe a model of about 50 000 variables."""
 
 _RECEIVE_BYTES: Final = 65536
 
 
 class WireError(Exception):
-    """The other side does not speak this protocol: not JSON, not an object with a kind, or too long a line."""
+    """The other side does not speak this protocol: it sent no JSON, no object with a "kind", or too long a line."""
 
 
 @final
 class Connection:
-    """One TCP connection that carries messages, without ever blocking.
+    """One TCP connection that sends and receives messages, and never blocks.
 
-    Not safe for several threads at once: its owner serialises calls.
+    It is not thread-safe: its owner serializes calls.
 
     Args:
-        sock: a connected socket; it becomes non-blocking, and the connection's to close.
+        sock: a connected socket. It becomes non-blocking, and the connection closes it.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        with contextlib.suppress(OSError):  # it may have ended already: found in reading
+        with contextlib.suppress(OSError):  # the connection may have ended already; reading detects that
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._sock = sock
         self._received = bytearray()
@@ -47,20 +47,20 @@ class Connection:
 
     @property
     def local_host(self) -> str:
-        """This side's IP address: where the other one reaches this machine."""
+        """This side's IP address, at which the other side reaches this machine; "" once the connection has ended."""
         return _host(self._sock.getsockname) if self._sock.fileno() >= 0 else ""
 
     @property
     def wants_to_send(self) -> bool:
-        """Whether a message has not left yet."""
+        """Whether a part of a message has not been sent yet."""
         return bool(self._unsent) and not self.ended
 
     def fileno(self) -> int:
-        """The socket's descriptor, -1 once it is closed; for selectors."""
+        """Returns the socket's file descriptor, for selectors; -1 once the socket is closed."""
         return self._sock.fileno()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Sends a message, or as much of it as goes at once; `flush` sends the rest.
+        """Sends a message, or as much of it as is possible without blocking. `flush` sends the rest.
 
         Args:
             message: a JSON object with a "kind".
@@ -69,14 +69,14 @@ class Connection:
         self.flush()
 
     def flush(self) -> None:
-        """Sends what has not left yet, as far as it goes at once."""
+        """Sends as much of the unsent messages as is possible without blocking."""
         while self._unsent and not self.ended:
             try:
                 num_sent = self._sock.send(self._unsent[0])
             except BlockingIOError:
                 return
             except OSError:
-                self._unsent.clear()  # that the other side has ended is found in reading: its last words come before
+                self._unsent.clear()  # reading detects the end, after the other side's last messages
                 return
             if num_sent == len(self._unsent[0]):
                 self._unsent.popleft()
@@ -84,13 +84,13 @@ class Connection:
                 self._unsent[0] = self._unsent[0][num_sent:]
 
     def receive(self) -> list[Message]:
-        """Reads what has come; `ended` is set once the other side has closed.
+        """Reads the bytes that have arrived. Sets `ended` once the other side has closed the connection.
 
         Returns:
-            Whole messages, in their order.
+            The complete messages, in their order.
 
         Raises:
-            WireError: what came is none.
+            WireError: the other side sent something that is not a message.
         """
         while not self.ended:
             try:
@@ -110,13 +110,13 @@ class Connection:
         return [_parse(line) for line in lines]
 
     def receive_one(self) -> Message | None:
-        """Reads one message and leaves what follows it unread, for a connection that carries other bytes from then on.
+        """Reads one message and leaves the bytes behind it unread, for a connection that then carries other bytes.
 
         Returns:
-            The message; None where it is not complete yet, or the other side has closed (`ended`).
+            The message; None if it is not complete yet, or if the other side has closed the connection (`ended`).
 
         Raises:
-            WireError: what came is none.
+            WireError: the other side sent something that is not a message.
         """
         while not self.ended:
             try:
@@ -137,11 +137,11 @@ class Connection:
         return None
 
     def detach(self) -> socket.socket:
-        """Gives the socket up, as it is."""
+        """Returns the socket, still open. The caller owns it from then on."""
         return self._sock
 
     def close(self) -> None:
-        """Closes the connection; a second time does nothing."""
+        """Closes the connection. A second call does nothing."""
         self.ended = True
         with contextlib.suppress(OSError):
             self._sock.close()
@@ -165,6 +165,6 @@ def _host(ask: Any) -> str:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Splits "host:port", brackets taken off; the port must be a number."""
+    """Splits "host:port", and removes the brackets of an IPv6 address. The port must be a number."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port)
