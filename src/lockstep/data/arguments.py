@@ -24,7 +24,7 @@ def name_given(given: Any, *, of: str) -> str:
     """
     if isinstance(given, str) and given and is_utf8(given):
         return given
-    raise InvalidInputError(f"the name of {of}", received=shown(given), allowed="text of one letter or more")
+    raise InvalidInputError(f"the name of {of}", received=shown(given), allowed="non-empty text")
 
 
 def is_utf8(text: str) -> bool:

@@ -14,7 +14,7 @@ from lockstep.data.packing.journal import journal_folder, name_of_journal
 from lockstep.data.packing.leftovers import Unfinished, describe_earlier, find_unfinished
 from lockstep.data.packing.manifest import SUFFIX as MANIFEST_SUFFIX
 from lockstep.data.packing.manifest import Manifest, Shard
-from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, MissingInputError
+from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, MissingInputError, counted
 from lockstep.storage import glob_urls, join_url, open_bucket, read_url, split_url
 
 COPY_AGAIN: Final = "copy the file again from its source, or pack it again"
@@ -156,7 +156,7 @@ def raise_worst(damages: Sequence[Damage], *, num_files: int, num_damaged: int =
     if len(errors) == 1 and num_damaged <= 1:
         raise errors[0]
     num_wrong = sum({damage.url: damage.num_files for damage in damages}.values())
-    wrong = "1 file is not as it should be" if num_wrong == 1 else f"{num_wrong} files are not as they should be"
+    wrong = "1 file is damaged or missing" if num_wrong == 1 else f"{num_wrong} files are damaged or missing"
     damaged = f"; {num_damaged:,} records are damaged" if num_damaged > 1 else ""
     raise type(worst[0])(f"{wrong}, {num_files} {'was' if num_files == 1 else 'were'} checked{damaged}")
 
@@ -257,7 +257,7 @@ def _make_set(url: str, urls: Sequence[str], listed: _Listed) -> PackedSet:
         folder = url.removesuffix(_name(url))
         for shard in missing:
             lost = folder + shard.file
-            error = MissingInputError(f"{lost}: the manifest states it, and it is not there")
+            error = MissingInputError(f"{lost}: the manifest lists it, but it does not exist")
             damages.append(Damage(url=lost, error=error))
     elif listed.is_whole:
         try:
@@ -273,12 +273,13 @@ def _name(url: str) -> str:
 
 def _describe_others(url: str, others: Sequence[str], manifest: Manifest) -> Damage:
     """Describes files of a data set that come from another packing run than its manifest."""
-    what = f"{len(others)} files, {_name(others[0])} and others, are"
+    what = f"{len(others)} files, {_name(others[0])} and others, belong"
     if len(others) == 1:
-        what = "it is" if url == others[0] else f"{_name(others[0])} is"
+        what = "it belongs" if url == others[0] else f"{_name(others[0])} belongs"
+    listed = counted(len(manifest.shards), "other shard")
     error = CorruptDataError(
-        f"{url}: {what} of another packing, not among the {len(manifest.shards)} that {manifest.key} states",
-        action="delete what is out of date: readers refuse both together",
+        f"{url}: {what} to another packing run: {manifest.key} lists {listed}",
+        action="delete the outdated files: readers reject a mix of both",
     )
     return Damage(url=url, error=error, num_files=len(others))
 
@@ -286,5 +287,6 @@ def _describe_others(url: str, others: Sequence[str], manifest: Manifest) -> Dam
 def _of_unfinished(error: LockstepError, url: str, unfinished: Iterable[Unfinished]) -> LockstepError:
     """Explains missing shards by a packing run that has not written them yet, if there is one."""
     if isinstance(error, MissingInputError) and any(found.makes(url) for found in unfinished):
-        return MissingInputError(error.what, action="its packing has not ended; the same command goes on with it")
+        action = "its packing run is unfinished; run the same command again to resume it"
+        return MissingInputError(error.what, action=action)
     return error

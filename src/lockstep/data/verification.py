@@ -195,7 +195,7 @@ def _check_file(file: PackedFile, *, meter: _Meter) -> FileReport:
         walk.damages.append(Damage(url=file.url, error=error))
     except OSError as error:  # such as a read error of the disk
         num_read = 0 if passing is None else passing.size_bytes
-        failure = StorageError(f"cannot read {file.url} behind byte {num_read}: {error.strerror or error}")
+        failure = StorageError(f"cannot read {file.url} after byte {num_read}: {error.strerror or error}")
         walk.damages.append(Damage(url=file.url, error=failure))
     size_bytes, crc = (0, 0) if passing is None else (passing.size_bytes, passing.crc)
     if not walk.damages:
@@ -226,7 +226,7 @@ def _find_difference(file: PackedFile, *, num_records: int, size_bytes: int, crc
     for what, found, wanted, where in comparisons:
         if found != wanted:
             return CorruptDataError(
-                f"{file.url}: another file than {where}",
+                f"{file.url}: the file differs from what {where}",
                 received=f"{what}: {found}",
                 allowed=f"{wanted}",
                 action=COPY_AGAIN,
@@ -301,8 +301,8 @@ class _Walk:
             num_bytes, stated = _HEADER.unpack(header)
             if masked_crc32c(header[:8]) != stated:
                 self._is_lost = True
-                reason = f"the checksum of its length does not match; what follows is not read{self._rest_in_words()}"
-                self._add(self._start + position, reason)
+                reason = "the checksum of its length does not match; the rest of the file is skipped"
+                self._add(self._start + position, f"{reason}{self._rest_in_words()}")
                 self.num_records += 1
                 return
             body = position + HEADER_BYTES
@@ -328,7 +328,7 @@ class _Walk:
             return
         if self._body is not None or self._rest:
             offset = self._start if self._body is None else self._body.offset
-            self._add(offset, f"the file is cut off within it{self._rest_in_words()}")
+            self._add(offset, f"the file ends within this record{self._rest_in_words()}")
             self.num_records += 1
 
     def _feed_body(self, body: _Body, data: bytes) -> bytes:

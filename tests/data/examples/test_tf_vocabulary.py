@@ -255,14 +255,14 @@ def test_values_that_do_not_divide_into_rows_are_named() -> None:
         (lambda: SparseFeature([], "v", I64, []), "a sparse feature's index_key and size"),
         (lambda: SparseFeature("i", "", I64, 3), "a sparse feature's values, value_key; received ''"),
         (lambda: FixedLenSequenceFeature((0,), I64), "the shape of a step"),
-        (lambda: FixedLenSequenceFeature((2,), I64, True, [1, 2]), "what a sequence is filled up with"),
+        (lambda: FixedLenSequenceFeature((2,), I64, True, [1, 2]), "the padding value of a sequence"),
         (
             lambda: parse_batch([], {"x": FixedLenSequenceFeature((), I64)}),
             "FixedLenSequenceFeature in a tf.train.Example; received 'allow_missing=False'",
         ),
         (
             lambda: parse_batch([], {"x": RaggedFeature(I64, "v"), "v": RaggedFeature(np.float32)}),
-            "the feature 'v' of the records is asked for with values of two kinds; received 'int64 and float32'",
+            "the feature 'v' of the records is requested with two kinds of values; received 'int64 and float32'",
         ),
     ],
 )

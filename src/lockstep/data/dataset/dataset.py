@@ -142,7 +142,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         """
         if not callable(generator):
             raise InvalidInputError(
-                "from_generator", received=type(generator).__name__, allowed="a function that begins the generator"
+                "from_generator", received=type(generator).__name__, allowed="a function that returns an iterable"
             )
         if output_signature is not None and output_types is not None:
             raise InvalidInputError("from_generator was given output_signature and output_types", allowed="one of them")
@@ -286,9 +286,9 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         own = self._plan.options.experimental_distribute.auto_shard_policy
         if AutoShardPolicy.AUTO not in (policy, own) and policy is not own:
             raise InvalidInputError(
-                "the data set's options have another policy than those of its distribution",
+                "the data set's options and its distribution set different values of auto_shard_policy",
                 received=f"{own.name}, distributed with {policy.name}",
-                action="say it once",
+                action="set it in one place",
             )
         count, index = input_context.num_input_pipelines, input_context.input_pipeline_id
         decided = decide_policy(
@@ -414,7 +414,7 @@ def _by_signature(signature: Any, value: Any) -> Any:
         if isinstance(error, InvalidInputError):
             raise
         raise InvalidInputError(
-            "an element is not as its signature says",
+            "an element does not match its signature",
             received=repr(value)[:80],
             allowed=str(map_leaves(str, signature)),
         ) from error

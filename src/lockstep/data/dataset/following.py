@@ -90,10 +90,10 @@ class _GeneratedIterator(grain.DatasetIterator):
             for number in range(self._num_drawn):
                 if next(self._iterator, self) is self:
                     raise InvalidInputError(
-                        "a generator that is to go on has ended before",
+                        "the generator ended before the position to resume at",
                         received=f"{number} elements",
-                        allowed=f"more than the {self._num_drawn} that were drawn of it",
-                        action="have it yield the same elements each time it is begun",
+                        allowed=f"at least the {self._num_drawn} that it yielded before",
+                        action="make it yield the same elements each time",
                     )
         element = next(self._iterator)
         self._num_drawn += 1

@@ -55,7 +55,7 @@ class TensorSpec:
                 leaf = np.asarray(value, self.dtype)[()]
             except (TypeError, ValueError) as error:
                 raise InvalidInputError(
-                    f"an element that is no {self.dtype}", received=repr(value)[:80], allowed=str(self)
+                    f"an element cannot be converted to {self.dtype}", received=repr(value)[:80], allowed=str(self)
                 ) from error
         shape = np.shape(leaf)
         fits = self.shape is None or (
@@ -64,7 +64,7 @@ class TensorSpec:
         )
         if not fits or (self.dtype == STRING) != (dtype_of(leaf) == STRING):
             raise InvalidInputError(
-                "an element is not as its signature says",
+                "an element does not match its signature",
                 received=f"shape {shape}, {dtype_name(dtype_of(leaf))}",
                 allowed=str(self),
             )
@@ -292,7 +292,7 @@ def _check_alike(leaves: Sequence[Any], *, shapes_too: bool = True) -> None:
             f"elements of one batch have different {what}",
             received=" and ".join(sorted(map(str, many))[:3]),
             allowed="one",
-            action="pad them: .padded_batch()" if what == "shapes" else "bring them to one in .map()",
+            action="pad them: .padded_batch()" if what == "shapes" else "cast them to one dtype in .map()",
         )
 
 
@@ -350,7 +350,7 @@ def unstack(batch: Any) -> list[Any]:
     counts = {np.shape(leaf)[:1] for leaf in leaves_of(batch) if leaf is not None}
     if len(counts) != 1 or counts == {()}:
         raise InvalidInputError(
-            "an element that is to be taken apart into its rows",
+            "an element to split into rows",
             received=f"leaves of shapes {sorted(str(np.shape(leaf)) for leaf in leaves_of(batch))}",
             allowed="arrays with one number of rows",
         )

@@ -377,9 +377,9 @@ class AbstractDataset(ABC):
                 dataset = call(function, element)
                 if not isinstance(dataset, AbstractDataset):
                     raise InvalidInputError(
-                        "what is to be joined with others",
+                        "the result of flat_map's or interleave's function",
                         received=type(dataset).__name__,
-                        allowed="a lockstep.data.Dataset, which the function returns",
+                        allowed="a lockstep.data.Dataset",
                     )
                 return steps.follow(dataset.plan.make(inner.within(number)))
 
@@ -490,7 +490,8 @@ class AbstractDataset(ABC):
         """
         count = int(self.cardinality())
         if count < 0:
-            raise TypeError("the data set has no end" if count == INFINITE_CARDINALITY else "nobody has counted it")
+            is_endless = count == INFINITE_CARDINALITY
+            raise TypeError("the data set has no end" if is_endless else "the length of the data set is unknown")
         return count
 
     @final

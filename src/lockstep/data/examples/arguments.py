@@ -113,7 +113,7 @@ def check_range(values: np.ndarray, dtype: np.dtype[Any]) -> None:
         low, high = _limits(dtype)
         infinite = ", or an infinity that is given as one" if dtype.kind == "f" else ""
         raise InvalidInputError(
-            "a number is beyond what its feature's dtype holds",
+            "a number is out of range of its feature's dtype",
             received=beyond,
             allowed=f"{low} to {high}{infinite}: {dtype}",
         )
@@ -151,7 +151,7 @@ def _bytes(array: np.ndarray, given: Any, *, what: str) -> np.ndarray:
     if all(isinstance(item, bytes) for item in items):
         return array
     if not all(isinstance(item, bytes) or (isinstance(item, str) and is_utf8(item)) for item in items):
-        raise InvalidInputError(what, received=shown(given), allowed="bytes, or text that UTF-8 can say")
+        raise InvalidInputError(what, received=shown(given), allowed="bytes, or text that can be encoded as UTF-8")
     encoded = np.empty(len(items), object)
     encoded[:] = [item.encode() if isinstance(item, str) else item for item in items]
     return encoded.reshape(array.shape)

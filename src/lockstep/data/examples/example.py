@@ -148,7 +148,7 @@ def named_values(values: Any) -> Iterable[tuple[str, Any]]:
         InvalidInputError: If the argument is not a mapping, or a name is not text.
     """
     if not isinstance(values, Mapping):
-        raise InvalidInputError("what is to be encoded", received=shown(values), allowed="values by name, as a mapping")
+        raise InvalidInputError("the values to encode", received=shown(values), allowed="values by name, as a mapping")
     for name in values:
         name_given(name, of="a feature")
     return values.items()

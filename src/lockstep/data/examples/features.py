@@ -309,7 +309,7 @@ class FixedLenSequenceFeature(AbstractListFeature):
     def _filling(self) -> Any:
         if self.default_value is None:
             return b"" if self.kind == "bytes_list" else 0
-        what = "what a sequence is filled up with"
+        what = "the padding value of a sequence"
         default = array_given(self.default_value, self.dtype, what=what)
         if default.size != 1:
             raise InvalidInputError(what, received=self.default_value, allowed="one value")

@@ -87,7 +87,7 @@ class ExampleParser:
     def __init__(self, spec: Mapping[str, AbstractFeature]) -> None:
         self._spec = specification_of(spec)
         if not self._spec:
-            raise InvalidInputError("no feature is wanted of the examples", allowed="a specification with one or more")
+            raise InvalidInputError("the specification is empty", allowed="one feature or more")
         self._keys = keys_of(self._spec)
         for feature in self._spec.values():
             if isinstance(feature, FixedLenSequenceFeature):
@@ -270,7 +270,7 @@ def misfit(error: MisfitError, name: str, feature: AbstractFeature, features: An
     what = f"feature {name!r} of {where} does not fit the specification"
     if error.reason is not None:
         by = "" if error.part is None else f", by the feature {error.part!r}"
-        return InvalidInputError(what, received=f"{error.reason}{by}", action="see how the record was written")
+        return InvalidInputError(what, received=f"{error.reason}{by}", action="check how the record was written")
     key = error.part or feature.list_key or name
     if key not in features:
         return InvalidInputError(

@@ -13,7 +13,7 @@ import numpy as np
 
 from lockstep.data.arguments import is_sequence, whole_given
 from lockstep.data.examples.arguments import array_given
-from lockstep.errors import InvalidInputError
+from lockstep.errors import InvalidInputError, counted
 
 
 class SparseArray(NamedTuple):
@@ -100,14 +100,15 @@ class RaggedArray(NamedTuple):
         of = "the lengths of ragged dimensions"
         sizes = (None,) * self.ragged_rank if given is None else tuple(given) if is_sequence(given) else (given,)
         if len(sizes) != self.ragged_rank:
-            raise InvalidInputError(of, received=given, allowed=f"{self.ragged_rank}, None for the longest's")
+            allowed = f"{counted(self.ragged_rank, 'length')}, None for that of the longest row"
+            raise InvalidInputError(of, received=given, allowed=allowed)
         return tuple(None if size is None else whole_given(size, of=of, least=0) for size in sizes)
 
 
 def _filling(values: np.ndarray, default_value: Any) -> Any:
     if default_value is None:
         return b"" if values.dtype == object else 0
-    what = "what rows are filled up with"
+    what = "the padding value of rows"
     filling = array_given(default_value, values.dtype, what=what)
     if filling.size != 1:
         raise InvalidInputError(what, received=default_value, allowed="one value")

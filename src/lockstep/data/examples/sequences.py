@@ -139,7 +139,7 @@ class SequenceExampleParser:
         sequences = specification_of({} if sequence_features is None else sequence_features)
         if not self._context and not sequences:
             raise InvalidInputError(
-                "nothing is wanted of the sequence examples", allowed="context_features, sequence_features, or both"
+                "the specification is empty", allowed="context_features, sequence_features, or both"
             )
         for name, feature in self._context.items():
             if isinstance(feature, FixedLenSequenceFeature | SparseFeature):
@@ -260,7 +260,7 @@ def _list_column(
             raise InvalidInputError(
                 f"feature list {name!r} of record {number} of the batch does not fit the specification",
                 received=f"{found} steps of {part!r} for {wanted} steps of values",
-                action="see how the record was written",
+                action="check how the record was written",
             )
     parts = {part: columns[part].entries for part in feature.part_keys}
     return replace(column, entries=replace(column.entries, parts=parts))

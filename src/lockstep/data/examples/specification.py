@@ -38,7 +38,7 @@ def specification_of(given: Any) -> dict[str, AbstractFeature]:
         name_given(name, of="a feature in a specification")
         if not isinstance(feature, AbstractFeature):
             raise InvalidInputError(
-                f"{name!r} of the specification is no feature",
+                f"{name!r} of the specification is not a feature",
                 received=shown(feature),
                 allowed=f"{', '.join(_CLASSES)} of lockstep.data",
                 action=_advice(feature),
@@ -58,7 +58,7 @@ def keys_of(spec: Mapping[str, AbstractFeature]) -> dict[str, str]:
         for key, kind in wanted.items():
             if keys.setdefault(key, kind) != kind:
                 raise InvalidInputError(
-                    f"the feature {key!r} of the records is asked for with values of two kinds",
+                    f"the feature {key!r} of the records is requested with two kinds of values",
                     received=f"{TYPE_OF_KIND[keys[key]]} and {TYPE_OF_KIND[kind]}",
                     allowed="one of them",
                 )
@@ -67,6 +67,6 @@ def keys_of(spec: Mapping[str, AbstractFeature]) -> dict[str, str]:
 
 def _advice(given: Any) -> str:
     if isinstance(given, type):
-        return f"write what it is of, such as {_EXAMPLE}"
+        return f"write a feature with its arguments, such as {_EXAMPLE}"
     name = type(given).__name__
-    return f"take the class {name} of lockstep.data" if name in _CLASSES else f"write it as in {_EXAMPLE}"
+    return f"use the class {name} of lockstep.data" if name in _CLASSES else f"write it as in {_EXAMPLE}"

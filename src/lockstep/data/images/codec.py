@@ -63,7 +63,7 @@ def decode_image(
     num_channels = num_channels_given(num_channels)
     min_size = _pair_given(min_size, of="min_size", least=0)
     if out is not None and not (isinstance(out, np.ndarray) and out.dtype == np.uint8):
-        raise InvalidInputError("where the pixels of an image go", received=out, allowed="an array of uint8")
+        raise InvalidInputError("the argument out", received=out, allowed="an array of uint8")
     if data[:2] == _JPEG and num_channels in _COLORSPACES:
         image = _decode_jpeg(data, num_channels=num_channels, min_size=min_size, out=out, reverse=reverse_channels)
         if image is not None:

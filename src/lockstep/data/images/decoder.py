@@ -119,7 +119,7 @@ class ImageDecoder:
         if random is None:
             raise InvalidInputError(
                 "steps that are random need numbers to draw from",
-                action="give Batches a random_transform, and the ImageDecoder what that gets as its second argument",
+                action="give Batches a random_transform, and pass its second argument to the ImageDecoder",
             )
         if not isinstance(random, RecordRandom):
             raise InvalidInputError("the random numbers of images", received=random, allowed="a RecordRandom")
@@ -192,7 +192,9 @@ def _fold(scalings: Sequence[Any], num_channels: int) -> tuple[np.ndarray | None
     for values in (scale, offset):
         if values.shape not in ((), (num_channels,)):
             raise InvalidInputError(
-                "what images are rescaled by", received=f"shape {values.shape}", allowed=f"a number, or {num_channels}"
+                "the scale or offset of images",
+                received=f"shape {values.shape}",
+                allowed=f"a number, or {num_channels}",
             )
     scale, offset = np.broadcast_arrays(scale, offset)
     return scale.astype(np.float32), offset.astype(np.float32)
