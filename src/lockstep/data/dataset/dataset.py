@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from typing_extensions import override
 
-from lockstep.data.arguments import flag_given, whole_given, whole_or_none
+from lockstep.data.arguments import check_bool, check_int, int_or_none
 from lockstep.data.dataset import following
 from lockstep.data.dataset import plan as steps
 from lockstep.data.dataset import records as files
@@ -102,7 +102,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
             args: stop; start and stop; or start, stop and step.
             output_type: the dtype of the elements.
         """
-        numbers = [whole_or_none(arg) for arg in args]
+        numbers = [int_or_none(arg) for arg in args]
         if not 1 <= len(args) <= 3 or None in numbers or numbers[2:] == [0]:
             raise InvalidInputError(
                 "Dataset.range", received=repr(args), allowed="one to three whole numbers, step not 0"
@@ -151,7 +151,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
             shapes = map_leaves(lambda leaf: None, output_types) if output_shapes is None else output_shapes
             signature = map_leaves(lambda dtype, shape: TensorSpec(shape, dtype), output_types, shapes)
         if signature is not None:
-            signature = map_leaves(_spec_given, signature)
+            signature = map_leaves(_check_spec, signature)
         arguments = tuple(to_element(arg) for arg in args or ())
 
         def begin() -> Iterator[Any]:
@@ -182,7 +182,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         Raises:
             MissingInputError: If nothing was found.
         """
-        patterns = files.names_given(file_pattern, of="list_files")
+        patterns = files.check_names(file_pattern, of="list_files")
         urls = sorted({url for pattern in patterns for url in glob_urls(pattern)})
         if not urls:
             raise MissingInputError(f"no file matches {', '.join(patterns)}")
@@ -194,7 +194,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
             num_files=len(names),
         )
         listed = cls(plan)
-        shuffles = True if shuffle is None else flag_given(shuffle, of="list_files' shuffle")
+        shuffles = True if shuffle is None else check_bool(shuffle, name="list_files' shuffle")
         return listed.shuffle(len(names), seed) if shuffles else listed
 
     @classmethod
@@ -264,9 +264,9 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
             epoch: the number of the iteration, from 0.
             batch: the number of the element, from 0; the number of all elements means the start of the next epoch.
         """
-        epoch = whole_given(epoch, of="epoch", least=0)
+        epoch = check_int(epoch, name="epoch", minimum=0)
         count = self.num_batches  # None if several processes divide the data
-        batch = whole_given(batch, of="batch", least=0, most=count)
+        batch = check_int(batch, name="batch", minimum=0, maximum=count)
         self._places.set(*((epoch + 1, 0) if count and batch == count else (epoch, batch)))
 
     def divide(self, policy: AutoShardPolicy, *, input_context: InputContext) -> tuple[Dataset, AutoShardPolicy]:
@@ -387,17 +387,17 @@ def TFRecordDataset(
         MissingInputError: If nothing was found.
         InvalidInputError: If an argument is not valid.
     """
-    compression = files.compression_given(compression_type)
+    compression = files.check_compression(compression_type)
     if buffer_size is not None:
-        whole_given(buffer_size, of="buffer_size", least=0)
-    automatic = num_parallel_reads is None or whole_or_none(num_parallel_reads) == AUTOTUNE
-    cycle = 1 if automatic else whole_given(num_parallel_reads, of="num_parallel_reads", least=1)
+        check_int(buffer_size, name="buffer_size", minimum=0)
+    automatic = num_parallel_reads is None or int_or_none(num_parallel_reads) == AUTOTUNE
+    cycle = 1 if automatic else check_int(num_parallel_reads, name="num_parallel_reads", minimum=1)
     if isinstance(filenames, Dataset):
         return filenames.interleave(lambda name: TFRecordDataset(name, compression_type), cycle_length=cycle)
     return Dataset(files.record_plan(filenames, compression=compression, cycle_length=cycle))
 
 
-def _spec_given(leaf: Any) -> TensorSpec:
+def _check_spec(leaf: Any) -> TensorSpec:
     if isinstance(leaf, TensorSpec):
         return leaf
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):  # TensorFlow's, JAX's, Keras's

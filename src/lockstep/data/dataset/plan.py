@@ -11,7 +11,7 @@ from typing import Any, Final, cast, final
 import grain
 import numpy as np
 
-from lockstep.data.arguments import whole_or_none
+from lockstep.data.arguments import int_or_none
 from lockstep.data.dataset import following, numbered
 from lockstep.data.dataset.numbered import ENDLESS, AbstractNumbered
 from lockstep.data.dataset.options import Options
@@ -379,16 +379,16 @@ def row_spec(spec: Any) -> Any:
     return map_leaves(drop, spec)
 
 
-def parallel_calls(given: Any) -> int | None:
+def parallel_calls(value: Any) -> int | None:
     """Checks ``num_parallel_calls``, and returns it: a number, `AUTOTUNE` or None.
 
     Raises:
         InvalidInputError: If the value is something else.
     """
-    number = whole_or_none(given)
-    if given is None or (number is not None and (number == AUTOTUNE or number >= 1)):
+    number = int_or_none(value)
+    if value is None or (number is not None and (number == AUTOTUNE or number >= 1)):
         return number
-    raise InvalidInputError("num_parallel_calls", received=repr(given), allowed="1 or more, AUTOTUNE, None")
+    raise InvalidInputError("num_parallel_calls", received=repr(value), allowed="1 or more, AUTOTUNE, None")
 
 
 def held(elements: Sequence[Any]) -> Plan:

@@ -23,35 +23,35 @@ from lockstep.errors import InvalidInputError
 from lockstep.storage import glob_urls
 
 
-def names_given(given: Any, *, of: str) -> list[str]:
+def check_names(value: Any, *, of: str) -> list[str]:
     """Checks names of files or patterns, and returns them as a list of text.
 
     Args:
-        given: one name or several, as text, bytes or paths.
+        value: one name or several, as text, bytes or paths.
         of: the function that received them, for the error.
 
     Raises:
         InvalidInputError: If a name is of another type.
     """
-    members = cast("Sequence[Any]", given) if is_sequence(given) else [given]
+    members = cast("Sequence[Any]", value) if is_sequence(value) else [value]
     if not all(isinstance(member, str | bytes | os.PathLike) for member in members):
         raise InvalidInputError(
-            f"files of {of}", received=type(given).__name__, allowed="a name or several, as text, bytes or paths"
+            f"files of {of}", received=type(value).__name__, allowed="a name or several, as text, bytes or paths"
         )
     return [os.fsdecode(member) for member in members]
 
 
-def compression_given(given: Any) -> Compression | None:
+def check_compression(value: Any) -> Compression | None:
     """Checks a compression type, and returns it; None for no compression.
 
     Raises:
         InvalidInputError: If the type is not one of those that exist.
     """
-    if given in (None, ""):
+    if value in (None, ""):
         return None
-    if given in ("GZIP", "ZLIB"):
-        return cast("Compression", given)
-    raise InvalidInputError("compression_type", received=repr(given), allowed=("GZIP", "ZLIB", "None"))
+    if value in ("GZIP", "ZLIB"):
+        return cast("Compression", value)
+    raise InvalidInputError("compression_type", received=repr(value), allowed=("GZIP", "ZLIB", "None"))
 
 
 def share_of(names: Any, files: tuple[int, int] | None) -> Any:
@@ -73,10 +73,10 @@ def record_plan(filenames: Any, *, compression: Compression | None, cycle_length
     Raises:
         MissingInputError: If nothing was found.
     """
-    given = names_given(filenames, of="TFRecordDataset")
+    names = check_names(filenames, of="TFRecordDataset")
     # The URL of an existing file means that file alone; a pattern or a data set's name means all of its shards.
-    names_many = not is_sequence(filenames) and (is_pattern(given[0]) or not glob_urls(given[0]))
-    urls = find_shards(given[0] if names_many else given)
+    names_many = not is_sequence(filenames) and (is_pattern(names[0]) or not glob_urls(names[0]))
+    urls = find_shards(names[0] if names_many else names)
     spec = TensorSpec((), "string")
 
     def make_compressed(each: Pass) -> Pipeline:

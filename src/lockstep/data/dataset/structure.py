@@ -39,7 +39,7 @@ class TensorSpec:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", _shape_given(self.shape))
+        object.__setattr__(self, "shape", _check_shape(self.shape))
         object.__setattr__(self, "dtype", dtype_named(self.dtype))
 
     def read(self, value: Any) -> Any:
@@ -75,7 +75,7 @@ class TensorSpec:
         return f"shape {self.shape}, {dtype_name(self.dtype)}"
 
 
-def _shape_given(shape: Any) -> tuple[int | None, ...] | None:
+def _check_shape(shape: Any) -> tuple[int | None, ...] | None:
     if shape is None:
         return None
     try:
@@ -87,18 +87,18 @@ def _shape_given(shape: Any) -> tuple[int | None, ...] | None:
     return dims
 
 
-def dtype_named(given: Any) -> np.dtype[Any]:
+def dtype_named(value: Any) -> np.dtype[Any]:
     """Checks a dtype or its name, and returns NumPy's dtype, `STRING` for text.
 
     Raises:
         InvalidInputError: If the value is not a dtype that elements may have.
     """
-    if isinstance(given, str) and given == "string":
+    if isinstance(value, str) and value == "string":
         return STRING
     try:
-        dtype = np.dtype(jax.numpy.bfloat16 if isinstance(given, str) and given == "bfloat16" else given)
+        dtype = np.dtype(jax.numpy.bfloat16 if isinstance(value, str) and value == "bfloat16" else value)
     except (TypeError, ValueError) as error:
-        raise InvalidInputError("a dtype", received=repr(given), allowed='NumPy\'s, by name too; "string"') from error
+        raise InvalidInputError("a dtype", received=repr(value), allowed='NumPy\'s, by name too; "string"') from error
     if dtype.kind in "OSU":
         return STRING
     if dtype.kind not in _KINDS:
@@ -323,7 +323,7 @@ def _pad_leaves(*leaves: Any) -> Any:
         return _texts(arrays)
     _check_alike(arrays, shapes_too=False)
     sizes = np.array([array.shape for array in arrays], np.int64).max(axis=0, initial=0)
-    wanted = _shape_given(shape) or (None,) * arrays[0].ndim if shape is not None else (None,) * arrays[0].ndim
+    wanted = _check_shape(shape) or (None,) * arrays[0].ndim if shape is not None else (None,) * arrays[0].ndim
     if len(wanted) != arrays[0].ndim or any(
         want is not None and want < size for want, size in zip(wanted, sizes, strict=True)
     ):

@@ -10,7 +10,7 @@ from typing import Any, Final, Self, final
 import grain
 import numpy as np
 
-from lockstep.data.arguments import flag_given, flag_or_none, function_given, whole_given, whole_or_none
+from lockstep.data.arguments import check_bool, check_callable, check_int, check_optional_bool, int_or_none
 from lockstep.data.dataset import plan as steps
 from lockstep.data.dataset.options import Options
 from lockstep.data.dataset.plan import (
@@ -71,9 +71,9 @@ class AbstractDataset(ABC):
                 no number (after ``filter``, ``interleave``, ...) are computed in one thread.
             deterministic: accepted without effect: the order never depends on threads.
         """
-        function = function_given(map_func, "map_func")
+        function = check_callable(map_func, "map_func")
         threads = steps.threads_of(steps.parallel_calls(num_parallel_calls))
-        flag_or_none(deterministic, "deterministic")
+        check_optional_bool(deterministic, "deterministic")
 
         def apply(element: Any) -> Any:
             value = call(function, element)
@@ -98,7 +98,7 @@ class AbstractDataset(ABC):
         Args:
             predicate: returns one truth value; gets its arguments as ``map``'s function does.
         """
-        function = function_given(predicate, "predicate")
+        function = check_callable(predicate, "predicate")
 
         def holds(element: Any) -> bool:
             found = to_element(call(function, element))
@@ -132,9 +132,9 @@ class AbstractDataset(ABC):
             reshuffle_each_iteration: whether each iteration, and each repetition of ``repeat``, has another order;
                 True by default.
         """
-        window = whole_given(buffer_size, of="shuffle's buffer_size", least=1)
-        flag_or_none(reshuffle_each_iteration, "reshuffle_each_iteration")
-        number = whole_or_none(seed)
+        window = check_int(buffer_size, name="shuffle's buffer_size", minimum=1)
+        check_optional_bool(reshuffle_each_iteration, "reshuffle_each_iteration")
+        number = int_or_none(seed)
         if seed is not None and number is None:
             raise InvalidInputError("shuffle's seed", received=repr(seed), allowed="a whole number, None")
         # Counts the shuffles of this data set alone: the seed must not depend on other data sets of the process.
@@ -156,7 +156,7 @@ class AbstractDataset(ABC):
         Args:
             count: the number of repetitions; None or -1 for endless repetition.
         """
-        times = -1 if count is None else whole_given(count, of="repeat's count", least=-1)
+        times = -1 if count is None else check_int(count, name="repeat's count", minimum=-1)
         plan = self.plan
 
         def make(each: Pass) -> Pipeline:
@@ -226,10 +226,10 @@ class AbstractDataset(ABC):
         join: Callable[[Sequence[Any]], Any] | None,
         spec: Callable[[Any], Any] | None,
     ) -> Self:
-        size = whole_given(batch_size, of="batch_size", least=1)
-        drop = flag_given(drop_remainder, of="drop_remainder")
+        size = check_int(batch_size, name="batch_size", minimum=1)
+        drop = check_bool(drop_remainder, name="drop_remainder")
         threads = steps.threads_of(steps.parallel_calls(num_parallel_calls))
-        flag_or_none(deterministic, "deterministic")
+        check_optional_bool(deterministic, "deterministic")
         plan = self.plan
 
         def batch_spec() -> Any:
@@ -275,10 +275,10 @@ class AbstractDataset(ABC):
             drop_remainder: whether windows that would be smaller are dropped.
         """
         settings = {
-            "size": whole_given(size, of="window's size", least=1),
-            "shift": whole_given(size if shift is None else shift, of="window's shift", least=1),
-            "stride": whole_given(stride, of="window's stride", least=1),
-            "drop_remainder": flag_given(drop_remainder, of="drop_remainder"),
+            "size": check_int(size, name="window's size", minimum=1),
+            "shift": check_int(size if shift is None else shift, name="window's shift", minimum=1),
+            "stride": check_int(stride, name="window's stride", minimum=1),
+            "drop_remainder": check_bool(drop_remainder, name="drop_remainder"),
         }
         span = (settings["size"] - 1) * settings["stride"] + 1
 
@@ -299,7 +299,7 @@ class AbstractDataset(ABC):
     @final
     def take(self, count: int) -> Self:
         """Keeps the first ``count`` elements; -1 keeps all."""
-        wanted = whole_given(count, of="take's count", least=-1)
+        wanted = check_int(count, name="take's count", minimum=-1)
         plan = self.plan
         return self._made(
             plan.then(
@@ -311,7 +311,7 @@ class AbstractDataset(ABC):
     @final
     def skip(self, count: int) -> Self:
         """Drops the first ``count`` elements; -1 drops all."""
-        number = whole_given(count, of="skip's count", least=-1)
+        number = check_int(count, name="skip's count", minimum=-1)
         plan = self.plan
         return self._made(
             plan.then(
@@ -323,8 +323,8 @@ class AbstractDataset(ABC):
     @final
     def shard(self, num_shards: int, index: int) -> Self:
         """Keeps every ``num_shards``-th element, from ``index`` on."""
-        shards = whole_given(num_shards, of="shard's num_shards", least=1)
-        first = whole_given(index, of="shard's index", least=0, most=shards - 1)
+        shards = check_int(num_shards, name="shard's num_shards", minimum=1)
+        first = check_int(index, name="shard's index", minimum=0, maximum=shards - 1)
         plan = self.plan
         return self._made(
             plan.then(
@@ -352,11 +352,11 @@ class AbstractDataset(ABC):
             deterministic: accepted without effect; see ``map``.
         """
         steps.parallel_calls(num_parallel_calls)
-        flag_or_none(deterministic, "deterministic")
-        automatic = cycle_length is None or whole_or_none(cycle_length) == AUTOTUNE
-        cycle = _CYCLE_LENGTH if automatic else whole_given(cycle_length, of="cycle_length", least=1)
-        block = 1 if block_length is None else whole_given(block_length, of="block_length", least=1)
-        return self._interleaved(function_given(map_func, "map_func"), cycle_length=cycle, block_length=block)
+        check_optional_bool(deterministic, "deterministic")
+        automatic = cycle_length is None or int_or_none(cycle_length) == AUTOTUNE
+        cycle = _CYCLE_LENGTH if automatic else check_int(cycle_length, name="cycle_length", minimum=1)
+        block = 1 if block_length is None else check_int(block_length, name="block_length", minimum=1)
+        return self._interleaved(check_callable(map_func, "map_func"), cycle_length=cycle, block_length=block)
 
     @final
     def flat_map(self, map_func: Callable[..., Any]) -> Self:
@@ -365,7 +365,7 @@ class AbstractDataset(ABC):
         Args:
             map_func: returns a data set; gets its arguments as ``map``'s function does.
         """
-        return self._interleaved(function_given(map_func, "map_func"), cycle_length=1, block_length=1)
+        return self._interleaved(check_callable(map_func, "map_func"), cycle_length=1, block_length=1)
 
     def _interleaved(self, function: Callable[..., Any], *, cycle_length: int, block_length: int) -> Self:
         make = self.plan.make
@@ -432,13 +432,13 @@ class AbstractDataset(ABC):
         Args:
             buffer_size: the number of elements that are computed ahead; `AUTOTUNE` for 2.
         """
-        count = whole_given(buffer_size, of="prefetch's buffer_size", least=AUTOTUNE)
+        count = check_int(buffer_size, name="prefetch's buffer_size", minimum=AUTOTUNE)
         return self._made(self.plan.then(lambda pipeline: steps.ahead(pipeline, count)))
 
     @final
     def enumerate(self, start: int = 0) -> Self:
         """Pairs each element with its number, an int64 that comes first and is counted from ``start``."""
-        first = whole_given(start, of="enumerate's start", least=-(2**62))
+        first = check_int(start, name="enumerate's start", minimum=-(2**62))
         plan = self.plan
         return self._made(
             plan.then(
@@ -451,7 +451,7 @@ class AbstractDataset(ABC):
     @final
     def apply(self, transformation_func: Callable[[Self], Any]) -> Any:
         """Returns the data set that a function makes from this one."""
-        found = function_given(transformation_func, "transformation_func")(self)
+        found = check_callable(transformation_func, "transformation_func")(self)
         if not isinstance(found, AbstractDataset):
             raise InvalidInputError(
                 "what apply's function returned", received=type(found).__name__, allowed="a lockstep.data.Dataset"

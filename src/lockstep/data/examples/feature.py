@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lockstep.data.examples.arguments import array_given, check_range
+from lockstep.data.examples.arguments import check_array, check_range
 from lockstep.data.examples.columns import Column, ListColumn
 from lockstep.errors import InvalidInputError
 
@@ -115,7 +115,7 @@ class AbstractVaryingFeature(AbstractFeature):
     def encode(self, value: Any) -> Any:
         """Returns the values as an array of one dimension."""
         check_is_one_list(self)
-        array = array_given(value, self.dtype, what=NO_FIT)
+        array = check_array(value, self.dtype, what=NO_FIT)
         if array.ndim > 1:
             raise InvalidInputError(NO_FIT, received=array.shape, allowed="one dimension")
         return array.reshape(-1) if array.size else nothing_of(self.dtype)

@@ -13,8 +13,8 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lockstep.data.arguments import dtype_given, name_given, shown, whole_given
-from lockstep.data.examples.arguments import array_given, dtype_of, shape_given
+from lockstep.data.arguments import check_dtype, check_int, check_name, describe_received
+from lockstep.data.examples.arguments import check_array, check_shape, dtype_of
 from lockstep.data.examples.columns import Column, ListColumn, runs_of
 from lockstep.data.examples.feature import (
     NO_FIT,
@@ -54,7 +54,7 @@ class FixedLenFeature(AbstractFeature):
     default_value: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", shape_given(self.shape, of="a feature"))
+        object.__setattr__(self, "shape", check_shape(self.shape, of="a feature"))
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
         if self.default_value is not None:
             self._flat_default()
@@ -94,13 +94,13 @@ class FixedLenFeature(AbstractFeature):
 
     def _flat_default(self) -> list[Any]:
         what = "a default value does not fit its feature"
-        default = array_given(self.default_value, self.dtype, what=what)
+        default = check_array(self.default_value, self.dtype, what=what)
         if not default.ndim:
             return default.reshape(-1).tolist() * self.num_values
         return self._flat(default.reshape(self.shape) if default.size == self.num_values else default, what=what)
 
     def _flat(self, value: Any, *, what: str) -> list[Any]:
-        array = array_given(value, self.dtype, what=what)
+        array = check_array(value, self.dtype, what=what)
         if array.shape != tuple(self.shape) and not array.size == self.num_values == 1:
             raise InvalidInputError(what, received=array.shape, allowed=f"shape {self.shape}")
         return array.reshape(-1).tolist()
@@ -122,8 +122,8 @@ class RawFeature(AbstractFeature):
     dtype: DTypeLike = np.uint8
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", shape_given(self.shape, of="a raw feature"))
-        dtype = dtype_given(self.dtype, of="a raw feature's dtype", kinds="biufc", allowed="a number of fixed size")
+        object.__setattr__(self, "shape", check_shape(self.shape, of="a raw feature"))
+        dtype = check_dtype(self.dtype, name="a raw feature's dtype", kinds="biufc", allowed="a number of fixed size")
         object.__setattr__(self, "dtype", dtype)
 
     @property
@@ -183,7 +183,7 @@ class RawFeature(AbstractFeature):
     @staticmethod
     def _array(value: Any) -> np.ndarray:
         if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-            raise InvalidInputError(NO_FIT, received=shown(value), allowed="an array without masked values")
+            raise InvalidInputError(NO_FIT, received=describe_received(value), allowed="an array without masked values")
         try:
             return np.asarray(value)
         except ValueError:
@@ -214,7 +214,7 @@ class FixedLenSequenceFeature(AbstractListFeature):
     default_value: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", shape_given(self.shape, of="a step"))
+        object.__setattr__(self, "shape", check_shape(self.shape, of="a step"))
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
         if self.step_size < 1:
             raise InvalidInputError("the shape of a step", received=self.shape, allowed="one value or more")
@@ -254,7 +254,7 @@ class FixedLenSequenceFeature(AbstractListFeature):
     def encode(self, value: Any) -> Any:
         """Returns the values of all steps as an array of one dimension."""
         self.check_for_examples()
-        array = array_given(value, self.dtype, what=NO_FIT)
+        array = check_array(value, self.dtype, what=NO_FIT)
         if not array.size:
             return nothing_of(self.dtype)
         if array.shape[1:] != tuple(self.shape) or not array.ndim:
@@ -310,7 +310,7 @@ class FixedLenSequenceFeature(AbstractListFeature):
         if self.default_value is None:
             return b"" if self.kind == "bytes_list" else 0
         what = "the padding value of a sequence"
-        default = array_given(self.default_value, self.dtype, what=what)
+        default = check_array(self.default_value, self.dtype, what=what)
         if default.size != 1:
             raise InvalidInputError(what, received=self.default_value, allowed="one value")
         return default.reshape(-1)[0]
@@ -350,9 +350,9 @@ class SparseFeature(AbstractVaryingFeature):
                 received=f"index_key={self.index_key!r}, size={self.size!r}",
                 allowed="a name and a size, or as many names as sizes",
             )
-        keys = tuple(name_given(key, of="a sparse feature's places, index_key") for key in given_keys)
-        sizes = tuple(whole_given(size, of="a sparse feature's size", least=1) for size in given_sizes)
-        name_given(self.value_key, of="a sparse feature's values, value_key")
+        keys = tuple(check_name(key, of="a sparse feature's places, index_key") for key in given_keys)
+        sizes = tuple(check_int(size, name="a sparse feature's size", minimum=1) for size in given_sizes)
+        check_name(self.value_key, of="a sparse feature's values, value_key")
         object.__setattr__(self, "index_key", keys[0] if is_one else keys)
         object.__setattr__(self, "size", sizes[0] if is_one else sizes)
         object.__setattr__(self, "dtype", dtype_of(self.dtype))

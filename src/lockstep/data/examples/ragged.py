@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lockstep.data.arguments import is_sequence, whole_given
-from lockstep.data.examples.arguments import array_given
+from lockstep.data.arguments import check_int, is_sequence
+from lockstep.data.examples.arguments import check_array
 from lockstep.errors import InvalidInputError, counted
 
 
@@ -84,7 +84,7 @@ class RaggedArray(NamedTuple):
             InvalidInputError: If a length is not a whole number or is negative, if the number of lengths is not that of
                 ragged dimensions, or if the default is not a single value of the dtype.
         """
-        sizes = self._sizes_given(size)
+        sizes = self._check_sizes(size)
         values = self.values
         if isinstance(values, RaggedArray):
             values = values.to_dense(size=sizes[1:], default_value=default_value)
@@ -96,20 +96,20 @@ class RaggedArray(NamedTuple):
         dense[is_there] = values[columns < width]
         return dense
 
-    def _sizes_given(self, given: Any) -> tuple[int | None, ...]:
-        of = "the lengths of ragged dimensions"
-        sizes = (None,) * self.ragged_rank if given is None else tuple(given) if is_sequence(given) else (given,)
+    def _check_sizes(self, value: Any) -> tuple[int | None, ...]:
+        name = "the lengths of ragged dimensions"
+        sizes = (None,) * self.ragged_rank if value is None else tuple(value) if is_sequence(value) else (value,)
         if len(sizes) != self.ragged_rank:
             allowed = f"{counted(self.ragged_rank, 'length')}, None for that of the longest row"
-            raise InvalidInputError(of, received=given, allowed=allowed)
-        return tuple(None if size is None else whole_given(size, of=of, least=0) for size in sizes)
+            raise InvalidInputError(name, received=value, allowed=allowed)
+        return tuple(None if size is None else check_int(size, name=name, minimum=0) for size in sizes)
 
 
 def _filling(values: np.ndarray, default_value: Any) -> Any:
     if default_value is None:
         return b"" if values.dtype == object else 0
     what = "the padding value of rows"
-    filling = array_given(default_value, values.dtype, what=what)
+    filling = check_array(default_value, values.dtype, what=what)
     if filling.size != 1:
         raise InvalidInputError(what, received=default_value, allowed="one value")
     return filling.reshape(-1)[0]

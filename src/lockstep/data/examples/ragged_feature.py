@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lockstep.data.arguments import dtype_given, name_given, shown, whole_given
+from lockstep.data.arguments import check_dtype, check_int, check_name, describe_received
 from lockstep.data.examples.arguments import check_range, dtype_of
 from lockstep.data.examples.columns import Column, ListColumn
 from lockstep.data.examples.feature import (
@@ -55,7 +55,7 @@ class AbstractKeyedPartition(AbstractPartition):
     key: str
 
     def __post_init__(self) -> None:
-        name_given(self.key, of=f"the feature that RaggedFeature.{type(self).__name__} reads")
+        check_name(self.key, of=f"the feature that RaggedFeature.{type(self).__name__} reads")
 
     @property
     def argument(self) -> str:
@@ -188,7 +188,7 @@ class UniformRowLength(AbstractPartition):
     name = "uniform_row_length"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "length", whole_given(self.length, of="a uniform row length", least=1))
+        object.__setattr__(self, "length", check_int(self.length, name="a uniform row length", minimum=1))
 
     @property
     def argument(self) -> int:
@@ -251,14 +251,14 @@ class RaggedFeature(AbstractVaryingFeature, AbstractListFeature):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
-        of = "a ragged feature's row_splits_dtype"
-        splits_dtype = dtype_given(self.row_splits_dtype, of=of, kinds="i", allowed="int32, int64")
+        name = "a ragged feature's row_splits_dtype"
+        splits_dtype = check_dtype(self.row_splits_dtype, name=name, kinds="i", allowed="int32, int64")
         if splits_dtype not in _SPLITS_DTYPES:
-            raise InvalidInputError(of, received=str(splits_dtype), allowed="int32, int64")
+            raise InvalidInputError(name, received=str(splits_dtype), allowed="int32, int64")
         object.__setattr__(self, "row_splits_dtype", splits_dtype)
         if self.value_key is not None:
-            name_given(self.value_key, of="a ragged feature's values, value_key")
-        object.__setattr__(self, "partitions", _partitions_given(self.partitions))
+            check_name(self.value_key, of="a ragged feature's values, value_key")
+        object.__setattr__(self, "partitions", _check_partitions(self.partitions))
         object.__setattr__(self, "list_key", self.value_key)
         keys = [partition.part_key for partition in self.partitions]
         object.__setattr__(self, "part_keys", tuple(dict.fromkeys(key for key in keys if key is not None)))
@@ -340,13 +340,13 @@ class RaggedFeature(AbstractVaryingFeature, AbstractListFeature):
         return RaggedArray(values=values, row_splits=self._splits(num_rows // length))
 
 
-def _partitions_given(given: Any) -> tuple[AbstractPartition, ...]:
-    if isinstance(given, Sequence) and all(isinstance(partition, AbstractPartition) for partition in given):
-        return tuple(given)
+def _check_partitions(value: Any) -> tuple[AbstractPartition, ...]:
+    if isinstance(value, Sequence) and all(isinstance(partition, AbstractPartition) for partition in value):
+        return tuple(value)
     classes = ", ".join(f"RaggedFeature.{made_by.__name__}" for made_by in _PARTITIONS.values())
     raise InvalidInputError(
         "a ragged feature's partitions",
-        received=shown(given),
+        received=describe_received(value),
         allowed=f"a sequence of {classes}, each with its argument",
         action='write them as in [RaggedFeature.RowLengths("name of the feature that has them")]',
     )

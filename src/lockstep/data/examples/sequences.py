@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from lockstep.data.arguments import shown
+from lockstep.data.arguments import describe_received
 from lockstep.data.examples.columns import ColumnBuilder, ListColumn, ListColumnBuilder
 from lockstep.data.examples.example import (
     SequenceExample,
@@ -72,7 +72,7 @@ def encode_sequence_example(context: Mapping[str, Any], feature_lists: Mapping[s
         if isinstance(values, bytes | str) or not isinstance(values, Sequence | np.ndarray):
             raise InvalidInputError(
                 f"feature list {name!r} cannot be encoded",
-                received=shown(values),
+                received=describe_received(values),
                 allowed="a sequence of values, one for each step",
             )
         set_features(example.feature_lists.feature_list[name], name, values)

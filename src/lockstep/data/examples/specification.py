@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lockstep.data.arguments import name_given, shown
+from lockstep.data.arguments import check_name, describe_received
 from lockstep.data.examples.columns import TYPE_OF_KIND
 from lockstep.data.examples.feature import AbstractFeature
 from lockstep.errors import InvalidInputError
@@ -21,29 +21,31 @@ _CLASSES: Final = (
 _EXAMPLE: Final = '{"label": FixedLenFeature((), np.int64)}'
 
 
-def specification_of(given: Any) -> dict[str, AbstractFeature]:
+def specification_of(value: Any) -> dict[str, AbstractFeature]:
     """Checks a specification, and returns it.
 
     Args:
-        given: the value to check: a mapping from names to features.
+        value: the value to check: a mapping from names to features.
 
     Raises:
         InvalidInputError: If the value is not such a mapping; the error names what is wrong.
     """
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         raise InvalidInputError(
-            "a specification of features", received=shown(given), allowed=f"features by name, such as {_EXAMPLE}"
+            "a specification of features",
+            received=describe_received(value),
+            allowed=f"features by name, such as {_EXAMPLE}",
         )
-    for name, feature in given.items():
-        name_given(name, of="a feature in a specification")
+    for name, feature in value.items():
+        check_name(name, of="a feature in a specification")
         if not isinstance(feature, AbstractFeature):
             raise InvalidInputError(
                 f"{name!r} of the specification is not a feature",
-                received=shown(feature),
+                received=describe_received(feature),
                 allowed=f"{', '.join(_CLASSES)} of lockstep.data",
                 action=_advice(feature),
             )
-    return dict(given)
+    return dict(value)
 
 
 def keys_of(spec: Mapping[str, AbstractFeature]) -> dict[str, str]:
@@ -65,8 +67,8 @@ def keys_of(spec: Mapping[str, AbstractFeature]) -> dict[str, str]:
     return keys
 
 
-def _advice(given: Any) -> str:
-    if isinstance(given, type):
+def _advice(value: Any) -> str:
+    if isinstance(value, type):
         return f"write a feature with its arguments, such as {_EXAMPLE}"
-    name = type(given).__name__
+    name = type(value).__name__
     return f"use the class {name} of lockstep.data" if name in _CLASSES else f"write it as in {_EXAMPLE}"

@@ -8,9 +8,9 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lockstep.data.arguments import dtype_given, is_sequence, shown
+from lockstep.data.arguments import check_dtype, describe_received, is_sequence
 from lockstep.data.images.array_pool import ArrayPool
-from lockstep.data.images.codec import decode_image, image_size, num_channels_given
+from lockstep.data.images.codec import check_num_channels, decode_image, image_size
 from lockstep.data.images.steps import AbstractImageStep, AbstractMirror, Normalization, Rescaling
 from lockstep.data.reading.randomness import RecordRandom
 from lockstep.errors import CorruptDataError, InvalidInputError
@@ -63,13 +63,13 @@ class ImageDecoder:
                 allowed="steps on pixels, then Rescaling and Normalization",
             )
         self._steps = pixel_steps
-        self._num_channels = num_channels_given(num_channels)
+        self._num_channels = check_num_channels(num_channels)
         self._scale, self._offset = _fold(scalings, self._num_channels)
         default = np.dtype(np.uint8 if self._scale is None else np.float32)
-        of, kinds, allowed = "the dtype of images", "fu", "uint8 without rescaling, or a float"
-        self._dtype = default if dtype is None else dtype_given(dtype, of=of, kinds=kinds, allowed=allowed)
+        name, kinds, allowed = "the dtype of images", "fu", "uint8 without rescaling, or a float"
+        self._dtype = default if dtype is None else check_dtype(dtype, name=name, kinds=kinds, allowed=allowed)
         if self._dtype.kind == "u" and (self._scale is not None or self._dtype != np.uint8):
-            raise InvalidInputError(of, received=str(self._dtype), allowed=allowed)
+            raise InvalidInputError(name, received=str(self._dtype), allowed=allowed)
         self._num_draws = sum(step.num_draws for step in pixel_steps)
         self._pool = ArrayPool()
 
@@ -87,7 +87,9 @@ class ImageDecoder:
         """
         if not is_sequence(images):
             raise InvalidInputError(
-                "the images of a batch", received=shown(images), allowed="a sequence of the bytes of image files"
+                "the images of a batch",
+                received=describe_received(images),
+                allowed="a sequence of the bytes of image files",
             )
         draws = self._draw(len(images), random)
         out: np.ndarray | None = None
