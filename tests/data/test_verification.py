@@ -246,20 +246,20 @@ def test_pieces_of_any_length_find_the_same(
         data = data[:-cut_bytes]
         expected = {found for found in expected if found[1] + len(framed[found[0]]) <= len(data)}
         expected.add((len(lengths) - 1, offsets[-2]))
-    walk = verification._Walk("x", num_stated=None)
+    checker = verification._RecordChecker("x", num_stated=None)
     saved = verification._CHUNK_BYTES
     verification._CHUNK_BYTES = chunk_bytes  # type: ignore[misc]
     try:
         for start in range(0, len(data), chunk_bytes):
-            walk.feed(data[start : start + chunk_bytes])
-        walk.finish()
+            checker.feed(data[start : start + chunk_bytes])
+        checker.finish()
     finally:
         verification._CHUNK_BYTES = saved  # type: ignore[misc]
     if data or not cut_bytes:
         if cut_bytes and len(data) <= offsets[-2]:  # nothing of the last record is left
             return
-        assert {(damage.record, damage.offset) for damage in walk.damages} == expected
-        assert walk.num_records == len(lengths)
+        assert {(damage.record, damage.offset) for damage in checker.damages} == expected
+        assert checker.num_records == len(lengths)
 
 
 def test_progress_adds_up_to_all_bytes(url: str) -> None:
