@@ -70,7 +70,7 @@ def decode_image(
             return image
     with _open(data) as opened:
         _reduce(opened, min_size)
-        pixels = np.asarray(_loaded(opened, _MODES[num_channels]))
+        pixels = np.asarray(_load_pixels(opened, _MODES[num_channels]))
     pixels = pixels.reshape(*pixels.shape[:2], num_channels)
     return pixels[..., ::-1] if reverse_channels else pixels
 
@@ -222,7 +222,7 @@ def _reduce(opened: Image, min_size: tuple[int, int]) -> None:
     opened.draft(None, (-(-opened.width // factor), -(-opened.height // factor)))
 
 
-def _loaded(opened: Image, mode: str) -> Image:
+def _load_pixels(opened: Image, mode: str) -> Image:
     try:
         opened.load()
         if opened.mode.startswith("I;16"):  # 16 bits: the upper eight, as in TensorFlow's decoder

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from lockstep.data.arguments import check_dtype, describe_received, is_sequence
 from lockstep.data.images.array_pool import ArrayPool
 from lockstep.data.images.codec import check_num_channels, decode_image, image_size
-from lockstep.data.images.steps import AbstractImageStep, AbstractMirror, Normalization, Rescaling
+from lockstep.data.images.steps import AbstractHorizontalFlip, AbstractImageStep, Normalization, Rescaling
 from lockstep.data.reading.randomness import RecordRandom
 from lockstep.errors import CorruptDataError, InvalidInputError
 
@@ -64,7 +64,7 @@ class ImageDecoder:
             )
         self._steps = pixel_steps
         self._num_channels = check_num_channels(num_channels)
-        self._scale, self._offset = _fold(scalings, self._num_channels)
+        self._scale, self._offset = _combine_scalings(scalings, self._num_channels)
         default = np.dtype(np.uint8 if self._scale is None else np.float32)
         name, kinds, allowed = "the dtype of images", "fu", "uint8 without rescaling, or a float"
         self._dtype = default if dtype is None else check_dtype(dtype, name=name, kinds=kinds, allowed=allowed)
@@ -131,7 +131,7 @@ class ImageDecoder:
 
     def _make(self, data: bytes, draws: np.ndarray, scratch: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
         """Returns an image after all steps, and memory (or None) for the next image once this one has been copied."""
-        reverse = self._is_mirrored(draws)
+        reverse = self._is_flipped(draws)
         image = decode_image(
             data,
             num_channels=self._num_channels,
@@ -146,13 +146,13 @@ class ImageDecoder:
             at += step.num_draws
         return image[..., ::-1] if reverse else image, scratch
 
-    def _is_mirrored(self, draws: np.ndarray) -> bool:
-        at, mirrored = 0, False
+    def _is_flipped(self, draws: np.ndarray) -> bool:
+        at, is_flipped = 0, False
         for step in self._steps:
-            if isinstance(step, AbstractMirror):
-                mirrored ^= step.mirrors(draws[at : at + step.num_draws])
+            if isinstance(step, AbstractHorizontalFlip):
+                is_flipped ^= step.flips_horizontally(draws[at : at + step.num_draws])
             at += step.num_draws
-        return mirrored
+        return is_flipped
 
     def _min_size(self, data: bytes, draws: np.ndarray) -> tuple[int, int]:
         if not self._steps:
@@ -160,9 +160,9 @@ class ImageDecoder:
         size = image_size(data)
         at = 0
         for step in self._steps:
-            needed = step.needed_size(size, draws[at : at + step.num_draws])
-            if needed is not None:
-                return needed
+            sufficient = step.sufficient_size(size, draws[at : at + step.num_draws])
+            if sufficient is not None:
+                return sufficient
             at += step.num_draws
         return 0, 0
 
@@ -184,7 +184,7 @@ class ImageDecoder:
             np.add(target, offset, out=target, casting="same_kind")
 
 
-def _fold(scalings: Sequence[Any], num_channels: int) -> tuple[np.ndarray | None, np.ndarray]:
+def _combine_scalings(scalings: Sequence[Any], num_channels: int) -> tuple[np.ndarray | None, np.ndarray]:
     """Combines several scalings into one scale and one offset: float32, of shape () or (num_channels,)."""
     if not scalings:
         return None, _NO_DRAWS

@@ -41,7 +41,7 @@ class AbstractImageStep(ABC):
         """
 
     @abstractmethod
-    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int] | None:
+    def sufficient_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int] | None:
         """Returns the image size that is sufficient for this step, so that a JPEG can be decoded at a reduced size.
 
         Args:
@@ -54,12 +54,15 @@ class AbstractImageStep(ABC):
         """
 
 
-class AbstractMirror(AbstractImageStep):
-    """A step that may mirror an image; the decoder asks before decoding, for `decode_image`'s ``reverse_channels``."""
+class AbstractHorizontalFlip(AbstractImageStep):
+    """A step that may flip an image left to right.
+
+    The decoder asks before it decodes an image, for the argument ``reverse_channels`` of `decode_image`.
+    """
 
     @abstractmethod
-    def mirrors(self, draws: np.ndarray) -> bool:
-        """Whether the step mirrors an image left to right."""
+    def flips_horizontally(self, draws: np.ndarray) -> bool:
+        """Whether the step flips an image left to right."""
 
 
 @final
@@ -98,7 +101,7 @@ class Resizing(AbstractImageStep):
             return self._padded(image)
         return resize_image(image, size=self._size, box=self._box(*image.shape[:2]) if self._crops else None)
 
-    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
+    def sufficient_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
         """See the base class."""
         del draws
         return self._inner(*size) if self._pads else self._size
@@ -138,7 +141,7 @@ class CenterCrop(AbstractImageStep):
         del draws
         return _cropped(image, self._size, 0.5, 0.5)
 
-    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
+    def sufficient_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
         """See the base class; cropping needs the image's full size."""
         del size, draws
         return 0, 0
@@ -162,7 +165,7 @@ class RandomCrop(AbstractImageStep):
         """See the base class."""
         return _cropped(image, self._size, *draws.tolist())
 
-    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
+    def sufficient_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
         """See the base class; cropping needs the image's full size."""
         del size, draws
         return 0, 0
@@ -200,7 +203,7 @@ class RandomResizedCrop(AbstractImageStep):
         height, width = image.shape[:2]
         return resize_image(image, size=self._size, box=self._box(height, width, draws))
 
-    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
+    def sufficient_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
         """See the base class; the size at which the part is as large as the result."""
         top, left, bottom, right = self._box(*size, draws)
         height, width = size
@@ -219,7 +222,7 @@ class RandomResizedCrop(AbstractImageStep):
 
 
 @final
-class RandomFlip(AbstractMirror):
+class RandomFlip(AbstractHorizontalFlip):
     """Flips each image with a probability of 1/2, as ``keras.layers.RandomFlip`` does.
 
     Args:
@@ -234,17 +237,17 @@ class RandomFlip(AbstractMirror):
             raise InvalidInputError("the mode of RandomFlip", received=describe_received(mode), allowed=modes)
         self._horizontal, self._vertical = mode != "vertical", mode != "horizontal"
 
-    def mirrors(self, draws: np.ndarray) -> bool:
+    def flips_horizontally(self, draws: np.ndarray) -> bool:
         """See the base class."""
         return self._horizontal and bool(draws[0] < 0.5)
 
     def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """See the base class."""
-        if self.mirrors(draws):
+        if self.flips_horizontally(draws):
             image = image[:, ::-1]
         return image[::-1] if self._vertical and draws[1] < 0.5 else image
 
-    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> None:
+    def sufficient_size(self, size: tuple[int, int], draws: np.ndarray) -> None:
         """See the base class; any size is sufficient."""
         del size, draws
 
@@ -294,7 +297,7 @@ class RandomRotation(AbstractImageStep):
         pixels = np.asarray(turned).reshape(*image.shape)
         return pixels[margins[0] : margins[0] + height, margins[1] : margins[1] + width]
 
-    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> None:
+    def sufficient_size(self, size: tuple[int, int], draws: np.ndarray) -> None:
         """See the base class; any size is sufficient."""
         del size, draws
 
