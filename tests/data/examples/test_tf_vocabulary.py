@@ -96,9 +96,9 @@ def test_a_default_is_taken_by_its_number_of_values(given: Any, expected: Any) -
     [
         (FixedLenSequenceFeature((2,), I64, True), [{"x": [1, 2]}, {"x": 5}], "1 values do not divide into steps of 2"),
         (FixedLenSequenceFeature((), I64, True), [{}, {"x": 1.5}], "received '1 values of float32'; allowed: values"),
-        (SparseFeature("i", "v", I64, 4), [{}, {"i": [1, 2], "v": 5}], "2 places for 1 values, by the feature 'i'"),
-        (SparseFeature("i", "v", I64, 4), [{}, {"i": 4, "v": 5}], "place 4 in a dimension of size 4, by the feature"),
-        (SparseFeature("i", "v", I64, 4), [{}, {"i": -1, "v": 5}], "place -1 in a dimension of size 4"),
+        (SparseFeature("i", "v", I64, 4), [{}, {"i": [1, 2], "v": 5}], "2 indices for 1 values, by the feature 'i'"),
+        (SparseFeature("i", "v", I64, 4), [{}, {"i": 4, "v": 5}], "index 4 in a dimension of size 4, by the feature"),
+        (SparseFeature("i", "v", I64, 4), [{}, {"i": -1, "v": 5}], "index -1 in a dimension of size 4"),
         (SparseFeature("i", "v", I64, 4), [{}, {"i": 0.5, "v": 5}], "1 values of float32 of the feature 'i'"),
         (SparseFeature("i", "v", I64, 4), [{}, {"i": 1, "v": 0.5}], "received '1 values of float32'; allowed: values"),
     ],

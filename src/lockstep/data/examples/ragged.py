@@ -39,7 +39,7 @@ class SparseArray(NamedTuple):
         Raises:
             InvalidInputError: If the default is not a single value of the dtype.
         """
-        dense = np.full(tuple(self.dense_shape), _filling(self.values, default_value), self.values.dtype)
+        dense = np.full(tuple(self.dense_shape), _padding_value(self.values, default_value), self.values.dtype)
         dense[tuple(self.indices.T)] = self.values
         return dense
 
@@ -90,7 +90,7 @@ class RaggedArray(NamedTuple):
             values = values.to_dense(size=sizes[1:], default_value=default_value)
         lengths = self.row_lengths
         width = int(lengths.max(initial=0)) if sizes[0] is None else sizes[0]
-        dense = np.full((len(lengths), width, *values.shape[1:]), _filling(values, default_value), values.dtype)
+        dense = np.full((len(lengths), width, *values.shape[1:]), _padding_value(values, default_value), values.dtype)
         is_there = np.arange(width) < lengths[:, np.newaxis]
         columns = np.arange(int(lengths.sum())) - np.repeat(self.row_splits[:-1], lengths)
         dense[is_there] = values[columns < width]
@@ -105,7 +105,7 @@ class RaggedArray(NamedTuple):
         return tuple(None if size is None else check_int(size, name=name, minimum=0) for size in sizes)
 
 
-def _filling(values: np.ndarray, default_value: Any) -> Any:
+def _padding_value(values: np.ndarray, default_value: Any) -> Any:
     if default_value is None:
         return b"" if values.dtype == object else 0
     what = "the padding value of rows"

@@ -56,7 +56,7 @@ def keys_of(spec: Mapping[str, AbstractFeature]) -> dict[str, str]:
     """
     keys: dict[str, str] = {}
     for name, feature in spec.items():
-        wanted = {feature.list_key or name: feature.kind} | dict.fromkeys(feature.part_keys, "int64_list")
+        wanted = {feature.list_key or name: feature.kind} | dict.fromkeys(feature.index_keys, "int64_list")
         for key, kind in wanted.items():
             if keys.setdefault(key, kind) != kind:
                 raise InvalidInputError(
