@@ -67,7 +67,12 @@ class RaggedArray(NamedTuple):
         return np.diff(self.row_splits)
 
     def to_list(self) -> list[Any]:
-        """Returns the rows as nested lists."""
+        """Returns the rows as nested lists.
+
+        Raises:
+            InvalidInputError: If ``row_splits`` do not fit the values.
+        """
+        self._check_row_splits()
         inner: list[Any] = self.values.to_list() if isinstance(self.values, RaggedArray) else self.values.tolist()
         splits = self.row_splits.tolist()
         return [inner[start:end] for start, end in itertools.pairwise(splits)]
@@ -82,8 +87,10 @@ class RaggedArray(NamedTuple):
 
         Raises:
             InvalidInputError: If a length is not a whole number or is negative, if the number of lengths is not that of
-                ragged dimensions, or if the default is not a single value of the dtype.
+                ragged dimensions, if the default is not a single value of the dtype, or if ``row_splits`` do not fit
+                the values.
         """
+        self._check_row_splits()
         sizes = self._check_sizes(size)
         values = self.values
         if isinstance(values, RaggedArray):
@@ -95,6 +102,20 @@ class RaggedArray(NamedTuple):
         columns = np.arange(int(lengths.sum())) - np.repeat(self.row_splits[:-1], lengths)
         dense[is_there] = values[columns < width]
         return dense
+
+    def _check_row_splits(self) -> None:
+        # Not in the constructor: JAX and Keras rebuild named tuples from leaves that have been sliced or joined.
+        splits = np.asarray(self.row_splits)
+        num_values = len(self.values.row_splits) - 1 if isinstance(self.values, RaggedArray) else len(self.values)
+        if not splits.size and num_values <= 0:  # the first 0 rows of each leaf
+            return
+        is_one_list = splits.ndim == 1 and splits.size > 0 and splits.dtype.kind in "iu"
+        if not is_one_list or splits[0] != 0 or splits[-1] != num_values or (splits[1:] < splits[:-1]).any():
+            raise InvalidInputError(
+                "the row_splits of a ragged array",
+                received=splits.tolist(),
+                allowed=f"integers that start at 0, never decrease, and end at {num_values}, the number of values",
+            )
 
     def _check_sizes(self, value: Any) -> tuple[int | None, ...]:
         name = "the lengths of ragged dimensions"
