@@ -12,12 +12,12 @@ import numpy as np
 from typing_extensions import override
 
 from lockstep.data.arguments import check_bool, check_int, int_or_none
-from lockstep.data.dataset import following
 from lockstep.data.dataset import plan as steps
 from lockstep.data.dataset import records as files
+from lockstep.data.dataset import sequential
+from lockstep.data.dataset.indexed import Computed, Rows
 from lockstep.data.dataset.iterators import DatasetIterator, Positions
-from lockstep.data.dataset.numbered import Computed, Rows
-from lockstep.data.dataset.plan import AUTOTUNE, UNKNOWN_CARDINALITY, Pass, Plan, held
+from lockstep.data.dataset.plan import AUTOTUNE, UNKNOWN_CARDINALITY, Pass, Plan, plan_of_elements
 from lockstep.data.dataset.structure import (
     TensorSpec,
     leaves_of,
@@ -57,7 +57,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         return self._plan
 
     @override
-    def _made(self, plan: Plan) -> Dataset:
+    def _with_plan(self, plan: Plan) -> Dataset:
         return Dataset(plan)
 
     @classmethod
@@ -80,7 +80,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         rows = Rows(arrays)
         return cls(
             Plan(
-                make=lambda each: Rows(arrays),
+                make=lambda data_pass: Rows(arrays),
                 cardinality=lambda: len(rows),
                 spec=lambda: steps.row_spec(spec_of(arrays)),
             )
@@ -92,7 +92,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         element = to_element(tensors)
         if element is None:
             raise InvalidInputError("the element of from_tensors", received="None", allowed="arrays, numbers, text")
-        return cls(held([element]))
+        return cls(plan_of_elements([element]))
 
     @classmethod
     def range(cls, *args: int, output_type: Any = np.int64) -> Dataset:
@@ -111,7 +111,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         dtype = TensorSpec((), output_type).dtype
         return cls(
             Plan(
-                make=lambda each: Computed(
+                make=lambda data_pass: Computed(
                     len(chosen), lambda places: (places * chosen.step + chosen.start).astype(dtype)
                 ),
                 cardinality=lambda: len(chosen),
@@ -164,7 +164,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
                 yield to_element(value) if signature is None else _by_signature(signature, value)
 
         plan = Plan(
-            make=lambda each: following.Generated(begin),
+            make=lambda data_pass: sequential.Generated(begin),
             cardinality=lambda: UNKNOWN_CARDINALITY,
             spec=lambda: signature,
         )
@@ -188,7 +188,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
             raise MissingInputError(f"no file matches {', '.join(patterns)}")
         names = np.array([url.encode() for url in urls], object)
         plan = Plan(
-            make=lambda each: Rows(files.share_of(names, each.files)),
+            make=lambda data_pass: Rows(files.files_of_process(names, data_pass.files)),
             cardinality=lambda: len(names),
             spec=lambda: TensorSpec((), "string"),
             num_files=len(names),
@@ -221,8 +221,8 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
             options = options.merged(plan.options)
         return cls(
             Plan(
-                make=lambda each: steps.together(map_leaves(lambda member: member.plan.make(each), members)),
-                cardinality=lambda: steps.count_together([plan.cardinality() for plan in plans]),
+                make=lambda data_pass: steps.zipped(map_leaves(lambda member: member.plan.make(data_pass), members)),
+                cardinality=lambda: steps.count_zipped([plan.cardinality() for plan in plans]),
                 spec=lambda: map_leaves(lambda member: member.plan.spec(), members),
                 num_files=plans[0].num_files if len(numbers) == 1 else None,
                 num_shuffles=max(plan.num_shuffles for plan in plans),
@@ -299,9 +299,9 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         share = (index, count) if decided is AutoShardPolicy.FILE else None
         plan = self._plan
 
-        def make(each: Pass) -> steps.Pipeline:
-            own_rows = plan.make(replace(each, files=share))
-            return steps.own_pieces(own_rows, index=index, count=count, batch_size=plan.batch_size)
+        def make(data_pass: Pass) -> steps.Pipeline:
+            own_rows = plan.make(replace(data_pass, files=share))
+            return steps.split_batches_by_process(own_rows, index=index, count=count, batch_size=plan.batch_size)
 
         divided = replace(plan, make=make, cardinality=lambda: UNKNOWN_CARDINALITY)
         return Dataset(divided, places=self._places), decided
@@ -309,7 +309,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
     def iterate(self) -> Iterator[Any]:
         """Begins a pass, for Keras. If several processes divide the data, its batches are global arrays."""
         layout = fitting.current_layout()
-        context = self._divided_for(layout)
+        context = self._input_context_for(layout)
         if layout is None or context is None:
             return iter(self)
         return distribute_dataset(layout, context, self).iterate()
@@ -323,7 +323,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         plan = self._plan.then(lambda pipeline: steps.mapped(pipeline, change))
         return Dataset(plan, places=self._places).iterate()
 
-    def _divided_for(self, layout: AbstractLayout | None) -> InputContext | None:
+    def _input_context_for(self, layout: AbstractLayout | None) -> InputContext | None:
         """Returns this process's input context if it reads rows of its own; None if it reads whole global batches."""
         if layout is None or layout.num_processes == 1:
             return None
@@ -342,7 +342,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
     @property
     def num_batches(self) -> int | None:
         """The number of batches, for Keras; None if it is infinite or unknown."""
-        if self._divided_for(fitting.current_layout()) is not None:
+        if self._input_context_for(fitting.current_layout()) is not None:
             return None  # other processes may have more rows
         count = int(self.cardinality())
         return count if count >= 0 else None

@@ -213,12 +213,12 @@ def _narrowed(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def own(leaf: Any) -> Any:
+def copy_leaf(leaf: Any) -> Any:
     """Returns a leaf that the caller may write to: arrays are copied."""
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
-def call(function: Callable[..., Any], element: Any) -> Any:
+def call_with_element(function: Callable[..., Any], element: Any) -> Any:
     """Calls a function with an element as ``tf.data`` does: the members of a tuple are separate arguments."""
     return function(*cast("tuple[Any, ...]", element)) if type(element) is tuple else function(element)
 
@@ -360,7 +360,7 @@ def unstack(batch: Any) -> list[Any]:
 
 def take_row(batch: Any, row: int) -> Any:
     """Returns a row of a batch as an element."""
-    return map_leaves(lambda leaf: None if leaf is None else own(leaf[row]), batch)
+    return map_leaves(lambda leaf: None if leaf is None else copy_leaf(leaf[row]), batch)
 
 
 def spec_of(element: Any) -> Any:
@@ -368,7 +368,7 @@ def spec_of(element: Any) -> Any:
     return map_leaves(lambda leaf: None if leaf is None else TensorSpec(np.shape(leaf), dtype_of(leaf)), element)
 
 
-def like_batches(spec: Any, before: Any) -> Any:
+def with_unknown_rows(spec: Any, before: Any) -> Any:
     """Makes the number of rows unknown in the spec of a function's result, if it is unknown in the argument's spec."""
     unknown = {leaf.shape[:1] for leaf in leaves_of(before) if leaf is not None and leaf.shape is not None}
     if unknown != {(None,)} or spec is None:

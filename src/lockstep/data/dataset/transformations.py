@@ -13,23 +13,16 @@ import numpy as np
 from lockstep.data.arguments import check_bool, check_callable, check_int, check_optional_bool, int_or_none
 from lockstep.data.dataset import plan as steps
 from lockstep.data.dataset.options import Options
-from lockstep.data.dataset.plan import (
-    AUTOTUNE,
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
-    Pass,
-    Pipeline,
-    Plan,
-)
+from lockstep.data.dataset.plan import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Pass, Pipeline, Plan
 from lockstep.data.dataset.structure import (
     TensorSpec,
-    call,
+    call_with_element,
     describe,
     leaves_of,
-    like_batches,
     map_leaves,
     pad,
     to_element,
+    with_unknown_rows,
 )
 from lockstep.errors import InvalidInputError
 from lockstep.upstream.keras_variables import get_random_seed
@@ -53,7 +46,7 @@ class AbstractDataset(ABC):
         """The plan of the data set."""
 
     @abstractmethod
-    def _made(self, plan: Plan) -> Self:
+    def _with_plan(self, plan: Plan) -> Self:
         """Returns the data set of another plan, of the same class."""
 
     @final
@@ -76,7 +69,7 @@ class AbstractDataset(ABC):
         check_optional_bool(deterministic, "deterministic")
 
         def apply(element: Any) -> Any:
-            value = call(function, element)
+            value = call_with_element(function, element)
             found = to_element(tuple(value) if isinstance(value, list) else value)  # as in tf.data
             if found is None or any(isinstance(leaf, AbstractDataset) for leaf in leaves_of(found)):
                 raise InvalidInputError(
@@ -89,7 +82,7 @@ class AbstractDataset(ABC):
 
         plan = self.plan.then(lambda pipeline: steps.mapped(pipeline, apply, num_threads=threads))
         before = self.plan.spec
-        return self._made(replace(plan, spec=lambda: like_batches(plan.peek(), before())))
+        return self._with_plan(replace(plan, spec=lambda: with_unknown_rows(plan.peek(), before())))
 
     @final
     def filter(self, predicate: Callable[..., Any]) -> Self:
@@ -101,7 +94,7 @@ class AbstractDataset(ABC):
         function = check_callable(predicate, "predicate")
 
         def holds(element: Any) -> bool:
-            found = to_element(call(function, element))
+            found = to_element(call_with_element(function, element))
             if not isinstance(found, np.bool_):
                 raise InvalidInputError(
                     "filter's predicate returned no truth value",
@@ -110,7 +103,7 @@ class AbstractDataset(ABC):
                 )
             return bool(found)
 
-        return self._made(
+        return self._with_plan(
             self.plan.then(lambda pipeline: steps.filtered(pipeline, holds), cardinality=lambda: UNKNOWN_CARDINALITY)
         )
 
@@ -144,10 +137,10 @@ class AbstractDataset(ABC):
         fixed = reshuffle_each_iteration is False
         make = self.plan.make
 
-        def shuffled(each: Pass) -> Pipeline:
-            return steps.shuffled(make(each), window=window, key=key if fixed else (*key, *each.path))
+        def shuffled(data_pass: Pass) -> Pipeline:
+            return steps.shuffled(make(data_pass), window=window, key=key if fixed else (*key, *data_pass.path))
 
-        return self._made(replace(self.plan, make=shuffled, num_shuffles=depth + (number is None)))
+        return self._with_plan(replace(self.plan, make=shuffled, num_shuffles=depth + (number is None)))
 
     @final
     def repeat(self, count: int | None = None) -> Self:
@@ -159,10 +152,12 @@ class AbstractDataset(ABC):
         times = -1 if count is None else check_int(count, name="repeat's count", minimum=-1)
         plan = self.plan
 
-        def make(each: Pass) -> Pipeline:
-            return steps.repeated(lambda number: plan.make(each.within(number)), times)
+        def make(data_pass: Pass) -> Pipeline:
+            return steps.repeated(lambda number: plan.make(data_pass.within(number)), times)
 
-        return self._made(replace(plan, make=make, cardinality=lambda: steps.count_repeated(plan.cardinality(), times)))
+        return self._with_plan(
+            replace(plan, make=make, cardinality=lambda: steps.count_repeated(plan.cardinality(), times))
+        )
 
     @final
     def batch(
@@ -236,7 +231,7 @@ class AbstractDataset(ABC):
             found = steps.batch_spec(plan.spec(), size if drop else None)
             return found if spec is None else spec(found)
 
-        return self._made(
+        return self._with_plan(
             plan.then(
                 lambda pipeline: steps.batched(pipeline, size, drop_remainder=drop, join=join, num_threads=threads),
                 cardinality=lambda: steps.count_batches(plan.cardinality(), size, drop_remainder=drop),
@@ -249,7 +244,7 @@ class AbstractDataset(ABC):
     def unbatch(self) -> Self:
         """Splits batches: each row becomes an element."""
         plan = self.plan
-        return self._made(
+        return self._with_plan(
             plan.then(
                 steps.unbatched,
                 cardinality=lambda: UNKNOWN_CARDINALITY,
@@ -283,10 +278,10 @@ class AbstractDataset(ABC):
         span = (settings["size"] - 1) * settings["stride"] + 1
 
         def join(elements: Sequence[Any]) -> Any:
-            return map_leaves(lambda *leaves: self._made(steps.held(leaves)), *elements)
+            return map_leaves(lambda *leaves: self._with_plan(steps.plan_of_elements(leaves)), *elements)
 
         plan = self.plan
-        return self._made(
+        return self._with_plan(
             plan.then(
                 lambda pipeline: steps.windowed(pipeline, join=join, **settings),
                 cardinality=lambda: steps.count_windows(
@@ -301,7 +296,7 @@ class AbstractDataset(ABC):
         """Keeps the first ``count`` elements; -1 keeps all."""
         wanted = check_int(count, name="take's count", minimum=-1)
         plan = self.plan
-        return self._made(
+        return self._with_plan(
             plan.then(
                 lambda pipeline: steps.taken(pipeline, wanted),
                 cardinality=lambda: steps.count_taken(plan.cardinality(), wanted),
@@ -313,10 +308,10 @@ class AbstractDataset(ABC):
         """Drops the first ``count`` elements; -1 drops all."""
         number = check_int(count, name="skip's count", minimum=-1)
         plan = self.plan
-        return self._made(
+        return self._with_plan(
             plan.then(
                 lambda pipeline: steps.skipped(pipeline, number),
-                cardinality=lambda: steps.count_left(plan.cardinality(), number),
+                cardinality=lambda: steps.count_skipped(plan.cardinality(), number),
             )
         )
 
@@ -326,7 +321,7 @@ class AbstractDataset(ABC):
         shards = check_int(num_shards, name="shard's num_shards", minimum=1)
         first = check_int(index, name="shard's index", minimum=0, maximum=shards - 1)
         plan = self.plan
-        return self._made(
+        return self._with_plan(
             plan.then(
                 lambda pipeline: steps.sharded(pipeline, count=shards, index=first),
                 cardinality=lambda: steps.count_shard(plan.cardinality(), num_shards=shards, index=first),
@@ -370,23 +365,23 @@ class AbstractDataset(ABC):
     def _interleaved(self, function: Callable[..., Any], *, cycle_length: int, block_length: int) -> Self:
         make = self.plan.make
 
-        def made(each: Pass) -> Pipeline:
-            inner = replace(each, files=None)  # files are divided among processes in `make` already
+        def made(data_pass: Pass) -> Pipeline:
+            inner = replace(data_pass, files=None)  # files are divided among processes in `make` already
 
             def opened(element: Any, number: int) -> grain.IterDataset:
-                dataset = call(function, element)
+                dataset = call_with_element(function, element)
                 if not isinstance(dataset, AbstractDataset):
                     raise InvalidInputError(
                         "the result of flat_map's or interleave's function",
                         received=type(dataset).__name__,
                         allowed="a lockstep.data.Dataset",
                     )
-                return steps.follow(dataset.plan.make(inner.within(number)))
+                return steps.as_sequential(dataset.plan.make(inner.within(number)))
 
-            return steps.interleaved(make(each), opened, cycle_length=cycle_length, block_length=block_length)
+            return steps.interleaved(make(data_pass), opened, cycle_length=cycle_length, block_length=block_length)
 
         plan = replace(self.plan, make=made, cardinality=lambda: UNKNOWN_CARDINALITY, batch_size=None)
-        return self._made(replace(plan, spec=plan.peek))
+        return self._with_plan(replace(plan, spec=plan.peek))
 
     @final
     def concatenate(self, dataset: AbstractDataset) -> Self:
@@ -398,11 +393,11 @@ class AbstractDataset(ABC):
         num_files = None
         if first.num_files is not None and second.num_files is not None:
             num_files = min(first.num_files, second.num_files)
-        return self._made(
+        return self._with_plan(
             replace(
                 first,
-                make=lambda each: steps.joined(first.make(each), second.make(each)),
-                cardinality=lambda: steps.count_joined(first.cardinality(), second.cardinality()),
+                make=lambda data_pass: steps.concatenated(first.make(data_pass), second.make(data_pass)),
+                cardinality=lambda: steps.count_concatenated(first.cardinality(), second.cardinality()),
                 num_files=num_files,
                 num_shuffles=max(first.num_shuffles, second.num_shuffles),
                 batch_size=first.batch_size if len(sizes) == 1 else None,
@@ -423,7 +418,7 @@ class AbstractDataset(ABC):
                 received=repr(filename),
                 action="leave the name out; where memory does not hold them, lockstep.data.pack what was computed",
             )
-        return self._made(replace(self.plan, make=steps.cache_of(self.plan)))
+        return self._with_plan(replace(self.plan, make=steps.cache_of(self.plan)))
 
     @final
     def prefetch(self, buffer_size: int) -> Self:
@@ -433,14 +428,14 @@ class AbstractDataset(ABC):
             buffer_size: the number of elements that are computed ahead; `AUTOTUNE` for 2.
         """
         count = check_int(buffer_size, name="prefetch's buffer_size", minimum=AUTOTUNE)
-        return self._made(self.plan.then(lambda pipeline: steps.ahead(pipeline, count)))
+        return self._with_plan(self.plan.then(lambda pipeline: steps.prefetched(pipeline, count)))
 
     @final
     def enumerate(self, start: int = 0) -> Self:
         """Pairs each element with its number, an int64 that comes first and is counted from ``start``."""
         first = check_int(start, name="enumerate's start", minimum=-(2**62))
         plan = self.plan
-        return self._made(
+        return self._with_plan(
             plan.then(
                 lambda pipeline: steps.enumerated(pipeline, first),
                 spec=lambda: (TensorSpec((), np.int64), plan.spec()),
@@ -468,7 +463,7 @@ class AbstractDataset(ABC):
         """Sets options; earlier options stay where the new ones are not set."""
         if not isinstance(options, Options):
             raise InvalidInputError("with_options", received=type(options).__name__, allowed="lockstep.data.Options")
-        return self._made(replace(self.plan, options=self.plan.options.merged(options)))
+        return self._with_plan(replace(self.plan, options=self.plan.options.merged(options)))
 
     @final
     @property
