@@ -133,9 +133,9 @@ class DistributedDataset(AbstractBatchAdapter):
         Raises:
             InvalidInputError: another strategy is current than the one that the data was laid out for.
         """
-        return self.changed_by(_same)
+        return self.iterate_mapped(_same)
 
-    def changed_by(self, change: Change) -> Iterator[Any]:
+    def iterate_mapped(self, change: Change) -> Iterator[Any]:
         """Yields whole global batches whose rows were changed before they were placed.
 
         Args:

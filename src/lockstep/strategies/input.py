@@ -247,7 +247,7 @@ class UnevenBatches(GlobalBatches, Protocol):
 class ChangedBatches(Protocol):
     """Data that lies on the devices when it is read: what changes its batches has to come before that."""
 
-    def changed_by(self, change: Callable[[Any], Any]) -> Iterator[Any]:
+    def iterate_mapped(self, change: Callable[[Any], Any]) -> Iterator[Any]:
         """Begins a pass over batches that were changed before they were placed.
 
         Args:

@@ -314,7 +314,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
             return iter(self)
         return distribute_dataset(layout, context, self).iterate()
 
-    def changed_by(self, change: Callable[[Any], Any]) -> Iterator[Any]:
+    def iterate_mapped(self, change: Callable[[Any], Any]) -> Iterator[Any]:
         """Begins a pass over batches that a function changes before they are placed on devices, for Keras.
 
         Args:

@@ -18,7 +18,7 @@ from lockstep.data.dataset.plan import Pass, Plan
 class Positions:
     """The epoch and batch at which the next iteration begins.
 
-    A data set shares them with the data sets that `Dataset.divide` and `Dataset.changed_by` make from it.
+    A data set shares them with the data sets that `Dataset.divide` and `Dataset.iterate_mapped` make from it.
     """
 
     def __init__(self) -> None:
