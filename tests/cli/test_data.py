@@ -158,7 +158,7 @@ def test_verify_names_every_damaged_record_and_ends_with_the_error(bucket: str) 
         f"{bucket}/digits-train-00000-of-00001-1438.tfrec: record 0 at byte 0",
     ]
     assert lines[3].startswith("357 of 1,797 records in 2 files are sound; ")
-    assert str(result.exception) == "2 files are not as they should be, 2 were checked; 3 records are damaged"
+    assert str(result.exception) == "2 files are damaged or missing, 2 were checked; 3 records are damaged"
     assert isinstance(result.exception, CorruptDataError)
 
 
@@ -179,7 +179,7 @@ def test_verify_finds_another_file_of_the_same_length(bucket: str) -> None:
     half = len(data) // 359 * 100
     open_bucket(bucket).write(SHARD, data[half:] + data[:half])
     run("inspect", bucket)
-    with pytest.raises(CorruptDataError, match="another file than the manifest states"):
+    with pytest.raises(CorruptDataError, match="the file differs from what the manifest states"):
         run("verify", bucket)
 
 
@@ -188,7 +188,7 @@ def test_inspect_names_what_is_missing(bucket: str) -> None:
         run("inspect", bucket)
     run("pack", "digits", bucket, "--shards", "3")
     open_bucket(bucket).delete("digits-test-00001-of-00003-120.tfrec")
-    missing = "digits-test-00001-of-00003-120.tfrec: the manifest states it, and it is not there"
+    missing = "digits-test-00001-of-00003-120.tfrec: the manifest lists it, but it does not exist"
     for target in (bucket, f"{bucket}/*.tfrec", f"{bucket}/digits-test"):
         result = CliRunner().invoke(app, ["inspect", target, "--limit", "1"])
         assert isinstance(result.exception, MissingInputError)
@@ -332,5 +332,5 @@ def test_a_damaged_record_among_the_first_is_named_and_the_rest_is_shown(bucket:
     ]
     damage(bucket, "digits-train-00000-of-00001-1438.tfrec", 3)
     result = CliRunner().invoke(app, ["inspect", bucket])
-    assert "2 files are not as they should be, 2 were checked" in str(result.exception)
+    assert "2 files are damaged or missing, 2 were checked" in str(result.exception)
     assert f"{bucket}/{SHARD}: record 1 at byte 838" in result.output

@@ -94,15 +94,15 @@ def test_two_packings_of_one_split_are_told_apart_by_the_manifest(url: str) -> N
     (damage,) = found.damages
     assert isinstance(damage.error, CorruptDataError)
     assert str(damage.error) == (
-        f"{url}/my-set-train: 3 files, my-set-train-00000-of-00003-20.tfrec and others, are of another packing, not "
-        "among the 2 that my-set-train.manifest.json states; delete what is out of date: readers refuse both together"
+        f"{url}/my-set-train: 3 files, my-set-train-00000-of-00003-20.tfrec and others, belong to another packing run: "
+        "my-set-train.manifest.json lists 2 other shards; delete the outdated files: readers reject a mix of both"
     )
     assert [file.stated is not None for file in found.files] == [True, False, True, False, False]
     report = verify(url)
-    with pytest.raises(CorruptDataError, match=r"3 files, my-set-train-00000-of-00003-20\.tfrec and others, are of"):
+    with pytest.raises(CorruptDataError, match=r"3 files, my-set-train-00000-of-00003-20\.tfrec and others, belong"):
         report.raise_damage()
     (damage,) = find_packed(f"{url}/my-set-train-00000-of-00003-20.tfrec").sets[0].damages
-    assert "tfrec: it is of another packing, not among the 2" in str(damage.error)
+    assert "tfrec: it belongs to another packing run: my-set-train.manifest.json lists 2" in str(damage.error)
     open_bucket(url).delete("my-set-train.manifest.json")
     (damage,) = find_packed(url).sets[0].damages
     assert "my-set-train is there in 2 and in 3 shards; delete the older ones" in str(damage.error)

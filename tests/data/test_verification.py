@@ -88,11 +88,9 @@ def test_every_damaged_record_is_named_and_it_goes_on(url: str) -> None:
     assert lines(report)[1].startswith(
         f"{url}/{files[0]}: record 6 at byte {size_bytes * 6}: the checksum of its data does not match; copy the file"
     )
-    assert "the checksum of its length does not match; what follows is not read" in lines(report)[2]
+    assert "the checksum of its length does not match; the rest of the file is skipped" in lines(report)[2]
     assert [(file.num_records, file.num_damaged) for file in report.files] == [(10, 2), (10, 0), (6, 1)]
-    with pytest.raises(
-        CorruptDataError, match="2 files are not as they should be, 3 were checked; 3 records are damaged"
-    ):
+    with pytest.raises(CorruptDataError, match="2 files are damaged or missing, 3 were checked; 3 records are damaged"):
         report.raise_damage()
 
 
@@ -103,13 +101,13 @@ def test_a_file_that_is_cut_off_is_named(url: str) -> None:
         open_bucket(url).write(file, data[:num_bytes])
         (damage,) = verify(url).damages
         assert (damage.record, damage.offset) == (record, record * (len(data) // 10))
-        assert "the file is cut off within it" in str(damage.error)
-        behind = f"; {9 - record} more of 10 stated records should follow; copy" if record < 9 else "it; copy"
+        assert "the file ends within this record" in str(damage.error)
+        behind = f"; {9 - record} more of 10 stated records should follow; copy" if record < 9 else "record; copy"
         assert behind in str(damage.error)
         assert verify(url).num_stated == 10
     open_bucket(url).write("no-shard.tfrecord", data[:-1])
     (damage,) = verify(join_url(url, "no-shard.tfrecord")).damages
-    assert "the file is cut off within it; copy" in str(damage.error)
+    assert "the file ends within this record; copy" in str(damage.error)
 
 
 def test_the_manifest_is_compared(url: str) -> None:
@@ -124,17 +122,17 @@ def test_the_manifest_is_compared(url: str) -> None:
     report = verify(url)
     again = "; copy the file again from its source, or pack it again"
     beside = (
-        "set-train: set-train-00003-of-00004-1.tfrec is of another packing, not among the 3 that "
-        "set-train.manifest.json states; delete what is out of date: readers refuse both together"
+        "set-train: set-train-00003-of-00004-1.tfrec belongs to another packing run: set-train.manifest.json lists "
+        "3 other shards; delete the outdated files: readers reject a mix of both"
     )
-    received = f"CRC-32C: {crc_of(bucket.read(first))}"
+    received = f"received 'CRC-32C: {crc_of(bucket.read(first))}'; allowed: {crc_of(data)}"
     assert [line.removeprefix(f"{url}/") for line in lines(report)] == [
         beside,
-        f"{first}: another file than the manifest states; received {received!r}; allowed: {crc_of(data)}{again}",
-        f"{second}: another file than its name states; received 'records: 9'; allowed: 10{again}",
-        f"{third}: the manifest states it, and it is not there",
+        f"{first}: the file differs from what the manifest states; {received}{again}",
+        f"{second}: the file differs from what its name states; received 'records: 9'; allowed: 10{again}",
+        f"{third}: the manifest lists it, but it does not exist",
     ]
-    with pytest.raises(CorruptDataError, match="4 files are not as they should be, 3 were checked"):
+    with pytest.raises(CorruptDataError, match="4 files are damaged or missing, 3 were checked"):
         report.raise_damage()
 
 
@@ -248,20 +246,20 @@ def test_pieces_of_any_length_find_the_same(
         data = data[:-cut_bytes]
         expected = {found for found in expected if found[1] + len(framed[found[0]]) <= len(data)}
         expected.add((len(lengths) - 1, offsets[-2]))
-    walk = verification._Walk("x", num_stated=None)
+    checker = verification._RecordChecker("x", num_stated=None)
     saved = verification._CHUNK_BYTES
     verification._CHUNK_BYTES = chunk_bytes  # type: ignore[misc]
     try:
         for start in range(0, len(data), chunk_bytes):
-            walk.feed(data[start : start + chunk_bytes])
-        walk.finish()
+            checker.feed(data[start : start + chunk_bytes])
+        checker.finish()
     finally:
         verification._CHUNK_BYTES = saved  # type: ignore[misc]
     if data or not cut_bytes:
         if cut_bytes and len(data) <= offsets[-2]:  # nothing of the last record is left
             return
-        assert {(damage.record, damage.offset) for damage in walk.damages} == expected
-        assert walk.num_records == len(lengths)
+        assert {(damage.record, damage.offset) for damage in checker.damages} == expected
+        assert checker.num_records == len(lengths)
 
 
 def test_progress_adds_up_to_all_bytes(url: str) -> None:
@@ -285,7 +283,7 @@ def test_a_file_that_cannot_be_read_is_one_of_the_damages(tmp_path: Path) -> Non
     (tmp_path / files[0]).unlink()
     (tmp_path / files[0]).symlink_to("/proc/self/mem")  # whose first byte nobody can read, as on a broken disk
     report = verify(str(tmp_path))
-    assert lines(report) == [f"cannot read {tmp_path}/{files[0]} behind byte 0: Input/output error"]
+    assert lines(report) == [f"cannot read {tmp_path}/{files[0]} after byte 0: Input/output error"]
     assert report.num_records == 20
     with pytest.raises(StorageError, match="Input/output error"):
         report.raise_damage()

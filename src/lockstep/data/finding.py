@@ -14,7 +14,7 @@ from lockstep.data.packing.journal import journal_folder, name_of_journal
 from lockstep.data.packing.leftovers import Unfinished, describe_earlier, find_unfinished
 from lockstep.data.packing.manifest import SUFFIX as MANIFEST_SUFFIX
 from lockstep.data.packing.manifest import Manifest, Shard
-from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, MissingInputError
+from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, MissingInputError, counted
 from lockstep.storage import glob_urls, join_url, open_bucket, read_url, split_url
 
 COPY_AGAIN: Final = "copy the file again from its source, or pack it again"
@@ -89,7 +89,7 @@ class PackedSet:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Findings:
+class PackedSets:
     """The result of `find_packed`.
 
     Attributes:
@@ -101,7 +101,7 @@ class Findings:
     notes: tuple[str, ...]
 
 
-def find_packed(target: str) -> Findings:
+def find_packed(target: str) -> PackedSets:
     """Finds packed files by their names and manifests, without reading the files.
 
     Args:
@@ -113,13 +113,13 @@ def find_packed(target: str) -> Findings:
         MissingInputError: If nothing was found.
         StorageError: If the bucket could not be listed.
     """
-    listed = _list(target)
-    members: dict[str, list[str]] = {url.removesuffix(MANIFEST_SUFFIX): [] for url in listed.manifest_urls or ()}
-    for url in listed.sizes:
+    listing = _list(target)
+    members: dict[str, list[str]] = {url.removesuffix(MANIFEST_SUFFIX): [] for url in listing.manifest_urls or ()}
+    for url in listing.sizes:
         folder, separator, file = url.rpartition("/")
         members.setdefault(folder + separator + data_set_of(file), []).append(url)
-    sets = tuple(_make_set(url, urls, listed) for url, urls in sorted(members.items()))
-    unfinished = [f"{found}" for found in listed.unfinished]
+    sets = tuple(_make_set(url, urls, listing) for url, urls in sorted(members.items()))
+    unfinished = [f"{found}" for found in listing.unfinished]
     if not sets:
         if unfinished:
             raise MissingInputError(f"no packed file is at {target} yet; {'; '.join(unfinished)}")
@@ -128,10 +128,10 @@ def find_packed(target: str) -> Findings:
             allowed="a bucket or folder, a data set's split in it (BUCKET/NAME-train), a pattern, or a file",
         )
     manifests = {found.url: found.manifest for found in sets if found.manifest is not None}
-    return Findings(sets=sets, notes=(*unfinished, *describe_earlier(manifests)))
+    return PackedSets(sets=sets, notes=(*unfinished, *describe_earlier(manifests)))
 
 
-def raise_worst(damages: Sequence[Damage], *, num_files: int, num_damaged: int = 0) -> None:
+def raise_damages(damages: Sequence[Damage], *, num_files: int, num_damaged: int = 0) -> None:
     """Raises an error if anything is wrong: the error itself if there is only one, else one that counts them.
 
     Args:
@@ -156,14 +156,14 @@ def raise_worst(damages: Sequence[Damage], *, num_files: int, num_damaged: int =
     if len(errors) == 1 and num_damaged <= 1:
         raise errors[0]
     num_wrong = sum({damage.url: damage.num_files for damage in damages}.values())
-    wrong = "1 file is not as it should be" if num_wrong == 1 else f"{num_wrong} files are not as they should be"
+    wrong = "1 file is damaged or missing" if num_wrong == 1 else f"{num_wrong} files are damaged or missing"
     damaged = f"; {num_damaged:,} records are damaged" if num_damaged > 1 else ""
     raise type(worst[0])(f"{wrong}, {num_files} {'was' if num_files == 1 else 'were'} checked{damaged}")
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class _Listed:
+class _Listing:
     """What listing a target shows, before any file is read.
 
     Attributes:
@@ -179,30 +179,30 @@ class _Listed:
     is_whole: bool = True
 
 
-def _list(target: str) -> _Listed:
+def _list(target: str) -> _Listing:
     target = target.removesuffix(MANIFEST_SUFFIX)  # the URL of a manifest stands for its split
     if is_pattern(target):
         urls = [url for url in glob_urls(target) if _may_have_records(url)]
         sizes = dict(zip(urls, map(_size_bytes, urls), strict=True))
-        return _Listed(sizes=sizes, unfinished=_find_unfinished_of(sizes))
+        return _Listing(sizes=sizes, unfinished=_find_unfinished_of(sizes))
     with suppress(InvalidInputError, MissingInputError):  # the target may be a bucket, not an object
-        return _Listed(sizes={target: _size_bytes(target)}, is_whole=False)
+        return _Listing(sizes={target: _size_bytes(target)}, is_whole=False)
     bucket = open_bucket(target)
     items = bucket.list()
-    listed = _Listed(
+    listing = _Listing(
         sizes={join_url(target, item.key): item.size_bytes for item in items if _PACKED.fullmatch(item.key)},
         manifest_urls=tuple(join_url(target, item.key) for item in items if item.key.endswith(MANIFEST_SUFFIX)),
         unfinished=find_unfinished(bucket, items, beginning=f"{target.rstrip('/')}/"),
     )
-    if listed.sizes or listed.manifest_urls or listed.unfinished:
-        return listed
+    if listing.sizes or listing.manifest_urls or listing.unfinished:
+        return listing
     sizes = find_set(target)
     manifest_urls: tuple[str, ...] = ()
     with suppress(InvalidInputError, MissingInputError):
         manifest_url = f"{target.rstrip('/')}{MANIFEST_SUFFIX}"
         _size_bytes(manifest_url)
         manifest_urls = (manifest_url,)
-    return _Listed(sizes=sizes, manifest_urls=manifest_urls, unfinished=_find_unfinished_of(sizes))
+    return _Listing(sizes=sizes, manifest_urls=manifest_urls, unfinished=_find_unfinished_of(sizes))
 
 
 def _may_have_records(url: str) -> bool:
@@ -233,11 +233,11 @@ def _find_unfinished_of(urls: Iterable[str]) -> tuple[Unfinished, ...]:
     return tuple(found.values())
 
 
-def _make_set(url: str, urls: Sequence[str], listed: _Listed) -> PackedSet:
+def _make_set(url: str, urls: Sequence[str], listing: _Listing) -> PackedSet:
     damages: list[Damage] = []
     manifest: Manifest | None = None
     manifest_url = url + MANIFEST_SUFFIX
-    if listed.manifest_urls is None or manifest_url in listed.manifest_urls:
+    if listing.manifest_urls is None or manifest_url in listing.manifest_urls:
         try:
             manifest = Manifest.from_json(read_url(manifest_url), url=manifest_url)
         except MissingInputError:
@@ -245,25 +245,25 @@ def _make_set(url: str, urls: Sequence[str], listed: _Listed) -> PackedSet:
         except LockstepError as error:
             damages.append(Damage(url=manifest_url, error=error))
     stated = {} if manifest is None else {shard.file: shard for shard in manifest.shards}
-    files = tuple(PackedFile(url=of, size_bytes=listed.sizes[of], stated=stated.get(_name(of))) for of in urls)
+    files = tuple(PackedFile(url=of, size_bytes=listing.sizes[of], stated=stated.get(_name(of))) for of in urls)
     missing: tuple[Shard, ...] = ()
     if manifest is not None:
         others = [file.url for file in files if file.stated is None]
         if others:
-            damages.append(_describe_others(url if listed.is_whole else others[0], others, manifest))
-        if listed.is_whole:
+            damages.append(_describe_others(url if listing.is_whole else others[0], others, manifest))
+        if listing.is_whole:
             present = {_name(file.url) for file in files}
             missing = tuple(shard for shard in manifest.shards if shard.file not in present)
         folder = url.removesuffix(_name(url))
         for shard in missing:
             lost = folder + shard.file
-            error = MissingInputError(f"{lost}: the manifest states it, and it is not there")
+            error = MissingInputError(f"{lost}: the manifest lists it, but it does not exist")
             damages.append(Damage(url=lost, error=error))
-    elif listed.is_whole:
+    elif listing.is_whole:
         try:
             check_complete(urls, what=url)
         except (MissingInputError, CorruptDataError) as error:
-            damages.append(Damage(url=url, error=_of_unfinished(error, url, listed.unfinished)))
+            damages.append(Damage(url=url, error=_explain_missing(error, url, listing.unfinished)))
     return PackedSet(url=url, files=files, missing=missing, manifest=manifest, damages=tuple(damages))
 
 
@@ -273,18 +273,20 @@ def _name(url: str) -> str:
 
 def _describe_others(url: str, others: Sequence[str], manifest: Manifest) -> Damage:
     """Describes files of a data set that come from another packing run than its manifest."""
-    what = f"{len(others)} files, {_name(others[0])} and others, are"
+    what = f"{len(others)} files, {_name(others[0])} and others, belong"
     if len(others) == 1:
-        what = "it is" if url == others[0] else f"{_name(others[0])} is"
+        what = "it belongs" if url == others[0] else f"{_name(others[0])} belongs"
+    listed = counted(len(manifest.shards), "other shard")
     error = CorruptDataError(
-        f"{url}: {what} of another packing, not among the {len(manifest.shards)} that {manifest.key} states",
-        action="delete what is out of date: readers refuse both together",
+        f"{url}: {what} to another packing run: {manifest.key} lists {listed}",
+        action="delete the outdated files: readers reject a mix of both",
     )
     return Damage(url=url, error=error, num_files=len(others))
 
 
-def _of_unfinished(error: LockstepError, url: str, unfinished: Iterable[Unfinished]) -> LockstepError:
+def _explain_missing(error: LockstepError, url: str, unfinished: Iterable[Unfinished]) -> LockstepError:
     """Explains missing shards by a packing run that has not written them yet, if there is one."""
     if isinstance(error, MissingInputError) and any(found.makes(url) for found in unfinished):
-        return MissingInputError(error.what, action="its packing has not ended; the same command goes on with it")
+        action = "its packing run is unfinished; run the same command again to resume it"
+        return MissingInputError(error.what, action=action)
     return error

@@ -167,7 +167,7 @@ def inspect(target: str) -> Inspection:
     """Finds packed files, and counts the records of each.
 
     Errors do not end it: files that are cut off, damaged, missing, or different from their name or manifest are in
-    `Inspection.damages`, and `lockstep.data.finding.raise_worst` raises an error for them. The data of the records is
+    `Inspection.damages`, and `lockstep.data.finding.raise_damages` raises an error for them. The data of the records is
     only checked in compressed files; `lockstep.data.verify` checks all of it.
 
     Args:
@@ -182,7 +182,7 @@ def inspect(target: str) -> Inspection:
     packed = find_packed(target)
     jobs = [(found, file) for found in packed.sets for file in found.files]
     with ThreadPoolExecutor(_NUM_THREADS, "lockstep-inspect") as executor:  # a bucket has high latency
-        files = list(executor.map(lambda job: _look_into(job[1], manifest=job[0].manifest), jobs))
+        files = list(executor.map(lambda job: _inspect_file(job[1], manifest=job[0].manifest), jobs))
     sets: list[FoundSet] = []
     for found in packed.sets:
         members, files = tuple(files[: len(found.files)]), files[len(found.files) :]
@@ -201,7 +201,7 @@ def _make_set(found: PackedSet, files: tuple[FoundFile, ...]) -> FoundSet:
     )
 
 
-def _look_into(file: PackedFile, *, manifest: Manifest | None) -> FoundFile:
+def _inspect_file(file: PackedFile, *, manifest: Manifest | None) -> FoundFile:
     compression: str | None = None
     error: LockstepError | None = None
     num_records = file.num_stated or 0

@@ -15,7 +15,7 @@ import google_crc32c
 from lockstep.data.files.compression import HEAD_BYTES, Unpacking, compression_of
 from lockstep.data.files.framing import FOOTER_BYTES, HEADER_BYTES, masked_crc32c, read_fully
 from lockstep.data.files.shards import ShardName
-from lockstep.data.finding import COPY_AGAIN, Damage, PackedFile, find_packed, raise_worst
+from lockstep.data.finding import COPY_AGAIN, Damage, PackedFile, find_packed, raise_damages
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, StorageError
 from lockstep.storage import open_bucket, split_url
 
@@ -105,7 +105,7 @@ class Report:
             MissingInputError: If no data is damaged, but a file is missing.
             StorageError: If no data is damaged and no file is missing, but a file could not be read.
         """
-        raise_worst(self.damages, num_files=len(self.files), num_damaged=self.num_damaged)
+        raise_damages(self.damages, num_files=len(self.files), num_damaged=self.num_damaged)
 
 
 def verify(target: str, *, num_threads: int = DEFAULT_NUM_THREADS, progress: Progress | None = None) -> Report:
@@ -176,39 +176,39 @@ class _Meter:
 
 
 def _check_file(file: PackedFile, *, meter: _Meter) -> FileReport:
-    walk = _Walk(file.url, num_stated=file.num_stated)
-    passing: _Passing | None = None
+    checker = _RecordChecker(file.url, num_stated=file.num_stated)
+    reader: _ChecksummedReader | None = None
     try:
         bucket_url, key = split_url(file.url)
         with open_bucket(bucket_url).open(key) as opened:
-            passing = _Passing(opened, meter=meter)
-            compression = compression_of(passing.look_ahead(HEAD_BYTES))
-            unpacking = None if compression is None else Unpacking(passing, compression=compression)
-            while part := passing.read(_CHUNK_BYTES) if unpacking is None else unpacking.read(_CHUNK_BYTES):
-                walk.feed(part)
+            reader = _ChecksummedReader(opened, meter=meter)
+            compression = compression_of(reader.peek(HEAD_BYTES))
+            unpacking = None if compression is None else Unpacking(reader, compression=compression)
+            while part := reader.read(_CHUNK_BYTES) if unpacking is None else unpacking.read(_CHUNK_BYTES):
+                checker.feed(part)
             if unpacking is not None and unpacking.failure is not None:
-                while passing.read(_CHUNK_BYTES):  # so that the length and checksum are of the whole file
+                while reader.read(_CHUNK_BYTES):  # so that the length and checksum are of the whole file
                     pass
                 raise CorruptDataError(f"{file.url}: {unpacking.failure}", action=COPY_AGAIN)
-            walk.finish()
+            checker.finish()
     except LockstepError as error:
-        walk.damages.append(Damage(url=file.url, error=error))
+        checker.damages.append(Damage(url=file.url, error=error))
     except OSError as error:  # such as a read error of the disk
-        num_read = 0 if passing is None else passing.size_bytes
-        failure = StorageError(f"cannot read {file.url} behind byte {num_read}: {error.strerror or error}")
-        walk.damages.append(Damage(url=file.url, error=failure))
-    size_bytes, crc = (0, 0) if passing is None else (passing.size_bytes, passing.crc)
-    if not walk.damages:
-        wrong = _find_difference(file, num_records=walk.num_records, size_bytes=size_bytes, crc=crc)
+        num_read = 0 if reader is None else reader.size_bytes
+        failure = StorageError(f"cannot read {file.url} after byte {num_read}: {error.strerror or error}")
+        checker.damages.append(Damage(url=file.url, error=failure))
+    size_bytes, crc = (0, 0) if reader is None else (reader.size_bytes, reader.crc)
+    if not checker.damages:
+        wrong = _find_difference(file, num_records=checker.num_records, size_bytes=size_bytes, crc=crc)
         if wrong is not None:
-            walk.damages.append(Damage(url=file.url, error=wrong))
+            checker.damages.append(Damage(url=file.url, error=wrong))
     return FileReport(
         url=file.url,
-        num_records=walk.num_records,
+        num_records=checker.num_records,
         size_bytes=size_bytes,
-        num_damaged=walk.num_damaged,
+        num_damaged=checker.num_damaged,
         num_stated=file.num_stated,
-        damages=tuple(walk.damages),
+        damages=tuple(checker.damages),
     )
 
 
@@ -226,7 +226,7 @@ def _find_difference(file: PackedFile, *, num_records: int, size_bytes: int, crc
     for what, found, wanted, where in comparisons:
         if found != wanted:
             return CorruptDataError(
-                f"{file.url}: another file than {where}",
+                f"{file.url}: the file differs from what {where}",
                 received=f"{what}: {found}",
                 allowed=f"{wanted}",
                 action=COPY_AGAIN,
@@ -235,7 +235,7 @@ def _find_difference(file: PackedFile, *, num_records: int, size_bytes: int, crc
 
 
 @final
-class _Passing:
+class _ChecksummedReader:
     """A file that is read once, with the length and the CRC-32C of what has been read so far.
 
     Args:
@@ -246,18 +246,18 @@ class _Passing:
     def __init__(self, file: BinaryIO, *, meter: _Meter) -> None:
         self._file = file
         self._meter = meter
-        self._ahead = b""
+        self._peeked = b""
         self.size_bytes = 0
         self.crc = 0
 
-    def look_ahead(self, num_bytes: int) -> bytes:
+    def peek(self, num_bytes: int) -> bytes:
         """Returns the first bytes without consuming them; fewer if the file is shorter."""
-        self._ahead = read_fully(self._file, num_bytes)
-        return self._ahead
+        self._peeked = read_fully(self._file, num_bytes)
+        return self._peeked
 
     def read(self, num_bytes: int, /) -> bytes:
-        """Returns up to this many bytes; none at the end. The first call after `look_ahead` returns what that saw."""
-        chunk, self._ahead = (self._ahead, b"") if self._ahead else (self._file.read(num_bytes), b"")
+        """Returns up to this many bytes; none at the end. The first call after `peek` returns what that saw."""
+        chunk, self._peeked = (self._peeked, b"") if self._peeked else (self._file.read(num_bytes), b"")
         self.size_bytes += len(chunk)
         self.crc = google_crc32c.extend(self.crc, chunk)
         if chunk:
@@ -266,7 +266,7 @@ class _Passing:
 
 
 @final
-class _Walk:
+class _RecordChecker:
     """Checks the records of a file that arrives in chunks, and keeps less than a chunk of it in memory.
 
     Args:
@@ -279,19 +279,19 @@ class _Walk:
         self._num_stated = num_stated
         self._rest = b""
         self._start = 0  # the offset of `_rest` in the file
-        self._is_lost = False
-        self._body: _Body | None = None
+        self._has_lost_framing = False
+        self._long_record: _LongRecord | None = None
         self.num_records = 0
         self.num_damaged = 0
         self.damages: list[Damage] = []
 
     def feed(self, data: bytes) -> None:
         """Checks the records that end within the next bytes of the file."""
-        if self._is_lost:
+        if self._has_lost_framing:
             return
-        if self._body is not None:
-            data = self._feed_body(self._body, data)
-            if self._body is not None:
+        if self._long_record is not None:
+            data = self._feed_long_record(self._long_record, data)
+            if self._long_record is not None:
                 return
         elif self._rest:
             data = self._rest + data
@@ -300,19 +300,19 @@ class _Walk:
             header = data[position : position + HEADER_BYTES]
             num_bytes, stated = _HEADER.unpack(header)
             if masked_crc32c(header[:8]) != stated:
-                self._is_lost = True
-                reason = f"the checksum of its length does not match; what follows is not read{self._rest_in_words()}"
-                self._add(self._start + position, reason)
+                self._has_lost_framing = True
+                reason = "the checksum of its length does not match; the rest of the file is skipped"
+                self._add(self._start + position, f"{reason}{self._rest_in_words()}")
                 self.num_records += 1
                 return
             body = position + HEADER_BYTES
             end = body + num_bytes
             if end + FOOTER_BYTES > length:
                 if num_bytes > _CHUNK_BYTES:
-                    self._body = _Body(offset=self._start + position, num_bytes=num_bytes)
+                    self._long_record = _LongRecord(offset=self._start + position, num_bytes=num_bytes)
                     self._start += body
                     self._rest = b""
-                    self._feed_body(self._body, data[body:])
+                    self._feed_long_record(self._long_record, data[body:])
                     return
                 break
             if masked_crc32c(data[body:end]) != int.from_bytes(data[end : end + FOOTER_BYTES], "little"):
@@ -324,22 +324,22 @@ class _Walk:
 
     def finish(self) -> None:
         """Reports a record whose end is missing; to be called at the end of the file."""
-        if self._is_lost:
+        if self._has_lost_framing:
             return
-        if self._body is not None or self._rest:
-            offset = self._start if self._body is None else self._body.offset
-            self._add(offset, f"the file is cut off within it{self._rest_in_words()}")
+        if self._long_record is not None or self._rest:
+            offset = self._start if self._long_record is None else self._long_record.offset
+            self._add(offset, f"the file ends within this record{self._rest_in_words()}")
             self.num_records += 1
 
-    def _feed_body(self, body: _Body, data: bytes) -> bytes:
+    def _feed_long_record(self, record: _LongRecord, data: bytes) -> bytes:
         """Checks the next bytes of a record that is longer than a chunk; returns the bytes after the record."""
-        rest = body.feed(data)
+        rest = record.feed(data)
         self._start += len(data) - len(rest)
-        if body.is_whole:
-            if not body.is_sound:
-                self._add(body.offset, "the checksum of its data does not match")
+        if record.is_whole:
+            if not record.is_sound:
+                self._add(record.offset, "the checksum of its data does not match")
             self.num_records += 1
-            self._body = None
+            self._long_record = None
         return rest
 
     def _rest_in_words(self) -> str:
@@ -356,7 +356,7 @@ class _Walk:
 
 
 @final
-class _Body:
+class _LongRecord:
     """The data and the footer of a record longer than a chunk; only the checksum is kept in memory."""
 
     def __init__(self, *, offset: int, num_bytes: int) -> None:

@@ -133,9 +133,9 @@ class DistributedDataset(AbstractBatchAdapter):
         Raises:
             InvalidInputError: the data was distributed by another strategy than the current one.
         """
-        return self.changed_by(_same)
+        return self.iterate_mapped(_same)
 
-    def changed_by(self, change: Change) -> Iterator[Any]:
+    def iterate_mapped(self, change: Change) -> Iterator[Any]:
         """Yields whole global batches whose rows are changed before they are placed.
 
         Args:

@@ -209,7 +209,7 @@ class PlacingEpochIterator(AbstractEpochIterator):
         if self._weigh is None:
             return self.read_batches()
         if isinstance(self._data, ChangedBatches):
-            return self._data.changed_by(self._weigh)
+            return self._data.iterate_mapped(self._weigh)
         return map(self._weigh, self.read_batches())
 
     def _await_last_step(self) -> None:

@@ -249,7 +249,7 @@ class UnevenBatches(GlobalBatches, Protocol):
 class ChangedBatches(Protocol):
     """Data that yields batches on the devices, and can change them before it places them there."""
 
-    def changed_by(self, change: Callable[[Any], Any]) -> Iterator[Any]:
+    def iterate_mapped(self, change: Callable[[Any], Any]) -> Iterator[Any]:
         """Begins a pass over batches that are changed before they are placed.
 
         Args:

@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 
-from lockstep.data.dataset import numbered
+from lockstep.data.dataset import indexed
 
 
 def test_threads_that_compute_one_element_at_once_get_one_value():
@@ -15,13 +15,13 @@ def test_threads_that_compute_one_element_at_once_get_one_value():
         both_compute.wait(20)
         return next(values)
 
-    kept = numbered.Kept(numbered.Mapped(numbered.Listed((0,)), compute), {})
+    cached = indexed.Cached(indexed.Mapped(indexed.InMemory((0,)), compute), {})
     found = []
-    threads = [threading.Thread(target=lambda: found.extend(kept.elements(np.array([0])))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: found.extend(cached.get_elements(np.array([0])))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
     assert next(values) == 2, "each of them computed it"
     assert len(set(found)) == 1
-    assert kept.elements(np.array([0])) == found[:1]
+    assert cached.get_elements(np.array([0])) == found[:1]

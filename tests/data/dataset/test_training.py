@@ -126,7 +126,7 @@ def test_a_run_that_was_broken_off_goes_on_at_the_very_next_batch(tmp_path, kind
 def test_batches_that_were_changed_for_keras_keep_their_order():
     data, other = Dataset.range(9).shuffle(9).batch(4), Dataset.range(9).shuffle(9).batch(4)
     for _ in range(2):
-        changed = [batch.tolist() for batch in data.changed_by(lambda batch: batch + 1)]
+        changed = [batch.tolist() for batch in data.iterate_mapped(lambda batch: batch + 1)]
         assert changed == [(batch + 1).tolist() for batch in other]
 
 

@@ -8,7 +8,7 @@ from tests.data.examples.wire import UNUSUAL, entry, example, field, varint
 
 from lockstep.data import encode_example, encode_sequence_example
 from lockstep.data.examples.columns import OTHER_KIND
-from lockstep.data.examples.field_scan import FieldScan, decode_varints, scan_fields, take_runs
+from lockstep.data.examples.field_scan import FieldScan, copy_runs, decode_varints, scan_fields
 
 GOOD = [encode_example({"x": list(range(number)) or np.empty(0, np.int64), "y": 1}) for number in range(12)]
 X = {"x": "int64_list"}
@@ -64,7 +64,7 @@ def test_what_is_built_otherwise_is_left(record: bytes, place: int, num_others: 
     place = min(place, len(records))
     found = scan([*records[:place], record, *records[place:]])
     values = found.scan_examples(X)["x"]
-    assert found.left.tolist() == [False] * place + [True] + [False] * (len(records) - place)
+    assert found.unparsed.tolist() == [False] * place + [True] + [False] * (len(records) - place)
     expected = {number + (number >= place): list(range(number)) for number in range(len(records))}
     assert rows(values) == expected
 
@@ -72,7 +72,7 @@ def test_what_is_built_otherwise_is_left(record: bytes, place: int, num_others: 
 def test_the_value_may_stand_before_the_name() -> None:
     found = scan([UNUSUAL["the value before the name"], *GOOD])
     assert rows(found.scan_examples(X)["x"])[0] == [7]
-    assert not found.left.any()
+    assert not found.unparsed.any()
 
 
 def test_features_without_a_kind_and_of_another_kind() -> None:
@@ -82,14 +82,14 @@ def test_features_without_a_kind_and_of_another_kind() -> None:
     assert values.numbers.tolist() == [0, 1, *range(3, 15)]
     assert values.counts.tolist() == [0, OTHER_KIND, *range(12)]
     assert values.is_set.tolist() == [False] + [True] * 13
-    assert not found.left.any()
+    assert not found.unparsed.any()
 
 
 def test_features_in_two_parts_are_one_map() -> None:
     record = encode_example({"x": [4, 5]}) + encode_example({"y": [6]})
     found = scan([record, *GOOD])
     values = found.scan_examples({"x": "int64_list", "y": "int64_list"})
-    assert (rows(values["x"])[0], rows(values["y"])[0], found.left.any()) == ([4, 5], [6], False)
+    assert (rows(values["x"])[0], rows(values["y"])[0], found.unparsed.any()) == ([4, 5], [6], False)
 
 
 def test_floats_that_are_cut_are_left() -> None:
@@ -97,7 +97,7 @@ def test_floats_that_are_cut_are_left() -> None:
     found = scan([example(entry("x", field(2, field(1, b"\0\0\x80?\0")))), *good])
     values = found.scan_examples({"x": "float_list"})["x"]
     assert rows(values) == {number + 1: [float(number)] for number in range(10)}
-    assert np.flatnonzero(found.left).tolist() == [0]
+    assert np.flatnonzero(found.unparsed).tolist() == [0]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_feature_lists_that_are_built_otherwise_are_left(record: bytes) -> None:
     ]
     found = scan([*good[:4], record, *good[4:]])
     context, lists = found.scan_sequences(X, {"a": "int64_list"})
-    assert np.flatnonzero(found.left).tolist() == [4]
+    assert np.flatnonzero(found.unparsed).tolist() == [4]
     assert rows(context["x"]) == {number + (number >= 4): [number] for number in range(9)}
     assert lists["a"].numbers.tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     assert lists["a"].num_entries.tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7]
@@ -144,7 +144,7 @@ def test_fields_of_messages_come_message_by_message(step: int, number_of_first: 
 def test_runs_are_copied_behind_each_other(lengths: list[int]) -> None:
     data = np.random.default_rng(0).integers(0, 256, 1000, np.uint8)
     starts = np.array([700, 20, 300][: len(lengths)])
-    found = take_runs(data, starts, np.array(lengths))
+    found = copy_runs(data, starts, np.array(lengths))
     expected = [data[start : start + length] for start, length in zip(starts, lengths, strict=True)]
     assert found.tolist() == np.concatenate(expected).tolist()
     assert found.flags.writeable

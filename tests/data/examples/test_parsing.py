@@ -196,6 +196,34 @@ def test_ragged_rows_are_filled_up() -> None:
         nested.to_dense(size=3)
 
 
+@pytest.mark.parametrize(
+    ("values", "row_splits"),
+    [
+        (np.arange(3), np.array([1, 3])),
+        (np.arange(3), np.array([0, 2, 1, 3])),
+        (np.arange(3), np.array([0, 2])),
+        (np.arange(3), np.array([0, 4])),
+        (np.arange(3), np.array([], np.int64)),
+        (np.arange(3), np.array([0.0, 3.0])),
+        (np.arange(3), np.array([[0, 3]])),
+        (RaggedArray(np.arange(3), np.array([0, 1, 3])), np.array([0, 3])),
+        (RaggedArray(np.arange(2), np.array([1, 1, 2])), np.array([0, 2])),
+    ],
+    ids=["start", "decreasing", "too few", "too many", "empty", "floats", "two dims", "nested", "within"],
+)
+def test_row_splits_that_do_not_fit_the_values_are_refused(values: Any, row_splits: np.ndarray) -> None:
+    rows = RaggedArray(values, row_splits)
+    for use in (rows.to_dense, rows.to_list):
+        with pytest.raises(InvalidInputError, match=r"row_splits of a ragged array; received .* end at [23], the num"):
+            use()
+
+
+def test_ragged_arrays_of_no_rows_are_empty() -> None:
+    for row_splits in (np.array([0]), np.array([], np.int32)):
+        rows = RaggedArray(np.empty(0), row_splits)
+        assert (rows.to_list(), rows.to_dense().shape) == ([], (0, 0))
+
+
 def test_one_record_is_parsed_as_a_batch_of_one() -> None:
     record = encode_example({"label": 3, "name": b"x", "pixels": [1.0, 2.0]})
     spec = {

@@ -228,7 +228,7 @@ def test_what_a_context_lacks_is_named() -> None:
 @pytest.mark.parametrize(
     ("context", "sequences", "message"),
     [
-        (None, {}, "nothing is wanted of the sequence examples"),
+        (None, {}, "the specification is empty; allowed: context_features"),
         ({"x": SparseFeature("i", "v", I64, 4)}, None, "feature 'x' is of a class that a context cannot have"),
         ({"x": FixedLenSequenceFeature([], I64, True)}, None, "received 'FixedLenSequenceFeature'; allowed: FixedLenF"),
         (None, {"x": FixedLenFeature([], I64)}, "feature 'x' is of a class that feature lists cannot have"),

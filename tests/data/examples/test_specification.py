@@ -19,15 +19,15 @@ def fixed_len_feature_of_another_library() -> Any:
         (None, f"a specification of features; received 'None'; allowed: features by name, such as {WRITTEN}"),
         ("label", "a specification of features; received 'label'; allowed: "),
         ([VarLenFeature(np.int64)], "a specification of features; received [VarLenFeature("),
-        ({1: VarLenFeature(np.int64)}, "the name of a feature in a specification; received 1; allowed: text"),
-        ({"": VarLenFeature(np.int64)}, "the name of a feature in a specification; received ''; allowed: text"),
+        ({1: VarLenFeature(np.int64)}, "the name of a feature in a specification; received 1; allowed: non-empty text"),
+        ({"": VarLenFeature(np.int64)}, "the name of a feature in a specification; received ''; allowed: non-empty"),
         ({"a\ud800": VarLenFeature(np.int64)}, "the name of a feature in a specification; received "),
         ({"a": np.int64}, "FixedLenFeature, FixedLenSequenceFeature, RaggedFeature, RawFeature, SparseFeature, Var"),
-        ({"a": np.int64}, f"of lockstep.data; write what it is of, such as {WRITTEN}"),
-        ({"a": FixedLenFeature}, "'a' of the specification is no feature; received <class "),
-        ({"a": "int64"}, "'a' of the specification is no feature; received 'int64'; allowed: "),
-        ({"a": None}, "'a' of the specification is no feature; received 'None'; allowed: "),
-        ({"a": fixed_len_feature_of_another_library()}, "; take the class FixedLenFeature of lockstep.data"),
+        ({"a": np.int64}, f"of lockstep.data; write a feature with its arguments, such as {WRITTEN}"),
+        ({"a": FixedLenFeature}, "'a' of the specification is not a feature; received <class "),
+        ({"a": "int64"}, "'a' of the specification is not a feature; received 'int64'; allowed: "),
+        ({"a": None}, "'a' of the specification is not a feature; received 'None'; allowed: "),
+        ({"a": fixed_len_feature_of_another_library()}, "; use the class FixedLenFeature of lockstep.data"),
     ],
     ids=[
         "None",
@@ -56,5 +56,5 @@ def test_what_is_no_specification_is_named(spec: Any, message: str) -> None:
 
 
 def test_an_empty_specification_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="no feature is wanted of the examples; allowed: a specification with"):
+    with pytest.raises(InvalidInputError, match="the specification is empty; allowed: one feature or more"):
         ExampleParser({})

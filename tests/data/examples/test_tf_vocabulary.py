@@ -96,9 +96,9 @@ def test_a_default_is_taken_by_its_number_of_values(given: Any, expected: Any) -
     [
         (FixedLenSequenceFeature((2,), I64, True), [{"x": [1, 2]}, {"x": 5}], "1 values do not divide into steps of 2"),
         (FixedLenSequenceFeature((), I64, True), [{}, {"x": 1.5}], "received '1 values of float32'; allowed: values"),
-        (SparseFeature("i", "v", I64, 4), [{}, {"i": [1, 2], "v": 5}], "2 places for 1 values, by the feature 'i'"),
-        (SparseFeature("i", "v", I64, 4), [{}, {"i": 4, "v": 5}], "place 4 in a dimension of size 4, by the feature"),
-        (SparseFeature("i", "v", I64, 4), [{}, {"i": -1, "v": 5}], "place -1 in a dimension of size 4"),
+        (SparseFeature("i", "v", I64, 4), [{}, {"i": [1, 2], "v": 5}], "2 indices for 1 values, by the feature 'i'"),
+        (SparseFeature("i", "v", I64, 4), [{}, {"i": 4, "v": 5}], "index 4 in a dimension of size 4, by the feature"),
+        (SparseFeature("i", "v", I64, 4), [{}, {"i": -1, "v": 5}], "index -1 in a dimension of size 4"),
         (SparseFeature("i", "v", I64, 4), [{}, {"i": 0.5, "v": 5}], "1 values of float32 of the feature 'i'"),
         (SparseFeature("i", "v", I64, 4), [{}, {"i": 1, "v": 0.5}], "received '1 values of float32'; allowed: values"),
     ],
@@ -255,14 +255,14 @@ def test_values_that_do_not_divide_into_rows_are_named() -> None:
         (lambda: SparseFeature([], "v", I64, []), "a sparse feature's index_key and size"),
         (lambda: SparseFeature("i", "", I64, 3), "a sparse feature's values, value_key; received ''"),
         (lambda: FixedLenSequenceFeature((0,), I64), "the shape of a step"),
-        (lambda: FixedLenSequenceFeature((2,), I64, True, [1, 2]), "what a sequence is filled up with"),
+        (lambda: FixedLenSequenceFeature((2,), I64, True, [1, 2]), "the padding value of a sequence"),
         (
             lambda: parse_batch([], {"x": FixedLenSequenceFeature((), I64)}),
             "FixedLenSequenceFeature in a tf.train.Example; received 'allow_missing=False'",
         ),
         (
             lambda: parse_batch([], {"x": RaggedFeature(I64, "v"), "v": RaggedFeature(np.float32)}),
-            "the feature 'v' of the records is asked for with values of two kinds; received 'int64 and float32'",
+            "the feature 'v' of the records is requested with two kinds of values; received 'int64 and float32'",
         ),
     ],
 )

@@ -212,7 +212,7 @@ def test_what_is_no_file_of_an_image(given: Any) -> None:
         ({"min_size": 5}, "min_size; received 5; allowed: a height and a width, whole numbers, 0 or more"),
         ({"min_size": (-1, 3)}, r"min_size; received \(-1, 3\)"),
         ({"min_size": ("a", 1)}, r"min_size; received \('a', 1\)"),
-        ({"out": 5}, "where the pixels of an image go; received 5; allowed: an array of uint8"),
+        ({"out": 5}, "the argument out; received 5; allowed: an array of uint8"),
     ],
 )
 def test_arguments_of_decoding_are_checked(options: dict[str, Any], message: str) -> None:

@@ -129,7 +129,7 @@ def test_rotations() -> None:
         (lambda: ImageDecoder(Rescaling(2), RandomFlip()), "the order of an ImageDecoder's steps"),
         (lambda: ImageDecoder(Rescaling(2), dtype=np.uint8), "the dtype of images; received 'uint8'"),
         (lambda: ImageDecoder(dtype=np.int32), "the dtype of images; received 'int32'"),
-        (lambda: ImageDecoder(Rescaling((1, 2))), "what images are rescaled by"),
+        (lambda: ImageDecoder(Rescaling((1, 2))), "the scale or offset of images"),
     ],
 )
 def test_what_makes_no_sense(make: Any, message: str) -> None:

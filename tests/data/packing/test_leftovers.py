@@ -107,7 +107,7 @@ def test_an_interrupted_packing_is_told_with_how_far_it_came(tmp_path: Path, tar
     with pytest.raises(MissingInputError) as caught:
         report.raise_damage()
     assert str(caught.value).startswith(f"{url}/my-set-train: {num_shards} of 6 shards found, missing 0000")
-    assert str(caught.value).endswith("; its packing has not ended; the same command goes on with it")
+    assert str(caught.value).endswith("; its packing run is unfinished; run the same command again to resume it")
 
 
 def test_a_packing_of_which_nothing_is_in_its_place_is_told(url: str) -> None:

@@ -65,7 +65,7 @@ def inspect(
     damaged; 66 a file is missing, or there are no files; 64 the target or an option is not valid; 20 there is no
     permission to read the bucket; 74 the bucket cannot be read.
     """
-    from lockstep.data.finding import raise_worst
+    from lockstep.data.finding import raise_damages
     from lockstep.data.inspection import inspect as inspect_files
 
     if contact_sheet is not None and not contact_sheet.endswith(".png"):
@@ -87,7 +87,7 @@ def inspect(
         OUTPUT.print("to see images: --contact-sheet FILE.png")
     show_damages(OUTPUT, damages)
     show_notes(OUTPUT, inspection.notes)
-    raise_worst(damages, num_files=inspection.num_files)
+    raise_damages(damages, num_files=inspection.num_files)
 
 
 def _draw(all_found: Sequence[FoundSet], url: str, limit: int) -> None:

@@ -11,13 +11,13 @@ import jax
 import numpy as np
 from typing_extensions import override
 
-from lockstep.data.arguments import flag_given, whole_given, whole_or_none
-from lockstep.data.dataset import following
+from lockstep.data.arguments import check_bool, check_int, int_or_none
 from lockstep.data.dataset import plan as steps
 from lockstep.data.dataset import records as files
+from lockstep.data.dataset import sequential
+from lockstep.data.dataset.indexed import Computed, Rows
 from lockstep.data.dataset.iterators import DatasetIterator, Positions
-from lockstep.data.dataset.numbered import Computed, Rows
-from lockstep.data.dataset.plan import AUTOTUNE, UNKNOWN_CARDINALITY, Pass, Plan, held
+from lockstep.data.dataset.plan import AUTOTUNE, UNKNOWN_CARDINALITY, Pass, Plan, plan_of_elements
 from lockstep.data.dataset.structure import (
     TensorSpec,
     leaves_of,
@@ -57,7 +57,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         return self._plan
 
     @override
-    def _made(self, plan: Plan) -> Dataset:
+    def _with_plan(self, plan: Plan) -> Dataset:
         return Dataset(plan)
 
     @classmethod
@@ -80,7 +80,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         rows = Rows(arrays)
         return cls(
             Plan(
-                make=lambda each: Rows(arrays),
+                make=lambda data_pass: Rows(arrays),
                 cardinality=lambda: len(rows),
                 spec=lambda: steps.row_spec(spec_of(arrays)),
             )
@@ -92,7 +92,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         element = to_element(tensors)
         if element is None:
             raise InvalidInputError("the element of from_tensors", received="None", allowed="arrays, numbers, text")
-        return cls(held([element]))
+        return cls(plan_of_elements([element]))
 
     @classmethod
     def range(cls, *args: int, output_type: Any = np.int64) -> Dataset:
@@ -102,7 +102,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
             args: stop; start and stop; or start, stop and step.
             output_type: the dtype of the elements.
         """
-        numbers = [whole_or_none(arg) for arg in args]
+        numbers = [int_or_none(arg) for arg in args]
         if not 1 <= len(args) <= 3 or None in numbers or numbers[2:] == [0]:
             raise InvalidInputError(
                 "Dataset.range", received=repr(args), allowed="one to three whole numbers, step not 0"
@@ -111,7 +111,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         dtype = TensorSpec((), output_type).dtype
         return cls(
             Plan(
-                make=lambda each: Computed(
+                make=lambda data_pass: Computed(
                     len(chosen), lambda places: (places * chosen.step + chosen.start).astype(dtype)
                 ),
                 cardinality=lambda: len(chosen),
@@ -142,7 +142,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         """
         if not callable(generator):
             raise InvalidInputError(
-                "from_generator", received=type(generator).__name__, allowed="a function that begins the generator"
+                "from_generator", received=type(generator).__name__, allowed="a function that returns an iterable"
             )
         if output_signature is not None and output_types is not None:
             raise InvalidInputError("from_generator was given output_signature and output_types", allowed="one of them")
@@ -151,7 +151,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
             shapes = map_leaves(lambda leaf: None, output_types) if output_shapes is None else output_shapes
             signature = map_leaves(lambda dtype, shape: TensorSpec(shape, dtype), output_types, shapes)
         if signature is not None:
-            signature = map_leaves(_spec_given, signature)
+            signature = map_leaves(_check_spec, signature)
         arguments = tuple(to_element(arg) for arg in args or ())
 
         def begin() -> Iterator[Any]:
@@ -164,7 +164,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
                 yield to_element(value) if signature is None else _by_signature(signature, value)
 
         plan = Plan(
-            make=lambda each: following.Generated(begin),
+            make=lambda data_pass: sequential.Generated(begin),
             cardinality=lambda: UNKNOWN_CARDINALITY,
             spec=lambda: signature,
         )
@@ -182,19 +182,19 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         Raises:
             MissingInputError: If nothing was found.
         """
-        patterns = files.names_given(file_pattern, of="list_files")
+        patterns = files.check_names(file_pattern, of="list_files")
         urls = sorted({url for pattern in patterns for url in glob_urls(pattern)})
         if not urls:
             raise MissingInputError(f"no file matches {', '.join(patterns)}")
         names = np.array([url.encode() for url in urls], object)
         plan = Plan(
-            make=lambda each: Rows(files.share_of(names, each.files)),
+            make=lambda data_pass: Rows(files.files_of_process(names, data_pass.files)),
             cardinality=lambda: len(names),
             spec=lambda: TensorSpec((), "string"),
             num_files=len(names),
         )
         listed = cls(plan)
-        shuffles = True if shuffle is None else flag_given(shuffle, of="list_files' shuffle")
+        shuffles = True if shuffle is None else check_bool(shuffle, name="list_files' shuffle")
         return listed.shuffle(len(names), seed) if shuffles else listed
 
     @classmethod
@@ -221,8 +221,8 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
             options = options.merged(plan.options)
         return cls(
             Plan(
-                make=lambda each: steps.together(map_leaves(lambda member: member.plan.make(each), members)),
-                cardinality=lambda: steps.count_together([plan.cardinality() for plan in plans]),
+                make=lambda data_pass: steps.zipped(map_leaves(lambda member: member.plan.make(data_pass), members)),
+                cardinality=lambda: steps.count_zipped([plan.cardinality() for plan in plans]),
                 spec=lambda: map_leaves(lambda member: member.plan.spec(), members),
                 num_files=plans[0].num_files if len(numbers) == 1 else None,
                 num_shuffles=max(plan.num_shuffles for plan in plans),
@@ -264,9 +264,9 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
             epoch: the number of the iteration, from 0.
             batch: the number of the element, from 0; the number of all elements means the start of the next epoch.
         """
-        epoch = whole_given(epoch, of="epoch", least=0)
+        epoch = check_int(epoch, name="epoch", minimum=0)
         count = self.num_batches  # None if several processes divide the data
-        batch = whole_given(batch, of="batch", least=0, most=count)
+        batch = check_int(batch, name="batch", minimum=0, maximum=count)
         self._places.set(*((epoch + 1, 0) if count and batch == count else (epoch, batch)))
 
     def divide(self, policy: AutoShardPolicy, *, input_context: InputContext) -> tuple[Dataset, AutoShardPolicy]:
@@ -286,9 +286,9 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         own = self._plan.options.experimental_distribute.auto_shard_policy
         if AutoShardPolicy.AUTO not in (policy, own) and policy is not own:
             raise InvalidInputError(
-                "the data set's options have another policy than those of its distribution",
+                "the data set's options and its distribution set different values of auto_shard_policy",
                 received=f"{own.name}, distributed with {policy.name}",
-                action="say it once",
+                action="set it in one place",
             )
         count, index = input_context.num_input_pipelines, input_context.input_pipeline_id
         decided = decide_policy(
@@ -299,9 +299,9 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         share = (index, count) if decided is AutoShardPolicy.FILE else None
         plan = self._plan
 
-        def make(each: Pass) -> steps.Pipeline:
-            own_rows = plan.make(replace(each, files=share))
-            return steps.own_pieces(own_rows, index=index, count=count, batch_size=plan.batch_size)
+        def make(data_pass: Pass) -> steps.Pipeline:
+            own_rows = plan.make(replace(data_pass, files=share))
+            return steps.split_batches_by_process(own_rows, index=index, count=count, batch_size=plan.batch_size)
 
         divided = replace(plan, make=make, cardinality=lambda: UNKNOWN_CARDINALITY)
         return Dataset(divided, places=self._places), decided
@@ -309,12 +309,12 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
     def iterate(self) -> Iterator[Any]:
         """Begins a pass, for Keras. If several processes divide the data, its batches are global arrays."""
         layout = fitting.current_layout()
-        context = self._divided_for(layout)
+        context = self._input_context_for(layout)
         if layout is None or context is None:
             return iter(self)
         return distribute_dataset(layout, context, self).iterate()
 
-    def changed_by(self, change: Callable[[Any], Any]) -> Iterator[Any]:
+    def iterate_mapped(self, change: Callable[[Any], Any]) -> Iterator[Any]:
         """Begins a pass over batches that a function changes before they are placed on devices, for Keras.
 
         Args:
@@ -323,7 +323,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
         plan = self._plan.then(lambda pipeline: steps.mapped(pipeline, change))
         return Dataset(plan, places=self._places).iterate()
 
-    def _divided_for(self, layout: AbstractLayout | None) -> InputContext | None:
+    def _input_context_for(self, layout: AbstractLayout | None) -> InputContext | None:
         """Returns this process's input context if it reads rows of its own; None if it reads whole global batches."""
         if layout is None or layout.num_processes == 1:
             return None
@@ -342,7 +342,7 @@ class Dataset(AbstractDataset, AbstractBatchAdapter):
     @property
     def num_batches(self) -> int | None:
         """The number of batches, for Keras; None if it is infinite or unknown."""
-        if self._divided_for(fitting.current_layout()) is not None:
+        if self._input_context_for(fitting.current_layout()) is not None:
             return None  # other processes may have more rows
         count = int(self.cardinality())
         return count if count >= 0 else None
@@ -387,17 +387,17 @@ def TFRecordDataset(
         MissingInputError: If nothing was found.
         InvalidInputError: If an argument is not valid.
     """
-    compression = files.compression_given(compression_type)
+    compression = files.check_compression(compression_type)
     if buffer_size is not None:
-        whole_given(buffer_size, of="buffer_size", least=0)
-    automatic = num_parallel_reads is None or whole_or_none(num_parallel_reads) == AUTOTUNE
-    cycle = 1 if automatic else whole_given(num_parallel_reads, of="num_parallel_reads", least=1)
+        check_int(buffer_size, name="buffer_size", minimum=0)
+    automatic = num_parallel_reads is None or int_or_none(num_parallel_reads) == AUTOTUNE
+    cycle = 1 if automatic else check_int(num_parallel_reads, name="num_parallel_reads", minimum=1)
     if isinstance(filenames, Dataset):
         return filenames.interleave(lambda name: TFRecordDataset(name, compression_type), cycle_length=cycle)
     return Dataset(files.record_plan(filenames, compression=compression, cycle_length=cycle))
 
 
-def _spec_given(leaf: Any) -> TensorSpec:
+def _check_spec(leaf: Any) -> TensorSpec:
     if isinstance(leaf, TensorSpec):
         return leaf
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):  # TensorFlow's, JAX's, Keras's
@@ -414,7 +414,7 @@ def _by_signature(signature: Any, value: Any) -> Any:
         if isinstance(error, InvalidInputError):
             raise
         raise InvalidInputError(
-            "an element is not as its signature says",
+            "an element does not match its signature",
             received=repr(value)[:80],
             allowed=str(map_leaves(str, signature)),
         ) from error

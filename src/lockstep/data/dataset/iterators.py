@@ -8,9 +8,9 @@ from typing import Any, Final, final
 import grain
 from typing_extensions import override
 
-from lockstep.data.dataset import following
 from lockstep.data.dataset import plan as steps
-from lockstep.data.dataset.numbered import AbstractNumbered
+from lockstep.data.dataset import sequential
+from lockstep.data.dataset.indexed import AbstractIndexed
 from lockstep.data.dataset.plan import Pass, Plan
 
 
@@ -18,7 +18,7 @@ from lockstep.data.dataset.plan import Pass, Plan
 class Positions:
     """The epoch and batch at which the next iteration begins.
 
-    A data set shares them with the data sets that `Dataset.divide` and `Dataset.changed_by` make from it.
+    A data set shares them with the data sets that `Dataset.divide` and `Dataset.iterate_mapped` make from it.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Positions:
         """Lets the next pass begin at a batch of an epoch."""
         self._next = (epoch, batch)
 
-    def take(self) -> tuple[int, int]:
+    def next_position(self) -> tuple[int, int]:
         """Returns the next iteration and its first element; the one after it begins at the start of the next epoch."""
         epoch, batch = self._next
         self._next = (epoch + 1, 0)
@@ -50,7 +50,7 @@ class DatasetIterator(grain.DatasetIterator):
         self._plan = plan
         self._places = places
         self._epoch = 0
-        self._opened: following.Opened | None = None
+        self._owned: sequential.OwnedIterator | None = None
 
     def __next__(self) -> Any:
         self._assert_not_closed()
@@ -62,10 +62,10 @@ class DatasetIterator(grain.DatasetIterator):
             raise
 
     def _begun(self) -> grain.DatasetIterator:
-        if self._opened is None:
-            self._epoch, batch = self._places.take()
+        if self._owned is None:
+            self._epoch, batch = self._places.next_position()
             pipeline = self._open()
-            if isinstance(pipeline, AbstractNumbered):
+            if isinstance(pipeline, AbstractIndexed):
                 grain.experimental.set_next_index(self._iterator, min(batch, len(pipeline)))
             else:
                 self._skip(batch)
@@ -73,8 +73,8 @@ class DatasetIterator(grain.DatasetIterator):
 
     @property
     def _iterator(self) -> grain.DatasetIterator:
-        assert self._opened is not None, "it was begun"
-        return self._opened.iterator
+        assert self._owned is not None, "it was begun"
+        return self._owned.iterator
 
     def _skip(self, count: int) -> None:
         """Computes the first elements again and drops them; continues in later epochs if this one has fewer."""
@@ -87,13 +87,13 @@ class DatasetIterator(grain.DatasetIterator):
                 return
             if not num_skipped:
                 return  # the epoch has no element
-            self._epoch, _ = self._places.take()
+            self._epoch, _ = self._places.next_position()
             self._open()
 
     def _open(self) -> steps.Pipeline:
         self._stop()
         pipeline = self._plan.make(Pass(path=(self._epoch,)))
-        self._opened = following.Opened(steps.follow(pipeline))
+        self._owned = sequential.OwnedIterator(steps.as_sequential(pipeline))
         return pipeline
 
     @override
@@ -108,9 +108,9 @@ class DatasetIterator(grain.DatasetIterator):
         self._iterator.set_state(state["within"])
 
     def _stop(self) -> None:
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            opened.end()
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            owned.end()
 
     @override
     def close(self) -> None:

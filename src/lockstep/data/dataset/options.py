@@ -19,7 +19,7 @@ class _Named:
                 f"options of a data set have no {name}",
                 received=f"{name} = {value!r}",
                 allowed=known,
-                action="leave it out: it would change speed alone",
+                action="remove it: it only affects speed",
             )
         object.__setattr__(self, name, value)
 

@@ -11,9 +11,9 @@ from typing import Any, Final, cast, final
 import grain
 import numpy as np
 
-from lockstep.data.arguments import whole_or_none
-from lockstep.data.dataset import following, numbered
-from lockstep.data.dataset.numbered import ENDLESS, AbstractNumbered
+from lockstep.data.arguments import int_or_none
+from lockstep.data.dataset import indexed, sequential
+from lockstep.data.dataset.indexed import ENDLESS, AbstractIndexed
 from lockstep.data.dataset.options import Options
 from lockstep.data.dataset.structure import TensorSpec, leaves_of, map_leaves, spec_of, stack, unstack
 from lockstep.errors import InvalidInputError
@@ -28,9 +28,9 @@ AUTOTUNE: Final = -1
 """Lets Lockstep choose a number of threads or elements, by ``tf.data``'s name and number."""
 
 _MAX_THREADS: Final = 8
-_AHEAD: Final = 2
+_DEFAULT_PREFETCH: Final = 2
 
-Pipeline = AbstractNumbered | grain.IterDataset
+Pipeline = AbstractIndexed | grain.IterDataset
 
 
 @final
@@ -76,11 +76,11 @@ class Plan:
 
     def then(self, step: Callable[[Pipeline], Pipeline], **changes: Any) -> Plan:
         """Returns the plan with one more step, which is the same in each pass."""
-        return replace(self, make=lambda each: step(self.make(each)), **changes)
+        return replace(self, make=lambda data_pass: step(self.make(data_pass)), **changes)
 
     def peek(self) -> Any:
         """Computes the first element, and returns its shapes and dtypes; None if there is no element."""
-        iterator = following.begin(follow(self.make(Pass())))
+        iterator = sequential.iterate_part(as_sequential(self.make(Pass())))
         try:
             element = next(iterator, None)
         finally:
@@ -90,9 +90,9 @@ class Plan:
         return spec_of(element)
 
 
-def follow(pipeline: Pipeline) -> grain.IterDataset:
+def as_sequential(pipeline: Pipeline) -> grain.IterDataset:
     """Returns a pipeline as a data set of Grain's that yields the elements in order."""
-    return pipeline.following() if isinstance(pipeline, AbstractNumbered) else pipeline
+    return pipeline.to_sequential() if isinstance(pipeline, AbstractIndexed) else pipeline
 
 
 def threads_of(num_parallel_calls: int | None) -> int:
@@ -107,20 +107,20 @@ def threads_of(num_parallel_calls: int | None) -> int:
 
 def mapped(pipeline: Pipeline, function: Callable[[Any], Any], *, num_threads: int = 0) -> Pipeline:
     """Applies a function to each element."""
-    if isinstance(pipeline, AbstractNumbered):
-        return numbered.Mapped(pipeline, function, num_threads=num_threads)
+    if isinstance(pipeline, AbstractIndexed):
+        return indexed.Mapped(pipeline, function, num_threads=num_threads)
     return pipeline.map(function)
 
 
 def filtered(pipeline: Pipeline, predicate: Callable[[Any], bool]) -> Pipeline:
     """Keeps the elements for which a predicate is true."""
-    return follow(pipeline).filter(predicate)
+    return as_sequential(pipeline).filter(predicate)
 
 
 def shuffled(pipeline: Pipeline, *, window: int, key: Sequence[int]) -> Pipeline:
     """Shuffles elements within windows."""
-    if isinstance(pipeline, AbstractNumbered):
-        return numbered.shuffled(pipeline, window=window, key=key)
+    if isinstance(pipeline, AbstractIndexed):
+        return indexed.shuffled(pipeline, window=window, key=key)
     seed = int(np.random.SeedSequence(key).generate_state(1)[0]) >> 1  # Grain adds the window's number to the seed
     return grain.experimental.WindowShuffleIterDataset(pipeline, window_size=window, seed=seed)
 
@@ -134,8 +134,8 @@ def batched(
     num_threads: int = 0,
 ) -> Pipeline:
     """Joins ``size`` elements at a time."""
-    if isinstance(pipeline, AbstractNumbered):
-        return numbered.Batched(pipeline, size, drop_remainder=drop_remainder, join=join, num_threads=num_threads)
+    if isinstance(pipeline, AbstractIndexed):
+        return indexed.Batched(pipeline, size, drop_remainder=drop_remainder, join=join, num_threads=num_threads)
     return pipeline.batch(size, drop_remainder=drop_remainder, batch_fn=join or stack)
 
 
@@ -150,17 +150,17 @@ def windowed(
 ) -> Pipeline:
     """Groups elements into windows, each of which ``join`` makes into one element."""
     settings: dict[str, Any] = {"size": size, "shift": shift, "stride": stride, "drop_remainder": drop_remainder}
-    if isinstance(pipeline, AbstractNumbered):
-        return numbered.Windows(pipeline, join=join, **settings)
-    return following.SlidingWindows(pipeline, join=join, **settings)
+    if isinstance(pipeline, AbstractIndexed):
+        return indexed.Windows(pipeline, join=join, **settings)
+    return sequential.SlidingWindows(pipeline, join=join, **settings)
 
 
 def unbatched(pipeline: Pipeline) -> Pipeline:
     """Splits batches into their rows."""
-    return following.Flattened(follow(pipeline), unstack)
+    return sequential.Flattened(as_sequential(pipeline), unstack)
 
 
-def own_pieces(pipeline: Pipeline, *, index: int, count: int, batch_size: int | None) -> Pipeline:
+def split_batches_by_process(pipeline: Pipeline, *, index: int, count: int, batch_size: int | None) -> Pipeline:
     """Cuts each batch into one piece per process, for processes that read rows of their own.
 
     If a batch does not divide evenly, its pieces have two sizes. The larger ones are at different positions in each
@@ -187,68 +187,68 @@ def own_pieces(pipeline: Pipeline, *, index: int, count: int, batch_size: int | 
             if end > start
         ]
 
-    return following.Flattened(follow(pipeline), cut)
+    return sequential.Flattened(as_sequential(pipeline), cut)
 
 
 def taken(pipeline: Pipeline, count: int) -> Pipeline:
     """Keeps the first ``count`` elements; -1 keeps all."""
     if count < 0:
         return pipeline
-    if isinstance(pipeline, AbstractNumbered):
-        return numbered.part(pipeline, stop=count)
-    return grain.experimental.LimitIterDataset(pipeline, count) if count else numbered.Listed(())
+    if isinstance(pipeline, AbstractIndexed):
+        return indexed.part(pipeline, stop=count)
+    return grain.experimental.LimitIterDataset(pipeline, count) if count else indexed.InMemory(())
 
 
 def skipped(pipeline: Pipeline, count: int) -> Pipeline:
     """Drops the first ``count`` elements; -1 drops all."""
     if count < 0:
-        return numbered.Listed(())
-    if isinstance(pipeline, AbstractNumbered):
-        return numbered.part(pipeline, start=count)
-    return _by_place(pipeline, lambda place: place >= count)
+        return indexed.InMemory(())
+    if isinstance(pipeline, AbstractIndexed):
+        return indexed.part(pipeline, start=count)
+    return _filter_by_index(pipeline, lambda position: position >= count)
 
 
 def sharded(pipeline: Pipeline, *, count: int, index: int) -> Pipeline:
     """Keeps every ``count``-th element, from ``index`` on."""
-    if isinstance(pipeline, AbstractNumbered):
-        return numbered.part(pipeline, start=index, step=count)
-    return _by_place(pipeline, lambda place: place % count == index)
+    if isinstance(pipeline, AbstractIndexed):
+        return indexed.part(pipeline, start=index, step=count)
+    return _filter_by_index(pipeline, lambda position: position % count == index)
 
 
-def _by_place(pipeline: grain.IterDataset, wanted: Callable[[int], bool]) -> grain.IterDataset:
-    places = pipeline.map_with_index(lambda place, element: (place, element))
-    return places.filter(lambda each: wanted(each[0])).map(lambda each: each[1])
+def _filter_by_index(pipeline: grain.IterDataset, wanted: Callable[[int], bool]) -> grain.IterDataset:
+    pairs = pipeline.map_with_index(lambda position, element: (position, element))
+    return pairs.filter(lambda pair: wanted(pair[0])).map(lambda pair: pair[1])
 
 
 def enumerated(pipeline: Pipeline, start: int) -> Pipeline:
     """Puts the number of each element, counted from ``start``, before the element."""
-    if isinstance(pipeline, AbstractNumbered):
-        return numbered.Together((numbered.Computed(ENDLESS, lambda numbers: numbers + start), pipeline))
-    return pipeline.map_with_index(lambda place, element: (np.int64(place + start), element))
+    if isinstance(pipeline, AbstractIndexed):
+        return indexed.Zipped((indexed.Computed(ENDLESS, lambda numbers: numbers + start), pipeline))
+    return pipeline.map_with_index(lambda position, element: (np.int64(position + start), element))
 
 
-def ahead(pipeline: Pipeline, count: int) -> Pipeline:
+def prefetched(pipeline: Pipeline, count: int) -> Pipeline:
     """Computes elements in a thread before they are requested."""
-    count = _AHEAD if count == AUTOTUNE else count
+    count = _DEFAULT_PREFETCH if count == AUTOTUNE else count
     if not count:
         return pipeline
-    if isinstance(pipeline, AbstractNumbered):
-        return numbered.Ahead(pipeline, count)
+    if isinstance(pipeline, AbstractIndexed):
+        return indexed.Prefetched(pipeline, count)
     return grain.experimental.ThreadPrefetchIterDataset(pipeline, prefetch_buffer_size=count)
 
 
-def together(pipelines: Any) -> Pipeline:
+def zipped(pipelines: Any) -> Pipeline:
     """Combines the elements of several data sets at the same position, in the structure of ``pipelines``."""
     members: list[Pipeline] = leaves_of(pipelines)
-    if all(isinstance(member, AbstractNumbered) for member in members):
-        return numbered.Together(pipelines)
-    zipped = grain.experimental.ZipIterDataset([follow(member) for member in members], strict=False)
+    if all(isinstance(member, AbstractIndexed) for member in members):
+        return indexed.Zipped(pipelines)
+    tuples = grain.experimental.ZipIterDataset([as_sequential(member) for member in members], strict=False)
 
-    def shape(elements: tuple[Any, ...]) -> Any:
-        each = iter(elements)
-        return map_leaves(lambda member: next(each), pipelines)
+    def restore_structure(elements: tuple[Any, ...]) -> Any:
+        remaining = iter(elements)
+        return map_leaves(lambda member: next(remaining), pipelines)
 
-    return zipped.map(shape)
+    return tuples.map(restore_structure)
 
 
 def repeated(make: Callable[[int], Pipeline], count: int) -> Pipeline:
@@ -259,28 +259,30 @@ def repeated(make: Callable[[int], Pipeline], count: int) -> Pipeline:
         count: the number of repetitions; -1 for endless repetition.
     """
     if count == 0:
-        return numbered.Listed(())
+        return indexed.InMemory(())
     first = make(0)
-    if not isinstance(first, AbstractNumbered):
-        times = numbered.Computed(ENDLESS if count < 0 else count, lambda numbers: numbers)
-        return following.Interleaved(times.following(), lambda _, number: follow(make(number)), ends_when_empty=True)
+    if not isinstance(first, AbstractIndexed):
+        times = indexed.Computed(ENDLESS if count < 0 else count, lambda numbers: numbers)
+        return sequential.Interleaved(
+            times.to_sequential(), lambda _, number: as_sequential(make(number)), ends_when_empty=True
+        )
     if len(first) in (0, ENDLESS):
         return first
     length = ENDLESS if count < 0 else count * len(first)
-    return numbered.InTurn(cast("Callable[[int], AbstractNumbered]", make), length=length, size=len(first))
+    return indexed.Repeated(cast("Callable[[int], AbstractIndexed]", make), length=length, size=len(first))
 
 
-def joined(first: Pipeline, second: Pipeline) -> Pipeline:
+def concatenated(first: Pipeline, second: Pipeline) -> Pipeline:
     """Appends one data set to another."""
-    if isinstance(first, AbstractNumbered) and isinstance(second, AbstractNumbered):
-        return first if len(first) == ENDLESS else numbered.Joined(first, second)
-    both = [follow(first), follow(second)]
-    return following.Interleaved(numbered.Listed((0, 1)).following(), lambda which, _: both[which])
+    if isinstance(first, AbstractIndexed) and isinstance(second, AbstractIndexed):
+        return first if len(first) == ENDLESS else indexed.Concatenated(first, second)
+    both = [as_sequential(first), as_sequential(second)]
+    return sequential.Interleaved(indexed.InMemory((0, 1)).to_sequential(), lambda which, _: both[which])
 
 
-def interleaved(pipeline: Pipeline, opened: following.Open, *, cycle_length: int, block_length: int) -> Pipeline:
+def interleaved(pipeline: Pipeline, opened: sequential.Open, *, cycle_length: int, block_length: int) -> Pipeline:
     """Makes a data set from each element, and takes elements from several of these data sets in turn."""
-    return following.Interleaved(follow(pipeline), opened, cycle_length=cycle_length, block_length=block_length)
+    return sequential.Interleaved(as_sequential(pipeline), opened, cycle_length=cycle_length, block_length=block_length)
 
 
 def cache_of(plan: Plan) -> Callable[[Pass], Pipeline]:
@@ -288,15 +290,15 @@ def cache_of(plan: Plan) -> Callable[[Pass], Pipeline]:
 
     The elements are those of the first pass, whichever pass computes them, so that a resumed run has the same ones.
     """
-    held: dict[tuple[int, int] | None, Any] = {}
+    caches: dict[tuple[int, int] | None, Any] = {}
 
-    def make(each: Pass) -> Pipeline:
-        of_first = replace(Pass(), files=each.files)
-        pipeline = plan.make(of_first)
-        if isinstance(pipeline, AbstractNumbered):
-            return numbered.Kept(pipeline, held.setdefault(each.files, {}))
-        memory = held.setdefault(each.files, following.Memory(lambda: follow(plan.make(of_first))))
-        return following.Remembered(memory)
+    def make(data_pass: Pass) -> Pipeline:
+        first_pass = replace(Pass(), files=data_pass.files)
+        pipeline = plan.make(first_pass)
+        if isinstance(pipeline, AbstractIndexed):
+            return indexed.Cached(pipeline, caches.setdefault(data_pass.files, {}))
+        new_cache = sequential.ElementCache(lambda: as_sequential(plan.make(first_pass)))
+        return sequential.Cached(caches.setdefault(data_pass.files, new_cache))
 
     return make
 
@@ -321,7 +323,7 @@ def count_taken(count: int, wanted: int) -> int:
     return wanted if count == INFINITE_CARDINALITY else min(count, wanted)
 
 
-def count_left(count: int, skipped: int) -> int:
+def count_skipped(count: int, skipped: int) -> int:
     """Returns the cardinality without the first ``skipped`` elements."""
     if skipped < 0:
         return 0
@@ -342,7 +344,7 @@ def count_repeated(count: int, times: int) -> int:
     return count if count < 0 else count * times
 
 
-def count_joined(first: int, second: int) -> int:
+def count_concatenated(first: int, second: int) -> int:
     """Returns the cardinality of two data sets, one after the other."""
     counts = (first, second)
     for answer in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY):
@@ -351,7 +353,7 @@ def count_joined(first: int, second: int) -> int:
     return first + second
 
 
-def count_together(counts: Sequence[int]) -> int:
+def count_zipped(counts: Sequence[int]) -> int:
     """Returns the cardinality of data sets whose elements are combined: that of the shortest."""
     if UNKNOWN_CARDINALITY in counts:
         return UNKNOWN_CARDINALITY
@@ -379,22 +381,22 @@ def row_spec(spec: Any) -> Any:
     return map_leaves(drop, spec)
 
 
-def parallel_calls(given: Any) -> int | None:
+def parallel_calls(value: Any) -> int | None:
     """Checks ``num_parallel_calls``, and returns it: a number, `AUTOTUNE` or None.
 
     Raises:
         InvalidInputError: If the value is something else.
     """
-    number = whole_or_none(given)
-    if given is None or (number is not None and (number == AUTOTUNE or number >= 1)):
+    number = int_or_none(value)
+    if value is None or (number is not None and (number == AUTOTUNE or number >= 1)):
         return number
-    raise InvalidInputError("num_parallel_calls", received=repr(given), allowed="1 or more, AUTOTUNE, None")
+    raise InvalidInputError("num_parallel_calls", received=repr(value), allowed="1 or more, AUTOTUNE, None")
 
 
-def held(elements: Sequence[Any]) -> Plan:
+def plan_of_elements(elements: Sequence[Any]) -> Plan:
     """Returns the plan of a data set with these elements."""
     return Plan(
-        make=lambda each: numbered.Listed(elements),
+        make=lambda data_pass: indexed.InMemory(elements),
         cardinality=lambda: len(elements),
         spec=lambda: spec_of(elements[0]) if elements else None,
     )

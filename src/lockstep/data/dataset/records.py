@@ -11,8 +11,8 @@ from typing import Any, cast
 import numpy as np
 
 from lockstep.data.arguments import is_sequence
-from lockstep.data.dataset import following
-from lockstep.data.dataset.numbered import Listed, Records, Reordered
+from lockstep.data.dataset import sequential
+from lockstep.data.dataset.indexed import InMemory, Records, Reordered
 from lockstep.data.dataset.plan import UNKNOWN_CARDINALITY, Pass, Pipeline, Plan
 from lockstep.data.dataset.structure import TensorSpec
 from lockstep.data.files.compressed import CompressedRecords
@@ -23,38 +23,38 @@ from lockstep.errors import InvalidInputError
 from lockstep.storage import glob_urls
 
 
-def names_given(given: Any, *, of: str) -> list[str]:
+def check_names(value: Any, *, of: str) -> list[str]:
     """Checks names of files or patterns, and returns them as a list of text.
 
     Args:
-        given: one name or several, as text, bytes or paths.
+        value: one name or several, as text, bytes or paths.
         of: the function that received them, for the error.
 
     Raises:
         InvalidInputError: If a name is of another type.
     """
-    members = cast("Sequence[Any]", given) if is_sequence(given) else [given]
+    members = cast("Sequence[Any]", value) if is_sequence(value) else [value]
     if not all(isinstance(member, str | bytes | os.PathLike) for member in members):
         raise InvalidInputError(
-            f"files of {of}", received=type(given).__name__, allowed="a name or several, as text, bytes or paths"
+            f"files of {of}", received=type(value).__name__, allowed="a name or several, as text, bytes or paths"
         )
     return [os.fsdecode(member) for member in members]
 
 
-def compression_given(given: Any) -> Compression | None:
+def check_compression(value: Any) -> Compression | None:
     """Checks a compression type, and returns it; None for no compression.
 
     Raises:
         InvalidInputError: If the type is not one of those that exist.
     """
-    if given in (None, ""):
+    if value in (None, ""):
         return None
-    if given in ("GZIP", "ZLIB"):
-        return cast("Compression", given)
-    raise InvalidInputError("compression_type", received=repr(given), allowed=("GZIP", "ZLIB", "None"))
+    if value in ("GZIP", "ZLIB"):
+        return cast("Compression", value)
+    raise InvalidInputError("compression_type", received=repr(value), allowed=("GZIP", "ZLIB", "None"))
 
 
-def share_of(names: Any, files: tuple[int, int] | None) -> Any:
+def files_of_process(names: Any, files: tuple[int, int] | None) -> Any:
     """Returns the files of one process; ``files`` is its index and the number of processes, or None for all files."""
     if files is None:
         return names
@@ -73,16 +73,16 @@ def record_plan(filenames: Any, *, compression: Compression | None, cycle_length
     Raises:
         MissingInputError: If nothing was found.
     """
-    given = names_given(filenames, of="TFRecordDataset")
+    names = check_names(filenames, of="TFRecordDataset")
     # The URL of an existing file means that file alone; a pattern or a data set's name means all of its shards.
-    names_many = not is_sequence(filenames) and (is_pattern(given[0]) or not glob_urls(given[0]))
-    urls = find_shards(given[0] if names_many else given)
+    names_many = not is_sequence(filenames) and (is_pattern(names[0]) or not glob_urls(names[0]))
+    urls = find_shards(names[0] if names_many else names)
     spec = TensorSpec((), "string")
 
-    def make_compressed(each: Pass) -> Pipeline:
-        own = share_of(urls, each.files)
-        return following.Interleaved(
-            Listed(own).following(),
+    def make_compressed(data_pass: Pass) -> Pipeline:
+        own = files_of_process(urls, data_pass.files)
+        return sequential.Interleaved(
+            InMemory(own).to_sequential(),
             lambda url, _: CompressedRecords([url], compression=compression),
             cycle_length=cycle_length,
         )
@@ -97,24 +97,24 @@ def record_plan(filenames: Any, *, compression: Compression | None, cycle_length
 
     @functools.lru_cache(1)
     def opened(files: tuple[int, int] | None) -> RecordSource:
-        return RecordSource(share_of(urls, files))
+        return RecordSource(files_of_process(urls, files))
 
-    def make(each: Pass) -> Pipeline:
-        own = share_of(urls, each.files)
+    def make(data_pass: Pass) -> Pipeline:
+        own = files_of_process(urls, data_pass.files)
         if not own:
-            return Listed(())
-        source = opened(each.files)
+            return InMemory(())
+        source = opened(data_pass.files)
         records = Records(source)
         if cycle_length == 1 or len(own) == 1:
             return records
         lengths = source.num_records_by_url
-        order = in_turn([lengths[url] for url in own], cycle_length)
+        order = interleaved_order([lengths[url] for url in own], cycle_length)
         return Reordered(records, len(records), lambda numbers: order[numbers])
 
     return Plan(make=make, cardinality=lambda: len(opened(None)), spec=lambda: spec, num_files=len(urls))
 
 
-def in_turn(lengths: Sequence[int], cycle_length: int) -> np.ndarray:
+def interleaved_order(lengths: Sequence[int], cycle_length: int) -> np.ndarray:
     """Returns the order in which ``interleave`` takes the records of several files: their numbers, int64.
 
     Args:

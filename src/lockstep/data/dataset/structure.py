@@ -39,7 +39,7 @@ class TensorSpec:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", _shape_given(self.shape))
+        object.__setattr__(self, "shape", _check_shape(self.shape))
         object.__setattr__(self, "dtype", dtype_named(self.dtype))
 
     def read(self, value: Any) -> Any:
@@ -55,7 +55,7 @@ class TensorSpec:
                 leaf = np.asarray(value, self.dtype)[()]
             except (TypeError, ValueError) as error:
                 raise InvalidInputError(
-                    f"an element that is no {self.dtype}", received=repr(value)[:80], allowed=str(self)
+                    f"an element cannot be converted to {self.dtype}", received=repr(value)[:80], allowed=str(self)
                 ) from error
         shape = np.shape(leaf)
         fits = self.shape is None or (
@@ -64,7 +64,7 @@ class TensorSpec:
         )
         if not fits or (self.dtype == STRING) != (dtype_of(leaf) == STRING):
             raise InvalidInputError(
-                "an element is not as its signature says",
+                "an element does not match its signature",
                 received=f"shape {shape}, {dtype_name(dtype_of(leaf))}",
                 allowed=str(self),
             )
@@ -75,7 +75,7 @@ class TensorSpec:
         return f"shape {self.shape}, {dtype_name(self.dtype)}"
 
 
-def _shape_given(shape: Any) -> tuple[int | None, ...] | None:
+def _check_shape(shape: Any) -> tuple[int | None, ...] | None:
     if shape is None:
         return None
     try:
@@ -87,18 +87,18 @@ def _shape_given(shape: Any) -> tuple[int | None, ...] | None:
     return dims
 
 
-def dtype_named(given: Any) -> np.dtype[Any]:
+def dtype_named(value: Any) -> np.dtype[Any]:
     """Checks a dtype or its name, and returns NumPy's dtype, `STRING` for text.
 
     Raises:
         InvalidInputError: If the value is not a dtype that elements may have.
     """
-    if isinstance(given, str) and given == "string":
+    if isinstance(value, str) and value == "string":
         return STRING
     try:
-        dtype = np.dtype(jax.numpy.bfloat16 if isinstance(given, str) and given == "bfloat16" else given)
+        dtype = np.dtype(jax.numpy.bfloat16 if isinstance(value, str) and value == "bfloat16" else value)
     except (TypeError, ValueError) as error:
-        raise InvalidInputError("a dtype", received=repr(given), allowed='NumPy\'s, by name too; "string"') from error
+        raise InvalidInputError("a dtype", received=repr(value), allowed='NumPy\'s, by name too; "string"') from error
     if dtype.kind in "OSU":
         return STRING
     if dtype.kind not in _KINDS:
@@ -213,12 +213,12 @@ def _narrowed(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def own(leaf: Any) -> Any:
+def copy_leaf(leaf: Any) -> Any:
     """Returns a leaf that the caller may write to: arrays are copied."""
     return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
-def call(function: Callable[..., Any], element: Any) -> Any:
+def call_with_element(function: Callable[..., Any], element: Any) -> Any:
     """Calls a function with an element as ``tf.data`` does: the members of a tuple are separate arguments."""
     return function(*cast("tuple[Any, ...]", element)) if type(element) is tuple else function(element)
 
@@ -292,7 +292,7 @@ def _check_alike(leaves: Sequence[Any], *, shapes_too: bool = True) -> None:
             f"elements of one batch have different {what}",
             received=" and ".join(sorted(map(str, many))[:3]),
             allowed="one",
-            action="pad them: .padded_batch()" if what == "shapes" else "bring them to one in .map()",
+            action="pad them: .padded_batch()" if what == "shapes" else "cast them to one dtype in .map()",
         )
 
 
@@ -323,7 +323,7 @@ def _pad_leaves(*leaves: Any) -> Any:
         return _texts(arrays)
     _check_alike(arrays, shapes_too=False)
     sizes = np.array([array.shape for array in arrays], np.int64).max(axis=0, initial=0)
-    wanted = _shape_given(shape) or (None,) * arrays[0].ndim if shape is not None else (None,) * arrays[0].ndim
+    wanted = _check_shape(shape) or (None,) * arrays[0].ndim if shape is not None else (None,) * arrays[0].ndim
     if len(wanted) != arrays[0].ndim or any(
         want is not None and want < size for want, size in zip(wanted, sizes, strict=True)
     ):
@@ -350,7 +350,7 @@ def unstack(batch: Any) -> list[Any]:
     counts = {np.shape(leaf)[:1] for leaf in leaves_of(batch) if leaf is not None}
     if len(counts) != 1 or counts == {()}:
         raise InvalidInputError(
-            "an element that is to be taken apart into its rows",
+            "an element to split into rows",
             received=f"leaves of shapes {sorted(str(np.shape(leaf)) for leaf in leaves_of(batch))}",
             allowed="arrays with one number of rows",
         )
@@ -360,7 +360,7 @@ def unstack(batch: Any) -> list[Any]:
 
 def take_row(batch: Any, row: int) -> Any:
     """Returns a row of a batch as an element."""
-    return map_leaves(lambda leaf: None if leaf is None else own(leaf[row]), batch)
+    return map_leaves(lambda leaf: None if leaf is None else copy_leaf(leaf[row]), batch)
 
 
 def spec_of(element: Any) -> Any:
@@ -368,7 +368,7 @@ def spec_of(element: Any) -> Any:
     return map_leaves(lambda leaf: None if leaf is None else TensorSpec(np.shape(leaf), dtype_of(leaf)), element)
 
 
-def like_batches(spec: Any, before: Any) -> Any:
+def with_unknown_rows(spec: Any, before: Any) -> Any:
     """Makes the number of rows unknown in the spec of a function's result, if it is unknown in the argument's spec."""
     unknown = {leaf.shape[:1] for leaf in leaves_of(before) if leaf is not None and leaf.shape is not None}
     if unknown != {(None,)} or spec is None:

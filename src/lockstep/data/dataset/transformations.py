@@ -10,26 +10,19 @@ from typing import Any, Final, Self, final
 import grain
 import numpy as np
 
-from lockstep.data.arguments import flag_given, flag_or_none, function_given, whole_given, whole_or_none
+from lockstep.data.arguments import check_bool, check_callable, check_int, check_optional_bool, int_or_none
 from lockstep.data.dataset import plan as steps
 from lockstep.data.dataset.options import Options
-from lockstep.data.dataset.plan import (
-    AUTOTUNE,
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
-    Pass,
-    Pipeline,
-    Plan,
-)
+from lockstep.data.dataset.plan import AUTOTUNE, INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, Pass, Pipeline, Plan
 from lockstep.data.dataset.structure import (
     TensorSpec,
-    call,
+    call_with_element,
     describe,
     leaves_of,
-    like_batches,
     map_leaves,
     pad,
     to_element,
+    with_unknown_rows,
 )
 from lockstep.errors import InvalidInputError
 from lockstep.upstream.keras_variables import get_random_seed
@@ -53,7 +46,7 @@ class AbstractDataset(ABC):
         """The plan of the data set."""
 
     @abstractmethod
-    def _made(self, plan: Plan) -> Self:
+    def _with_plan(self, plan: Plan) -> Self:
         """Returns the data set of another plan, of the same class."""
 
     @final
@@ -71,12 +64,12 @@ class AbstractDataset(ABC):
                 no number (after ``filter``, ``interleave``, ...) are computed in one thread.
             deterministic: accepted without effect: the order never depends on threads.
         """
-        function = function_given(map_func, "map_func")
+        function = check_callable(map_func, "map_func")
         threads = steps.threads_of(steps.parallel_calls(num_parallel_calls))
-        flag_or_none(deterministic, "deterministic")
+        check_optional_bool(deterministic, "deterministic")
 
         def apply(element: Any) -> Any:
-            value = call(function, element)
+            value = call_with_element(function, element)
             found = to_element(tuple(value) if isinstance(value, list) else value)  # as in tf.data
             if found is None or any(isinstance(leaf, AbstractDataset) for leaf in leaves_of(found)):
                 raise InvalidInputError(
@@ -89,7 +82,7 @@ class AbstractDataset(ABC):
 
         plan = self.plan.then(lambda pipeline: steps.mapped(pipeline, apply, num_threads=threads))
         before = self.plan.spec
-        return self._made(replace(plan, spec=lambda: like_batches(plan.peek(), before())))
+        return self._with_plan(replace(plan, spec=lambda: with_unknown_rows(plan.peek(), before())))
 
     @final
     def filter(self, predicate: Callable[..., Any]) -> Self:
@@ -98,10 +91,10 @@ class AbstractDataset(ABC):
         Args:
             predicate: returns one truth value; gets its arguments as ``map``'s function does.
         """
-        function = function_given(predicate, "predicate")
+        function = check_callable(predicate, "predicate")
 
         def holds(element: Any) -> bool:
-            found = to_element(call(function, element))
+            found = to_element(call_with_element(function, element))
             if not isinstance(found, np.bool_):
                 raise InvalidInputError(
                     "filter's predicate returned no truth value",
@@ -110,7 +103,7 @@ class AbstractDataset(ABC):
                 )
             return bool(found)
 
-        return self._made(
+        return self._with_plan(
             self.plan.then(lambda pipeline: steps.filtered(pipeline, holds), cardinality=lambda: UNKNOWN_CARDINALITY)
         )
 
@@ -132,9 +125,9 @@ class AbstractDataset(ABC):
             reshuffle_each_iteration: whether each iteration, and each repetition of ``repeat``, has another order;
                 True by default.
         """
-        window = whole_given(buffer_size, of="shuffle's buffer_size", least=1)
-        flag_or_none(reshuffle_each_iteration, "reshuffle_each_iteration")
-        number = whole_or_none(seed)
+        window = check_int(buffer_size, name="shuffle's buffer_size", minimum=1)
+        check_optional_bool(reshuffle_each_iteration, "reshuffle_each_iteration")
+        number = int_or_none(seed)
         if seed is not None and number is None:
             raise InvalidInputError("shuffle's seed", received=repr(seed), allowed="a whole number, None")
         # Counts the shuffles of this data set alone: the seed must not depend on other data sets of the process.
@@ -144,10 +137,10 @@ class AbstractDataset(ABC):
         fixed = reshuffle_each_iteration is False
         make = self.plan.make
 
-        def shuffled(each: Pass) -> Pipeline:
-            return steps.shuffled(make(each), window=window, key=key if fixed else (*key, *each.path))
+        def shuffled(data_pass: Pass) -> Pipeline:
+            return steps.shuffled(make(data_pass), window=window, key=key if fixed else (*key, *data_pass.path))
 
-        return self._made(replace(self.plan, make=shuffled, num_shuffles=depth + (number is None)))
+        return self._with_plan(replace(self.plan, make=shuffled, num_shuffles=depth + (number is None)))
 
     @final
     def repeat(self, count: int | None = None) -> Self:
@@ -156,13 +149,15 @@ class AbstractDataset(ABC):
         Args:
             count: the number of repetitions; None or -1 for endless repetition.
         """
-        times = -1 if count is None else whole_given(count, of="repeat's count", least=-1)
+        times = -1 if count is None else check_int(count, name="repeat's count", minimum=-1)
         plan = self.plan
 
-        def make(each: Pass) -> Pipeline:
-            return steps.repeated(lambda number: plan.make(each.within(number)), times)
+        def make(data_pass: Pass) -> Pipeline:
+            return steps.repeated(lambda number: plan.make(data_pass.within(number)), times)
 
-        return self._made(replace(plan, make=make, cardinality=lambda: steps.count_repeated(plan.cardinality(), times)))
+        return self._with_plan(
+            replace(plan, make=make, cardinality=lambda: steps.count_repeated(plan.cardinality(), times))
+        )
 
     @final
     def batch(
@@ -226,17 +221,17 @@ class AbstractDataset(ABC):
         join: Callable[[Sequence[Any]], Any] | None,
         spec: Callable[[Any], Any] | None,
     ) -> Self:
-        size = whole_given(batch_size, of="batch_size", least=1)
-        drop = flag_given(drop_remainder, of="drop_remainder")
+        size = check_int(batch_size, name="batch_size", minimum=1)
+        drop = check_bool(drop_remainder, name="drop_remainder")
         threads = steps.threads_of(steps.parallel_calls(num_parallel_calls))
-        flag_or_none(deterministic, "deterministic")
+        check_optional_bool(deterministic, "deterministic")
         plan = self.plan
 
         def batch_spec() -> Any:
             found = steps.batch_spec(plan.spec(), size if drop else None)
             return found if spec is None else spec(found)
 
-        return self._made(
+        return self._with_plan(
             plan.then(
                 lambda pipeline: steps.batched(pipeline, size, drop_remainder=drop, join=join, num_threads=threads),
                 cardinality=lambda: steps.count_batches(plan.cardinality(), size, drop_remainder=drop),
@@ -249,7 +244,7 @@ class AbstractDataset(ABC):
     def unbatch(self) -> Self:
         """Splits batches: each row becomes an element."""
         plan = self.plan
-        return self._made(
+        return self._with_plan(
             plan.then(
                 steps.unbatched,
                 cardinality=lambda: UNKNOWN_CARDINALITY,
@@ -275,18 +270,18 @@ class AbstractDataset(ABC):
             drop_remainder: whether windows that would be smaller are dropped.
         """
         settings = {
-            "size": whole_given(size, of="window's size", least=1),
-            "shift": whole_given(size if shift is None else shift, of="window's shift", least=1),
-            "stride": whole_given(stride, of="window's stride", least=1),
-            "drop_remainder": flag_given(drop_remainder, of="drop_remainder"),
+            "size": check_int(size, name="window's size", minimum=1),
+            "shift": check_int(size if shift is None else shift, name="window's shift", minimum=1),
+            "stride": check_int(stride, name="window's stride", minimum=1),
+            "drop_remainder": check_bool(drop_remainder, name="drop_remainder"),
         }
         span = (settings["size"] - 1) * settings["stride"] + 1
 
         def join(elements: Sequence[Any]) -> Any:
-            return map_leaves(lambda *leaves: self._made(steps.held(leaves)), *elements)
+            return map_leaves(lambda *leaves: self._with_plan(steps.plan_of_elements(leaves)), *elements)
 
         plan = self.plan
-        return self._made(
+        return self._with_plan(
             plan.then(
                 lambda pipeline: steps.windowed(pipeline, join=join, **settings),
                 cardinality=lambda: steps.count_windows(
@@ -299,9 +294,9 @@ class AbstractDataset(ABC):
     @final
     def take(self, count: int) -> Self:
         """Keeps the first ``count`` elements; -1 keeps all."""
-        wanted = whole_given(count, of="take's count", least=-1)
+        wanted = check_int(count, name="take's count", minimum=-1)
         plan = self.plan
-        return self._made(
+        return self._with_plan(
             plan.then(
                 lambda pipeline: steps.taken(pipeline, wanted),
                 cardinality=lambda: steps.count_taken(plan.cardinality(), wanted),
@@ -311,22 +306,22 @@ class AbstractDataset(ABC):
     @final
     def skip(self, count: int) -> Self:
         """Drops the first ``count`` elements; -1 drops all."""
-        number = whole_given(count, of="skip's count", least=-1)
+        number = check_int(count, name="skip's count", minimum=-1)
         plan = self.plan
-        return self._made(
+        return self._with_plan(
             plan.then(
                 lambda pipeline: steps.skipped(pipeline, number),
-                cardinality=lambda: steps.count_left(plan.cardinality(), number),
+                cardinality=lambda: steps.count_skipped(plan.cardinality(), number),
             )
         )
 
     @final
     def shard(self, num_shards: int, index: int) -> Self:
         """Keeps every ``num_shards``-th element, from ``index`` on."""
-        shards = whole_given(num_shards, of="shard's num_shards", least=1)
-        first = whole_given(index, of="shard's index", least=0, most=shards - 1)
+        shards = check_int(num_shards, name="shard's num_shards", minimum=1)
+        first = check_int(index, name="shard's index", minimum=0, maximum=shards - 1)
         plan = self.plan
-        return self._made(
+        return self._with_plan(
             plan.then(
                 lambda pipeline: steps.sharded(pipeline, count=shards, index=first),
                 cardinality=lambda: steps.count_shard(plan.cardinality(), num_shards=shards, index=first),
@@ -352,11 +347,11 @@ class AbstractDataset(ABC):
             deterministic: accepted without effect; see ``map``.
         """
         steps.parallel_calls(num_parallel_calls)
-        flag_or_none(deterministic, "deterministic")
-        automatic = cycle_length is None or whole_or_none(cycle_length) == AUTOTUNE
-        cycle = _CYCLE_LENGTH if automatic else whole_given(cycle_length, of="cycle_length", least=1)
-        block = 1 if block_length is None else whole_given(block_length, of="block_length", least=1)
-        return self._interleaved(function_given(map_func, "map_func"), cycle_length=cycle, block_length=block)
+        check_optional_bool(deterministic, "deterministic")
+        automatic = cycle_length is None or int_or_none(cycle_length) == AUTOTUNE
+        cycle = _CYCLE_LENGTH if automatic else check_int(cycle_length, name="cycle_length", minimum=1)
+        block = 1 if block_length is None else check_int(block_length, name="block_length", minimum=1)
+        return self._interleaved(check_callable(map_func, "map_func"), cycle_length=cycle, block_length=block)
 
     @final
     def flat_map(self, map_func: Callable[..., Any]) -> Self:
@@ -365,28 +360,28 @@ class AbstractDataset(ABC):
         Args:
             map_func: returns a data set; gets its arguments as ``map``'s function does.
         """
-        return self._interleaved(function_given(map_func, "map_func"), cycle_length=1, block_length=1)
+        return self._interleaved(check_callable(map_func, "map_func"), cycle_length=1, block_length=1)
 
     def _interleaved(self, function: Callable[..., Any], *, cycle_length: int, block_length: int) -> Self:
         make = self.plan.make
 
-        def made(each: Pass) -> Pipeline:
-            inner = replace(each, files=None)  # files are divided among processes in `make` already
+        def made(data_pass: Pass) -> Pipeline:
+            inner = replace(data_pass, files=None)  # files are divided among processes in `make` already
 
             def opened(element: Any, number: int) -> grain.IterDataset:
-                dataset = call(function, element)
+                dataset = call_with_element(function, element)
                 if not isinstance(dataset, AbstractDataset):
                     raise InvalidInputError(
-                        "what is to be joined with others",
+                        "the result of flat_map's or interleave's function",
                         received=type(dataset).__name__,
-                        allowed="a lockstep.data.Dataset, which the function returns",
+                        allowed="a lockstep.data.Dataset",
                     )
-                return steps.follow(dataset.plan.make(inner.within(number)))
+                return steps.as_sequential(dataset.plan.make(inner.within(number)))
 
-            return steps.interleaved(make(each), opened, cycle_length=cycle_length, block_length=block_length)
+            return steps.interleaved(make(data_pass), opened, cycle_length=cycle_length, block_length=block_length)
 
         plan = replace(self.plan, make=made, cardinality=lambda: UNKNOWN_CARDINALITY, batch_size=None)
-        return self._made(replace(plan, spec=plan.peek))
+        return self._with_plan(replace(plan, spec=plan.peek))
 
     @final
     def concatenate(self, dataset: AbstractDataset) -> Self:
@@ -398,11 +393,11 @@ class AbstractDataset(ABC):
         num_files = None
         if first.num_files is not None and second.num_files is not None:
             num_files = min(first.num_files, second.num_files)
-        return self._made(
+        return self._with_plan(
             replace(
                 first,
-                make=lambda each: steps.joined(first.make(each), second.make(each)),
-                cardinality=lambda: steps.count_joined(first.cardinality(), second.cardinality()),
+                make=lambda data_pass: steps.concatenated(first.make(data_pass), second.make(data_pass)),
+                cardinality=lambda: steps.count_concatenated(first.cardinality(), second.cardinality()),
                 num_files=num_files,
                 num_shuffles=max(first.num_shuffles, second.num_shuffles),
                 batch_size=first.batch_size if len(sizes) == 1 else None,
@@ -423,7 +418,7 @@ class AbstractDataset(ABC):
                 received=repr(filename),
                 action="leave the name out; where memory does not hold them, lockstep.data.pack what was computed",
             )
-        return self._made(replace(self.plan, make=steps.cache_of(self.plan)))
+        return self._with_plan(replace(self.plan, make=steps.cache_of(self.plan)))
 
     @final
     def prefetch(self, buffer_size: int) -> Self:
@@ -432,15 +427,15 @@ class AbstractDataset(ABC):
         Args:
             buffer_size: the number of elements that are computed ahead; `AUTOTUNE` for 2.
         """
-        count = whole_given(buffer_size, of="prefetch's buffer_size", least=AUTOTUNE)
-        return self._made(self.plan.then(lambda pipeline: steps.ahead(pipeline, count)))
+        count = check_int(buffer_size, name="prefetch's buffer_size", minimum=AUTOTUNE)
+        return self._with_plan(self.plan.then(lambda pipeline: steps.prefetched(pipeline, count)))
 
     @final
     def enumerate(self, start: int = 0) -> Self:
         """Pairs each element with its number, an int64 that comes first and is counted from ``start``."""
-        first = whole_given(start, of="enumerate's start", least=-(2**62))
+        first = check_int(start, name="enumerate's start", minimum=-(2**62))
         plan = self.plan
-        return self._made(
+        return self._with_plan(
             plan.then(
                 lambda pipeline: steps.enumerated(pipeline, first),
                 spec=lambda: (TensorSpec((), np.int64), plan.spec()),
@@ -451,7 +446,7 @@ class AbstractDataset(ABC):
     @final
     def apply(self, transformation_func: Callable[[Self], Any]) -> Any:
         """Returns the data set that a function makes from this one."""
-        found = function_given(transformation_func, "transformation_func")(self)
+        found = check_callable(transformation_func, "transformation_func")(self)
         if not isinstance(found, AbstractDataset):
             raise InvalidInputError(
                 "what apply's function returned", received=type(found).__name__, allowed="a lockstep.data.Dataset"
@@ -468,7 +463,7 @@ class AbstractDataset(ABC):
         """Sets options; earlier options stay where the new ones are not set."""
         if not isinstance(options, Options):
             raise InvalidInputError("with_options", received=type(options).__name__, allowed="lockstep.data.Options")
-        return self._made(replace(self.plan, options=self.plan.options.merged(options)))
+        return self._with_plan(replace(self.plan, options=self.plan.options.merged(options)))
 
     @final
     @property
@@ -490,7 +485,8 @@ class AbstractDataset(ABC):
         """
         count = int(self.cardinality())
         if count < 0:
-            raise TypeError("the data set has no end" if count == INFINITE_CARDINALITY else "nobody has counted it")
+            is_endless = count == INFINITE_CARDINALITY
+            raise TypeError("the data set has no end" if is_endless else "the length of the data set is unknown")
         return count
 
     @final

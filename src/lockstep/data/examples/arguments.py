@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lockstep.data.arguments import dtype_given, is_sequence, is_utf8, shown, whole_or_none
+from lockstep.data.arguments import check_dtype, describe_received, int_or_none, is_sequence, is_utf8
 from lockstep.errors import InvalidInputError
 
 MAX_VALUES: Final = 2**31 - 1
@@ -17,49 +17,49 @@ MAX_VALUES: Final = 2**31 - 1
 _WHOLE: Final = (int, np.integer, np.bool_)
 
 
-def shape_given(given: Any, *, of: str) -> tuple[int, ...]:
+def check_shape(value: Any, *, of: str) -> tuple[int, ...]:
     """Checks a shape, and returns it.
 
     Args:
-        given: the value to check: a sequence of sizes.
+        value: the value to check: a sequence of sizes.
         of: the thing that has the shape, in words for the error.
 
     Raises:
         InvalidInputError: If the value is not a sequence, if a size is not a whole number or is negative, or if the
             shape has more than `MAX_VALUES` values.
     """
-    is_shape = is_sequence(given)
-    sizes: list[Any] = list(given) if is_shape else []
-    whole = [size for size in map(whole_or_none, sizes) if size is not None and size >= 0]
+    is_shape = is_sequence(value)
+    sizes: list[Any] = list(value) if is_shape else []
+    whole = [size for size in map(int_or_none, sizes) if size is not None and size >= 0]
     if not is_shape or len(whole) < len(sizes):
-        is_open = any(size is None or whole_or_none(size) == -1 for size in sizes)
+        is_open = any(size is None or int_or_none(size) == -1 for size in sizes)
         raise InvalidInputError(
             f"the shape of {of}",
-            received=shown(given),
+            received=describe_received(value),
             allowed="whole numbers, 0 or more, as a sequence: (28, 28), or () for one value",
             action="read any number of values by VarLenFeature or RaggedFeature" if is_open else None,
         )
     if math.prod(whole) > MAX_VALUES:
-        raise InvalidInputError(f"the shape of {of}", received=given, allowed=f"{MAX_VALUES:,} values at most")
+        raise InvalidInputError(f"the shape of {of}", received=value, allowed=f"{MAX_VALUES:,} values at most")
     return tuple(whole)
 
 
-def dtype_of(given: DTypeLike) -> np.dtype[Any]:
+def dtype_of(value: DTypeLike) -> np.dtype[Any]:
     """Checks the dtype of a feature, and returns it; object for bytes.
 
     Raises:
         InvalidInputError: If no list of a record can hold such values.
     """
-    is_bytes = isinstance(given, str | type) and given in (bytes, str, "bytes", "string")
+    is_bytes = isinstance(value, str | type) and value in (bytes, str, "bytes", "string")
     allowed = "int64, float32, bytes, or another type of integers, floats or truth values"
-    return dtype_given(object if is_bytes else given, of="a feature's dtype", kinds="biufO", allowed=allowed)
+    return check_dtype(object if is_bytes else value, name="a feature's dtype", kinds="biufO", allowed=allowed)
 
 
-def array_given(given: Any, dtype: DTypeLike, *, what: str) -> np.ndarray:
+def check_array(value: Any, dtype: DTypeLike, *, what: str) -> np.ndarray:
     """Checks the values of a feature, and returns them as an array of its dtype.
 
     Args:
-        given: a value, nested sequences of values, or an array; text is encoded as UTF-8.
+        value: one value, nested sequences of values, or an array; text is encoded as UTF-8.
         dtype: the dtype of the result; object for bytes.
         what: what is wrong if the values do not fit, in words for the error.
 
@@ -68,20 +68,20 @@ def array_given(given: Any, dtype: DTypeLike, *, what: str) -> np.ndarray:
             number is out of the dtype's range.
     """
     wanted = np.dtype(dtype)
-    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
-        raise InvalidInputError(what, received=shown(given), allowed="an array without masked values")
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InvalidInputError(what, received=describe_received(value), allowed="an array without masked values")
     try:
-        array = np.asarray(given, object) if wanted.kind == "O" else np.asarray(given)
+        array = np.asarray(value, object) if wanted.kind == "O" else np.asarray(value)
     except (TypeError, ValueError, OverflowError):
-        raise InvalidInputError(what, received=given, allowed="rows of one length") from None
+        raise InvalidInputError(what, received=value, allowed="rows of one length") from None
     if not array.size:
         return np.empty(array.shape, wanted)
     if wanted.kind == "O":
-        return _bytes(array, given, what=what)
-    if array.dtype.kind in ("O" if wanted.kind == "f" else "Of") and is_all_whole(objects := np.asarray(given, object)):
+        return _bytes(array, value, what=what)
+    if array.dtype.kind in ("O" if wanted.kind == "f" else "Of") and is_all_whole(objects := np.asarray(value, object)):
         array = objects  # integers that no single dtype of NumPy's can hold
     elif array.dtype.kind not in ("biuf" if wanted.kind in "fc" else "biu"):
-        raise InvalidInputError(what, received=shown(given), allowed=f"values of {wanted}")
+        raise InvalidInputError(what, received=describe_received(value), allowed=f"values of {wanted}")
     check_range(array, wanted)
     return array.astype(wanted, copy=False)
 
@@ -113,7 +113,7 @@ def check_range(values: np.ndarray, dtype: np.dtype[Any]) -> None:
         low, high = _limits(dtype)
         infinite = ", or an infinity that is given as one" if dtype.kind == "f" else ""
         raise InvalidInputError(
-            "a number is beyond what its feature's dtype holds",
+            "a number is out of range of its feature's dtype",
             received=beyond,
             allowed=f"{low} to {high}{infinite}: {dtype}",
         )
@@ -146,12 +146,14 @@ def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
     return np.iinfo(dtype).min, np.iinfo(dtype).max
 
 
-def _bytes(array: np.ndarray, given: Any, *, what: str) -> np.ndarray:
+def _bytes(array: np.ndarray, value: Any, *, what: str) -> np.ndarray:
     items = array.reshape(-1).tolist()
     if all(isinstance(item, bytes) for item in items):
         return array
     if not all(isinstance(item, bytes) or (isinstance(item, str) and is_utf8(item)) for item in items):
-        raise InvalidInputError(what, received=shown(given), allowed="bytes, or text that UTF-8 can say")
+        raise InvalidInputError(
+            what, received=describe_received(value), allowed="bytes, or text that can be encoded as UTF-8"
+        )
     encoded = np.empty(len(items), object)
     encoded[:] = [item.encode() if isinstance(item, str) else item for item in items]
     return encoded.reshape(array.shape)

@@ -30,7 +30,7 @@ class Column:
         values: all values, record after record, float32 or int64 of shape (num_values,); for bytes, the concatenated
             bytes, uint8. The array may be written to.
         sizes: the length of each bytes value, int64 of shape (num_values,); None for numbers.
-        parts: the columns of further features that tell where the values belong, by name.
+        index_columns: the columns of further features that tell where the values belong, by name.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Column:
     is_set: np.ndarray
     values: np.ndarray
     sizes: np.ndarray | None = None
-    parts: Mapping[str, Column] = field(default_factory=dict[str, "Column"])
+    index_columns: Mapping[str, Column] = field(default_factory=dict[str, "Column"])
 
     def to_bytes(self) -> list[bytes]:
         """Returns the values of a column of bytes as a list."""
@@ -139,7 +139,7 @@ class ColumnBuilder:
         self._numbers.append(number)
         self._objects += values
 
-    def add_other_kind(self, numbers: np.ndarray | int) -> None:
+    def mark_other_kind(self, numbers: np.ndarray | int) -> None:
         """Marks records that have values of another kind."""
         self._counts[numbers] = OTHER_KIND
         self._is_set[numbers] = True
@@ -207,14 +207,14 @@ class ColumnBuilder:
         """Whether a single block has all records, in order."""
         if len(self._blocks) != 1 or self._varying or self._numbers:
             return False
-        return _are_all(self._blocks[0].numbers, len(self._counts))
+        return _covers_all(self._blocks[0].numbers, len(self._counts))
 
     @property
     def _is_one_varying(self) -> bool:
         """Whether a single call of `add_varying` added all records, in order."""
         if len(self._varying) != 1 or self._blocks or self._numbers:
             return False
-        return _are_all(self._varying[0].numbers, len(self._counts))
+        return _covers_all(self._varying[0].numbers, len(self._counts))
 
 
 @final
@@ -260,7 +260,7 @@ class ListColumnBuilder:
         for number, entries in self._records.items():
             for place, values in enumerate(entries, start=int(starts[number])):
                 if values is None:
-                    column.add_other_kind(place)
+                    column.mark_other_kind(place)
                 else:
                     column.add_record(place, values)
         return ListColumn(num_entries=self._num_entries, is_set=self._is_set, entries=column.build())
@@ -283,5 +283,5 @@ def _places(starts: np.ndarray, counts: np.ndarray, numbers: np.ndarray | list[i
     return runs_of(starts[chosen], counts[chosen])
 
 
-def _are_all(numbers: np.ndarray, num_records: int) -> bool:
+def _covers_all(numbers: np.ndarray, num_records: int) -> bool:
     return len(numbers) == num_records and bool((numbers == np.arange(num_records)).all())

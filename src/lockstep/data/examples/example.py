@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
-from lockstep.data.arguments import name_given, shown
+from lockstep.data.arguments import check_name, describe_received
 from lockstep.data.examples.arguments import check_range, is_all_whole
 from lockstep.data.examples.columns import TYPE_OF_KIND
 from lockstep.errors import CorruptDataError, InvalidInputError
@@ -129,7 +129,7 @@ def parse_message(message_class: Any, data: bytes) -> Any:
         raise CorruptDataError(f"the record is not a {name}", received=data[:40]) from None
     except TypeError:
         raise InvalidInputError(
-            "a record to decode", received=shown(data), allowed=f"the bytes of one {name}"
+            "a record to decode", received=describe_received(data), allowed=f"the bytes of one {name}"
         ) from None
 
 
@@ -148,9 +148,11 @@ def named_values(values: Any) -> Iterable[tuple[str, Any]]:
         InvalidInputError: If the argument is not a mapping, or a name is not text.
     """
     if not isinstance(values, Mapping):
-        raise InvalidInputError("what is to be encoded", received=shown(values), allowed="values by name, as a mapping")
+        raise InvalidInputError(
+            "the values to encode", received=describe_received(values), allowed="values by name, as a mapping"
+        )
     for name in values:
-        name_given(name, of="a feature")
+        check_name(name, of="a feature")
     return values.items()
 
 
@@ -259,6 +261,6 @@ def _encoded(name: str, items: Sequence[bytes | str]) -> list[bytes]:
 def _unusable(name: str, value: Any) -> InvalidInputError:
     return InvalidInputError(
         f"feature {name!r} cannot be encoded",
-        received=shown(value),
+        received=describe_received(value),
         allowed="bytes, text, integers, floats, or a list or array of one of these, without masked values",
     )

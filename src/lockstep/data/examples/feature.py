@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lockstep.data.examples.arguments import array_given, check_range
+from lockstep.data.examples.arguments import check_array, check_range
 from lockstep.data.examples.columns import Column, ListColumn
 from lockstep.errors import InvalidInputError
 
@@ -20,11 +20,11 @@ class AbstractFeature(ABC):
 
     Attributes:
         list_key: the name of the records' feature with the values; None if it is the name in the specification.
-        part_keys: the names of further features of the records, of int64, that tell where the values belong.
+        index_keys: the names of further features of the records, of int64, that tell where the values belong.
     """
 
     list_key: str | None = None
-    part_keys: tuple[str, ...] = ()
+    index_keys: tuple[str, ...] = ()
 
     @property
     @abstractmethod
@@ -41,7 +41,7 @@ class AbstractFeature(ABC):
         """Returns the array of a batch; the caller may write to its elements.
 
         Args:
-            column: the values of all records, only those of this kind. Its parts are the columns of ``part_keys``.
+            column: the values of all records, only those of this kind, and the columns of the ``index_keys``.
 
         Raises:
             MisfitError: If a record has another number or kind of values than it should.
@@ -67,14 +67,14 @@ class MisfitError(Exception):
     Args:
         number: the number of the record in the batch; in a feature list, the number of the entry.
         reason: what is wrong; None if it is the number or kind of the values.
-        part: the further feature (`AbstractFeature.part_keys`) that is wrong; None if it is the feature itself.
+        index_key: the further feature (`AbstractFeature.index_keys`) that is wrong; None if it is the feature itself.
     """
 
-    def __init__(self, number: int, *, reason: str | None = None, part: str | None = None) -> None:
+    def __init__(self, number: int, *, reason: str | None = None, index_key: str | None = None) -> None:
         super().__init__(number)
         self.number = number
         self.reason = reason
-        self.part = part
+        self.index_key = index_key
 
 
 class AbstractListFeature(AbstractFeature):
@@ -114,20 +114,20 @@ class AbstractVaryingFeature(AbstractFeature):
 
     def encode(self, value: Any) -> Any:
         """Returns the values as an array of one dimension."""
-        check_is_one_list(self)
-        array = array_given(value, self.dtype, what=NO_FIT)
+        check_packable(self)
+        array = check_array(value, self.dtype, what=NO_FIT)
         if array.ndim > 1:
             raise InvalidInputError(NO_FIT, received=array.shape, allowed="one dimension")
-        return array.reshape(-1) if array.size else nothing_of(self.dtype)
+        return array.reshape(-1) if array.size else empty_array_of(self.dtype)
 
 
-def check_is_one_list(feature: AbstractFeature) -> None:
+def check_packable(feature: AbstractFeature) -> None:
     """Checks that a feature can be packed: that it does not read other features of the record by their names.
 
     Raises:
-        InvalidInputError: If the feature has a ``list_key`` or ``part_keys``.
+        InvalidInputError: If the feature has a ``list_key`` or ``index_keys``.
     """
-    keys = [key for key in (feature.list_key, *feature.part_keys) if key is not None]
+    keys = [key for key in (feature.list_key, *feature.index_keys) if key is not None]
     if keys:
         raise InvalidInputError(
             "a feature that reads others of the record cannot be packed as one",
@@ -142,7 +142,7 @@ def kind_of(dtype: DTypeLike) -> str:
     return "bytes_list" if kind == "O" else "float_list" if kind == "f" else "int64_list"
 
 
-def nothing_of(dtype: DTypeLike) -> np.ndarray:
+def empty_array_of(dtype: DTypeLike) -> np.ndarray:
     """Returns an empty array for which `lockstep.data.encode_example` keeps the kind of list of a dtype."""
     return np.empty(0, {"bytes_list": "S1", "float_list": np.float32, "int64_list": np.int64}[kind_of(dtype)])
 

@@ -13,8 +13,8 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lockstep.data.arguments import dtype_given, name_given, shown, whole_given
-from lockstep.data.examples.arguments import array_given, dtype_of, shape_given
+from lockstep.data.arguments import check_dtype, check_int, check_name, describe_received
+from lockstep.data.examples.arguments import check_array, check_shape, dtype_of
 from lockstep.data.examples.columns import Column, ListColumn, runs_of
 from lockstep.data.examples.feature import (
     NO_FIT,
@@ -23,9 +23,9 @@ from lockstep.data.examples.feature import (
     AbstractVaryingFeature,
     MisfitError,
     counts_of,
+    empty_array_of,
     kind_of,
     name_of_dtype,
-    nothing_of,
     values_of,
 )
 from lockstep.data.examples.ragged import SparseArray
@@ -54,7 +54,7 @@ class FixedLenFeature(AbstractFeature):
     default_value: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", shape_given(self.shape, of="a feature"))
+        object.__setattr__(self, "shape", check_shape(self.shape, of="a feature"))
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
         if self.default_value is not None:
             self._flat_default()
@@ -86,7 +86,7 @@ class FixedLenFeature(AbstractFeature):
 
     def encode(self, value: Any) -> Any:
         """Returns the values as a list."""
-        return self._flat(value, what=NO_FIT) or nothing_of(self.dtype)
+        return self._flat(value, what=NO_FIT) or empty_array_of(self.dtype)
 
     def to_json(self) -> dict[str, Any]:
         """See the base class."""
@@ -94,13 +94,13 @@ class FixedLenFeature(AbstractFeature):
 
     def _flat_default(self) -> list[Any]:
         what = "a default value does not fit its feature"
-        default = array_given(self.default_value, self.dtype, what=what)
+        default = check_array(self.default_value, self.dtype, what=what)
         if not default.ndim:
             return default.reshape(-1).tolist() * self.num_values
         return self._flat(default.reshape(self.shape) if default.size == self.num_values else default, what=what)
 
     def _flat(self, value: Any, *, what: str) -> list[Any]:
-        array = array_given(value, self.dtype, what=what)
+        array = check_array(value, self.dtype, what=what)
         if array.shape != tuple(self.shape) and not array.size == self.num_values == 1:
             raise InvalidInputError(what, received=array.shape, allowed=f"shape {self.shape}")
         return array.reshape(-1).tolist()
@@ -122,8 +122,8 @@ class RawFeature(AbstractFeature):
     dtype: DTypeLike = np.uint8
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", shape_given(self.shape, of="a raw feature"))
-        dtype = dtype_given(self.dtype, of="a raw feature's dtype", kinds="biufc", allowed="a number of fixed size")
+        object.__setattr__(self, "shape", check_shape(self.shape, of="a raw feature"))
+        dtype = check_dtype(self.dtype, name="a raw feature's dtype", kinds="biufc", allowed="a number of fixed size")
         object.__setattr__(self, "dtype", dtype)
 
     @property
@@ -183,7 +183,7 @@ class RawFeature(AbstractFeature):
     @staticmethod
     def _array(value: Any) -> np.ndarray:
         if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-            raise InvalidInputError(NO_FIT, received=shown(value), allowed="an array without masked values")
+            raise InvalidInputError(NO_FIT, received=describe_received(value), allowed="an array without masked values")
         try:
             return np.asarray(value)
         except ValueError:
@@ -214,12 +214,12 @@ class FixedLenSequenceFeature(AbstractListFeature):
     default_value: Any = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", shape_given(self.shape, of="a step"))
+        object.__setattr__(self, "shape", check_shape(self.shape, of="a step"))
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
         if self.step_size < 1:
             raise InvalidInputError("the shape of a step", received=self.shape, allowed="one value or more")
         if self.default_value is not None:
-            self._filling()
+            self._padding_value()
 
     @property
     def kind(self) -> str:
@@ -254,9 +254,9 @@ class FixedLenSequenceFeature(AbstractListFeature):
     def encode(self, value: Any) -> Any:
         """Returns the values of all steps as an array of one dimension."""
         self.check_for_examples()
-        array = array_given(value, self.dtype, what=NO_FIT)
+        array = check_array(value, self.dtype, what=NO_FIT)
         if not array.size:
-            return nothing_of(self.dtype)
+            return empty_array_of(self.dtype)
         if array.shape[1:] != tuple(self.shape) or not array.ndim:
             raise InvalidInputError(NO_FIT, received=array.shape, allowed=f"steps of shape {self.shape}")
         return array.reshape(-1)
@@ -265,7 +265,7 @@ class FixedLenSequenceFeature(AbstractListFeature):
         """See the base class."""
         default = self.default_value
         if default is not None:
-            default = self._filling()
+            default = self._padding_value()
             default = default.hex() if isinstance(default, bytes) else default.item()
         return {
             "type": "fixed_sequence",
@@ -301,16 +301,16 @@ class FixedLenSequenceFeature(AbstractListFeature):
         shape = (len(num_steps), most, *self.shape)
         if (num_steps == most).all():
             return values.reshape(shape)
-        filled = np.full(len(num_steps) * most * self.step_size, self._filling(), self.dtype)
+        filled = np.full(len(num_steps) * most * self.step_size, self._padding_value(), self.dtype)
         starts = np.arange(len(num_steps)) * (most * self.step_size)
         filled[runs_of(starts, num_steps * self.step_size)] = values
         return filled.reshape(shape)
 
-    def _filling(self) -> Any:
+    def _padding_value(self) -> Any:
         if self.default_value is None:
             return b"" if self.kind == "bytes_list" else 0
-        what = "what a sequence is filled up with"
-        default = array_given(self.default_value, self.dtype, what=what)
+        what = "the padding value of a sequence"
+        default = check_array(self.default_value, self.dtype, what=what)
         if default.size != 1:
             raise InvalidInputError(what, received=self.default_value, allowed="one value")
         return default.reshape(-1)[0]
@@ -350,24 +350,25 @@ class SparseFeature(AbstractVaryingFeature):
                 received=f"index_key={self.index_key!r}, size={self.size!r}",
                 allowed="a name and a size, or as many names as sizes",
             )
-        keys = tuple(name_given(key, of="a sparse feature's places, index_key") for key in given_keys)
-        sizes = tuple(whole_given(size, of="a sparse feature's size", least=1) for size in given_sizes)
-        name_given(self.value_key, of="a sparse feature's values, value_key")
+        keys = tuple(check_name(key, of="a sparse feature's indices, index_key") for key in given_keys)
+        sizes = tuple(check_int(size, name="a sparse feature's size", minimum=1) for size in given_sizes)
+        check_name(self.value_key, of="a sparse feature's values, value_key")
         object.__setattr__(self, "index_key", keys[0] if is_one else keys)
         object.__setattr__(self, "size", sizes[0] if is_one else sizes)
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
         object.__setattr__(self, "list_key", self.value_key)
-        object.__setattr__(self, "part_keys", keys)
+        object.__setattr__(self, "index_keys", keys)
 
     def assemble(self, column: Column) -> SparseArray:
         """Returns the values with their indices: (record, index in each dimension)."""
         counts = counts_of(column)
         sizes = [self.size] if isinstance(self.size, int) else list(self.size)
         records = np.repeat(np.arange(len(counts)), counts)
-        places = [
-            self._places(column.parts[key], key, counts, size) for key, size in zip(self.part_keys, sizes, strict=True)
+        columns = [
+            self._check_indices(column.index_columns[key], key, counts, size)
+            for key, size in zip(self.index_keys, sizes, strict=True)
         ]
-        indices = np.stack([records, *places], axis=1)
+        indices = np.stack([records, *columns], axis=1)
         values = values_of(column, np.dtype(self.dtype))
         if not self.already_sorted:
             order = np.lexsort(indices.T[::-1])
@@ -386,18 +387,19 @@ class SparseFeature(AbstractVaryingFeature):
         }
 
     @staticmethod
-    def _places(part: Column, key: str, counts: np.ndarray, size: int) -> np.ndarray:
-        wrong = np.flatnonzero(part.counts != counts)
+    def _check_indices(indices: Column, key: str, counts: np.ndarray, size: int) -> np.ndarray:
+        wrong = np.flatnonzero(indices.counts != counts)
         if wrong.size:
             number = int(wrong[0])
-            reason = f"{part.counts[number]} places for {counts[number]} values" if part.counts[number] >= 0 else None
-            raise MisfitError(number, reason=reason, part=key)
-        outside = (part.values < 0) | (part.values >= size)
+            has_kind = indices.counts[number] >= 0
+            reason = f"{indices.counts[number]} indices for {counts[number]} values" if has_kind else None
+            raise MisfitError(number, reason=reason, index_key=key)
+        outside = (indices.values < 0) | (indices.values >= size)
         if outside.any():
             number = int(np.repeat(np.arange(len(counts)), counts)[np.argmax(outside)])
-            reason = f"place {part.values[np.argmax(outside)]} in a dimension of size {size}"
-            raise MisfitError(number, reason=reason, part=key)
-        return part.values
+            reason = f"index {indices.values[np.argmax(outside)]} in a dimension of size {size}"
+            raise MisfitError(number, reason=reason, index_key=key)
+        return indices.values
 
 
 @final

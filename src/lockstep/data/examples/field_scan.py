@@ -19,7 +19,7 @@ from lockstep.data.examples.record_layout import KIND_OF_FIELD
 from lockstep.data.files.record_batch import windows
 
 _LENGTH_DELIMITED: Final = 2
-_CONTINUES: Final = 0x80
+_CONTINUATION_BIT: Final = 0x80
 _MAX_LENGTH_BYTES: Final = 5
 _MAX_VARINT_BYTES: Final = 10
 _MIN_TOGETHER: Final = 8
@@ -71,12 +71,12 @@ class FieldScan:
         self._data = data
         ends = np.cumsum(lengths)
         self._records = _Spans(np.arange(len(lengths)), ends - lengths, ends)
-        self._is_left = np.zeros(len(lengths), bool)
+        self._is_unparsed = np.zeros(len(lengths), bool)
 
     @property
-    def left(self) -> np.ndarray:
+    def unparsed(self) -> np.ndarray:
         """Whether each record is left to another parser, because its encoding is unusual: bool of (num_records,)."""
-        return self._is_left
+        return self._is_unparsed
 
     def scan_examples(self, keys: Mapping[str, str]) -> dict[str, VaryingValues]:
         """Reads features of ``tf.train.Example`` messages.
@@ -88,9 +88,9 @@ class FieldScan:
             The values by name, of the records that are not left to another parser.
         """
         fields, spans = self._fields(self._records, self._records.parents)
-        self._leave(spans.parents[fields != 1])
+        self._mark_unparsed(spans.parents[fields != 1])
         found = {key: self._features(span, span.parents, keys[key]) for key, span in self._match(spans, keys).items()}
-        return {key: self._without_left(values) for key, values in found.items()}
+        return {key: self._drop_unparsed(values) for key, values in found.items()}
 
     def scan_sequences(
         self, context: Mapping[str, str], lists: Mapping[str, str]
@@ -106,7 +106,7 @@ class FieldScan:
             another parser.
         """
         fields, spans = self._fields(self._records, self._records.parents)
-        self._leave(spans.parents[(fields != 1) & (fields != 2)])
+        self._mark_unparsed(spans.parents[(fields != 1) & (fields != 2)])
         of_context, of_lists = spans.take(fields == 1), spans.take(fields == 2)
         values = {
             key: self._features(span, span.parents, context[key])
@@ -119,7 +119,7 @@ class FieldScan:
         )
         numbers, inner = self._fields(every, every.parents)
         owners = every.parents[inner.parents]
-        self._leave(owners[numbers != 1])
+        self._mark_unparsed(owners[numbers != 1])
         entries: dict[str, ScannedList] = {}
         first = 0
         for key, span in matched.items():
@@ -132,17 +132,17 @@ class FieldScan:
             )
             first = last
         return (
-            {key: self._without_left(found) for key, found in values.items()},
-            {key: self._list_without_left(found) for key, found in entries.items()},
+            {key: self._drop_unparsed(found) for key, found in values.items()},
+            {key: self._drop_unparsed_of_list(found) for key, found in entries.items()},
         )
 
-    def _leave(self, records: np.ndarray) -> None:
-        self._is_left[records] = True
+    def _mark_unparsed(self, records: np.ndarray) -> None:
+        self._is_unparsed[records] = True
 
     def _fields(self, messages: _Spans, records: np.ndarray) -> tuple[np.ndarray, _Spans]:
         """Returns the numbers and the spans of the messages' fields; a span's parent is the index of its message."""
         numbers, spans, is_bad = scan_fields(self._data, messages.starts, messages.ends)
-        self._leave(records[is_bad])
+        self._mark_unparsed(records[is_bad])
         return numbers, spans
 
     def _match(self, maps: _Spans, keys: Mapping[str, str]) -> dict[str, _Spans]:
@@ -152,15 +152,15 @@ class FieldScan:
         """
         numbers, entries = self._fields(maps, maps.parents)
         records = maps.parents[entries.parents]
-        self._leave(records[numbers != 1])
+        self._mark_unparsed(records[numbers != 1])
         numbers, parts = self._fields(entries, records)
         is_pair = np.bincount(parts.parents, minlength=len(records)) == 2
-        self._leave(records[~is_pair])
+        self._mark_unparsed(records[~is_pair])
         chosen = is_pair[parts.parents]
         pairs = parts.take(chosen)
         first, second = numbers[chosen].reshape(-1, 2).T
         records = records[pairs.parents[::2]]
-        self._leave(records[(first + second != 3) | (first * second != 2)])
+        self._mark_unparsed(records[(first + second != 3) | (first * second != 2)])
         starts, ends = pairs.starts.reshape(-1, 2), pairs.ends.reshape(-1, 2)
         rows, name, value = np.arange(len(records)), (first != 1).astype(np.intp), (first == 1).astype(np.intp)
         names = _Spans(records, starts[rows, name], ends[rows, name])
@@ -169,7 +169,7 @@ class FieldScan:
         for key in keys:
             matched = values.take(_equal(self._data, names, key.encode()))
             found[key] = matched
-            self._leave(np.flatnonzero(np.bincount(matched.parents, minlength=len(self._is_left)) > 1))
+            self._mark_unparsed(np.flatnonzero(np.bincount(matched.parents, minlength=len(self._is_unparsed)) > 1))
         return found
 
     def _features(self, features: _Spans, records: np.ndarray, kind: str) -> VaryingValues:
@@ -177,19 +177,19 @@ class FieldScan:
         num_features = len(records)
         numbers, lists = self._fields(features, records)
         is_set = np.bincount(lists.parents, minlength=num_features)
-        self._leave(records[is_set > 1])
-        self._leave(records[lists.parents[(numbers < 1) | (numbers > len(KIND_OF_FIELD))]])
+        self._mark_unparsed(records[is_set > 1])
+        self._mark_unparsed(records[lists.parents[(numbers < 1) | (numbers > len(KIND_OF_FIELD))]])
         is_kind = numbers == _FIELD_OF_KIND[kind]
         wanted = lists.take(is_kind)
         numbers, runs = self._fields(wanted, records[wanted.parents])
         owners = wanted.parents[runs.parents]
-        self._leave(records[owners[numbers != 1]])
+        self._mark_unparsed(records[owners[numbers != 1]])
         lengths = runs.ends - runs.starts
         if kind == "float_list" and (lengths % 4).any():
             is_whole = lengths % 4 == 0
-            self._leave(records[owners[~is_whole]])
+            self._mark_unparsed(records[owners[~is_whole]])
             runs, owners, lengths = runs.take(is_whole), owners[is_whole], lengths[is_whole]
-        data = take_runs(self._data, runs.starts, lengths)
+        data = copy_runs(self._data, runs.starts, lengths)
         sizes: np.ndarray | None = None
         if kind == "bytes_list":
             values, sizes, per_run = data, lengths, np.ones(len(lengths), np.int64)
@@ -197,15 +197,15 @@ class FieldScan:
             values, per_run = data.view("<f4"), lengths // 4
         else:
             values, per_run, is_good = decode_varints(data, lengths)
-            self._leave(records[owners[~is_good]])
+            self._mark_unparsed(records[owners[~is_good]])
         counts = np.bincount(owners, per_run, minlength=num_features).astype(np.int64)
         others = lists.parents[~is_kind]
         counts[others[is_set[others] == 1]] = OTHER_KIND  # if set twice, the record is left, and keeps its counts
         return VaryingValues(numbers=records, counts=counts, is_set=is_set > 0, values=values, sizes=sizes)
 
-    def _without_left(self, found: VaryingValues) -> VaryingValues:
+    def _drop_unparsed(self, found: VaryingValues) -> VaryingValues:
         """Removes the values of records that are left to another parser."""
-        kept = ~self._is_left[found.numbers]
+        kept = ~self._is_unparsed[found.numbers]
         if kept.all():
             return found
         counts = np.maximum(found.counts, 0)
@@ -223,12 +223,12 @@ class FieldScan:
             sizes=sizes,
         )
 
-    def _list_without_left(self, found: ScannedList) -> ScannedList:
-        kept = ~self._is_left[found.numbers]
+    def _drop_unparsed_of_list(self, found: ScannedList) -> ScannedList:
+        kept = ~self._is_unparsed[found.numbers]
         return ScannedList(
             numbers=found.numbers[kept],
             num_entries=found.num_entries[kept],
-            entries=self._without_left(found.entries),
+            entries=self._drop_unparsed(found.entries),
         )
 
 
@@ -324,8 +324,8 @@ def _read_varint(view: memoryview, place: int, stop: int) -> tuple[int, int]:
             break
         byte = view[place]
         place += 1
-        value |= (byte & ~_CONTINUES) << shift
-        if byte < _CONTINUES:
+        value |= (byte & ~_CONTINUATION_BIT) << shift
+        if byte < _CONTINUATION_BIT:
             return value, place
     return -1, place
 
@@ -334,9 +334,9 @@ def _read_varints(data: np.ndarray, at: np.ndarray, end: np.ndarray) -> tuple[np
     """Reads a varint of at most 5 bytes at each place; returns them, the places after them, and whether each exists."""
     is_there = at < end
     bytes_here = data[np.where(is_there, at, 0)]
-    values = (bytes_here & (_CONTINUES - 1)).astype(np.int64)
+    values = (bytes_here & (_CONTINUATION_BIT - 1)).astype(np.int64)
     after = at + 1
-    more = np.flatnonzero((bytes_here >= _CONTINUES) & is_there)
+    more = np.flatnonzero((bytes_here >= _CONTINUATION_BIT) & is_there)
     shift = 7
     while more.size:
         if shift == 7 * _MAX_LENGTH_BYTES:
@@ -346,9 +346,9 @@ def _read_varints(data: np.ndarray, at: np.ndarray, end: np.ndarray) -> tuple[np
         is_there[more[~inside]] = False
         more = more[inside]
         bytes_here = data[after[more]]
-        values[more] |= (bytes_here & (_CONTINUES - 1)).astype(np.int64) << shift
+        values[more] |= (bytes_here & (_CONTINUATION_BIT - 1)).astype(np.int64) << shift
         after[more] += 1
-        more = more[bytes_here >= _CONTINUES]
+        more = more[bytes_here >= _CONTINUATION_BIT]
         shift += 7
     return values, after, is_there
 
@@ -362,7 +362,7 @@ def _equal(data: np.ndarray, spans: _Spans, wanted: bytes) -> np.ndarray:
     return found[(rows == np.frombuffer(wanted, np.uint8)).all(axis=1)]
 
 
-def take_runs(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def copy_runs(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Copies runs of bytes into one array, one after another.
 
     Args:
@@ -395,7 +395,7 @@ def decode_varints(data: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, n
         The integers, int64; the number of integers in each run, int64 of shape (k,); and whether each run consists of
         valid varints, bool of shape (k,). The integers of invalid runs are not defined.
     """
-    is_last = data < _CONTINUES
+    is_last = data < _CONTINUATION_BIT
     stops = np.cumsum(lengths)
     is_good = np.ones(len(lengths), bool)
     has_any = lengths > 0
@@ -413,12 +413,12 @@ def decode_varints(data: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, n
     too_long = num_bytes > _MAX_VARINT_BYTES
     if too_long.any():
         is_good[np.searchsorted(stops, ends[too_long], side="right")] = False
-    values = (data[begins] & (_CONTINUES - 1)).astype(np.uint64)
+    values = (data[begins] & (_CONTINUATION_BIT - 1)).astype(np.uint64)
     going_on = np.flatnonzero(num_bytes > 1)
     for index in range(1, _MAX_VARINT_BYTES):
         if not going_on.size:
             break
-        bytes_here = data[begins[going_on] + index] & (_CONTINUES - 1)
+        bytes_here = data[begins[going_on] + index] & (_CONTINUATION_BIT - 1)
         values[going_on] |= bytes_here.astype(np.uint64) << np.uint64(7 * index)
         going_on = going_on[num_bytes[going_on] > index + 1]
     return values.view(np.int64), counts, is_good

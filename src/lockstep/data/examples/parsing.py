@@ -19,12 +19,12 @@ from lockstep.data.examples.example import Example
 from lockstep.data.examples.feature import AbstractFeature, MisfitError
 from lockstep.data.examples.features import FixedLenSequenceFeature
 from lockstep.data.examples.field_scan import FieldScan
-from lockstep.data.examples.record_layout import Places, RecordLayout, decode_integers, read_layout, take_spans
+from lockstep.data.examples.record_layout import RecordLayout, ValuePositions, decode_integers, read_layout, take_spans
 from lockstep.data.examples.specification import keys_of, specification_of
 from lockstep.data.files.record_batch import RecordBatch
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, closest
 
-MIN_ALIKE: Final = 4
+MIN_RECORDS_PER_LAYOUT: Final = 4
 """The smallest number of records of the same length for which a layout is read."""
 
 MAX_LAYOUTS: Final = 8
@@ -87,7 +87,7 @@ class ExampleParser:
     def __init__(self, spec: Mapping[str, AbstractFeature]) -> None:
         self._spec = specification_of(spec)
         if not self._spec:
-            raise InvalidInputError("no feature is wanted of the examples", allowed="a specification with one or more")
+            raise InvalidInputError("the specification is empty", allowed="one feature or more")
         self._keys = keys_of(self._spec)
         for feature in self._spec.values():
             if isinstance(feature, FixedLenSequenceFeature):
@@ -111,10 +111,10 @@ class ExampleParser:
         """
         batch = RecordBatch.of(records)
         builders = {key: ColumnBuilder(kind, num_records=len(batch)) for key, kind in self._keys.items()}
-        left = self._parse_alike(batch, builders)
-        if len(left) >= MIN_SCANNED:
-            left = _scan(batch, left, builders)
-        _parse_one_by_one(batch, left, builders)
+        remaining = self._parse_alike(batch, builders)
+        if len(remaining) >= MIN_SCANNED:
+            remaining = _scan(batch, remaining, builders)
+        _parse_one_by_one(batch, remaining, builders)
         columns = {key: builder.build() for key, builder in builders.items()}
         arrays: dict[str, Any] = {}
         for name, feature in self._spec.items():
@@ -123,21 +123,21 @@ class ExampleParser:
             except MisfitError as error:
                 features = decode_message(Example, batch[error.number], number=error.number).features.feature
                 where = f"record {error.number} of the batch"
-                raise misfit(error, name, feature, features, where=where) from None
+                raise misfit_error(error, name, feature, features, where=where) from None
             except InvalidInputError as error:
-                raise with_name(error, name) from None
+                raise error_with_name(error, name) from None
         return arrays
 
     def _parse_alike(self, batch: RecordBatch, columns: Mapping[str, ColumnBuilder]) -> np.ndarray:
         """Parses the records that share a layout with others; returns the numbers of the remaining records, sorted."""
-        left: list[np.ndarray] = []
+        remaining: list[np.ndarray] = []
         for numbers in _by_length(batch.lengths):
             waiting = numbers
-            if len(numbers) >= MIN_ALIKE:
+            if len(numbers) >= MIN_RECORDS_PER_LAYOUT:
                 waiting = self._parse_by_layout(numbers, batch.rows(numbers), columns)
             if len(waiting):
-                left.append(waiting)
-        return np.sort(np.concatenate(left)) if left else np.empty(0, np.intp)
+                remaining.append(waiting)
+        return np.sort(np.concatenate(remaining)) if remaining else np.empty(0, np.intp)
 
     def _parse_by_layout(
         self, numbers: np.ndarray, rows: np.ndarray, columns: Mapping[str, ColumnBuilder]
@@ -158,7 +158,7 @@ class ExampleParser:
             if found.any():
                 _add_alike(numbers[found], rows[found], layout, columns)
                 numbers, rows = numbers[~found], rows[~found]
-            if len(numbers) < MIN_ALIKE:
+            if len(numbers) < MIN_RECORDS_PER_LAYOUT:
                 break
         return numbers
 
@@ -181,23 +181,23 @@ def _add_alike(
     numbers: np.ndarray, rows: np.ndarray, layout: RecordLayout, columns: Mapping[str, ColumnBuilder]
 ) -> None:
     for name, column in columns.items():
-        places = layout.features.get(name)
-        if places is None:
+        positions = layout.features.get(name)
+        if positions is None:
             continue
-        if places.kind != column.kind:
-            column.add_other_kind(numbers)
+        if positions.kind != column.kind:
+            column.mark_other_kind(numbers)
             continue
-        values = take_spans(rows, places.spans)
-        if places.kind == "bytes_list":
-            column.add_block(numbers, values, sizes=[size for _, size in places.spans])
+        values = take_spans(rows, positions.spans)
+        if positions.kind == "bytes_list":
+            column.add_block(numbers, values, sizes=[size for _, size in positions.spans])
         else:
-            column.add_block(numbers, _numbers(values, places))
+            column.add_block(numbers, _numbers(values, positions))
 
 
-def _numbers(values: np.ndarray, places: Places) -> np.ndarray:
-    if places.continues is None:
+def _numbers(values: np.ndarray, positions: ValuePositions) -> np.ndarray:
+    if positions.has_continuation is None:
         return np.ascontiguousarray(values).view("<f4")
-    return decode_integers(values, places.continues)
+    return decode_integers(values, positions.has_continuation)
 
 
 def _scan(batch: RecordBatch, numbers: np.ndarray, columns: Mapping[str, ColumnBuilder]) -> np.ndarray:
@@ -205,7 +205,7 @@ def _scan(batch: RecordBatch, numbers: np.ndarray, columns: Mapping[str, ColumnB
     scan = scan_of(batch, numbers)
     for key, values in scan.scan_examples({key: column.kind for key, column in columns.items()}).items():
         columns[key].add_varying(replace(values, numbers=numbers[values.numbers]))
-    return numbers[scan.left]
+    return numbers[scan.unparsed]
 
 
 def _parse_one_by_one(batch: RecordBatch, numbers: np.ndarray, columns: Mapping[str, ColumnBuilder]) -> None:
@@ -246,18 +246,20 @@ def add_features(number: int, features: Any, columns: Mapping[str, ColumnBuilder
         if kind == column.kind:
             column.add_record(number, getattr(feature, kind).value)
         elif kind is not None:
-            column.add_other_kind(number)
+            column.mark_other_kind(number)
 
 
 def column_of(name: str, feature: AbstractFeature, columns: Mapping[str, Column]) -> Column:
-    """Returns the column of a feature, with the columns of its ``part_keys`` as parts."""
+    """Returns the column of a feature, with the columns of its ``index_keys``."""
     column = columns[feature.list_key or name]
-    if not feature.part_keys:
+    if not feature.index_keys:
         return column
-    return replace(column, parts={key: columns[key] for key in feature.part_keys})
+    return replace(column, index_columns={key: columns[key] for key in feature.index_keys})
 
 
-def misfit(error: MisfitError, name: str, feature: AbstractFeature, features: Any, *, where: str) -> LockstepError:
+def misfit_error(
+    error: MisfitError, name: str, feature: AbstractFeature, features: Any, *, where: str
+) -> LockstepError:
     """Returns the error for a record that does not fit a feature.
 
     Args:
@@ -269,9 +271,9 @@ def misfit(error: MisfitError, name: str, feature: AbstractFeature, features: An
     """
     what = f"feature {name!r} of {where} does not fit the specification"
     if error.reason is not None:
-        by = "" if error.part is None else f", by the feature {error.part!r}"
-        return InvalidInputError(what, received=f"{error.reason}{by}", action="see how the record was written")
-    key = error.part or feature.list_key or name
+        by = "" if error.index_key is None else f", by the feature {error.index_key!r}"
+        return InvalidInputError(what, received=f"{error.reason}{by}", action="check how the record was written")
+    key = error.index_key or feature.list_key or name
     if key not in features:
         return InvalidInputError(
             f"{where} lacks the feature {key!r}",
@@ -280,16 +282,16 @@ def misfit(error: MisfitError, name: str, feature: AbstractFeature, features: An
         )
     found = features[key].WhichOneof("kind")
     count = len(getattr(features[key], found).value) if found else 0
-    num_values = None if error.part else feature.num_values
+    num_values = None if error.index_key else feature.num_values
     wanted = "" if num_values is None else f"{num_values} "
     received = f"{count} values of {TYPE_OF_KIND.get(found or '', 'no kind')}"
     return InvalidInputError(
         what,
-        received=received if error.part is None else f"{received} of the feature {error.part!r}",
-        allowed=f"{wanted}values of {TYPE_OF_KIND['int64_list' if error.part else feature.kind]}",
+        received=received if error.index_key is None else f"{received} of the feature {error.index_key!r}",
+        allowed=f"{wanted}values of {TYPE_OF_KIND['int64_list' if error.index_key else feature.kind]}",
     )
 
 
-def with_name(error: InvalidInputError, name: str) -> InvalidInputError:
+def error_with_name(error: InvalidInputError, name: str) -> InvalidInputError:
     """Returns an error whose message begins with a feature's name."""
     return InvalidInputError(f"feature {name!r}: {error.what}", received=error.received, allowed=error.allowed)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lockstep.data.arguments import is_sequence, whole_given
-from lockstep.data.examples.arguments import array_given
-from lockstep.errors import InvalidInputError
+from lockstep.data.arguments import check_int, is_sequence
+from lockstep.data.examples.arguments import check_array
+from lockstep.errors import InvalidInputError, counted
 
 
 class SparseArray(NamedTuple):
@@ -39,7 +39,7 @@ class SparseArray(NamedTuple):
         Raises:
             InvalidInputError: If the default is not a single value of the dtype.
         """
-        dense = np.full(tuple(self.dense_shape), _filling(self.values, default_value), self.values.dtype)
+        dense = np.full(tuple(self.dense_shape), _padding_value(self.values, default_value), self.values.dtype)
         dense[tuple(self.indices.T)] = self.values
         return dense
 
@@ -67,7 +67,12 @@ class RaggedArray(NamedTuple):
         return np.diff(self.row_splits)
 
     def to_list(self) -> list[Any]:
-        """Returns the rows as nested lists."""
+        """Returns the rows as nested lists.
+
+        Raises:
+            InvalidInputError: If ``row_splits`` do not fit the values.
+        """
+        self._check_row_splits()
         inner: list[Any] = self.values.to_list() if isinstance(self.values, RaggedArray) else self.values.tolist()
         splits = self.row_splits.tolist()
         return [inner[start:end] for start, end in itertools.pairwise(splits)]
@@ -82,33 +87,50 @@ class RaggedArray(NamedTuple):
 
         Raises:
             InvalidInputError: If a length is not a whole number or is negative, if the number of lengths is not that of
-                ragged dimensions, or if the default is not a single value of the dtype.
+                ragged dimensions, if the default is not a single value of the dtype, or if ``row_splits`` do not fit
+                the values.
         """
-        sizes = self._sizes_given(size)
+        self._check_row_splits()
+        sizes = self._check_sizes(size)
         values = self.values
         if isinstance(values, RaggedArray):
             values = values.to_dense(size=sizes[1:], default_value=default_value)
         lengths = self.row_lengths
         width = int(lengths.max(initial=0)) if sizes[0] is None else sizes[0]
-        dense = np.full((len(lengths), width, *values.shape[1:]), _filling(values, default_value), values.dtype)
+        dense = np.full((len(lengths), width, *values.shape[1:]), _padding_value(values, default_value), values.dtype)
         is_there = np.arange(width) < lengths[:, np.newaxis]
         columns = np.arange(int(lengths.sum())) - np.repeat(self.row_splits[:-1], lengths)
         dense[is_there] = values[columns < width]
         return dense
 
-    def _sizes_given(self, given: Any) -> tuple[int | None, ...]:
-        of = "the lengths of ragged dimensions"
-        sizes = (None,) * self.ragged_rank if given is None else tuple(given) if is_sequence(given) else (given,)
+    def _check_row_splits(self) -> None:
+        # Not in the constructor: JAX and Keras rebuild named tuples from leaves that have been sliced or joined.
+        splits = np.asarray(self.row_splits)
+        num_values = len(self.values.row_splits) - 1 if isinstance(self.values, RaggedArray) else len(self.values)
+        if not splits.size and num_values <= 0:  # the first 0 rows of each leaf
+            return
+        is_one_list = splits.ndim == 1 and splits.size > 0 and splits.dtype.kind in "iu"
+        if not is_one_list or splits[0] != 0 or splits[-1] != num_values or (splits[1:] < splits[:-1]).any():
+            raise InvalidInputError(
+                "the row_splits of a ragged array",
+                received=splits.tolist(),
+                allowed=f"integers that start at 0, never decrease, and end at {num_values}, the number of values",
+            )
+
+    def _check_sizes(self, value: Any) -> tuple[int | None, ...]:
+        name = "the lengths of ragged dimensions"
+        sizes = (None,) * self.ragged_rank if value is None else tuple(value) if is_sequence(value) else (value,)
         if len(sizes) != self.ragged_rank:
-            raise InvalidInputError(of, received=given, allowed=f"{self.ragged_rank}, None for the longest's")
-        return tuple(None if size is None else whole_given(size, of=of, least=0) for size in sizes)
+            allowed = f"{counted(self.ragged_rank, 'length')}, None for that of the longest row"
+            raise InvalidInputError(name, received=value, allowed=allowed)
+        return tuple(None if size is None else check_int(size, name=name, minimum=0) for size in sizes)
 
 
-def _filling(values: np.ndarray, default_value: Any) -> Any:
+def _padding_value(values: np.ndarray, default_value: Any) -> Any:
     if default_value is None:
         return b"" if values.dtype == object else 0
-    what = "what rows are filled up with"
-    filling = array_given(default_value, values.dtype, what=what)
+    what = "the padding value of rows"
+    filling = check_array(default_value, values.dtype, what=what)
     if filling.size != 1:
         raise InvalidInputError(what, received=default_value, allowed="one value")
     return filling.reshape(-1)[0]

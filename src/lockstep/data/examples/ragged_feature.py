@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lockstep.data.arguments import dtype_given, name_given, shown, whole_given
+from lockstep.data.arguments import check_dtype, check_int, check_name, describe_received
 from lockstep.data.examples.arguments import check_range, dtype_of
 from lockstep.data.examples.columns import Column, ListColumn
 from lockstep.data.examples.feature import (
@@ -40,7 +40,7 @@ class AbstractPartition(ABC):
 
     @property
     @abstractmethod
-    def part_key(self) -> str | None:
+    def index_key(self) -> str | None:
         """The name of the records' feature with the partition's numbers; None if it needs no feature."""
 
 
@@ -55,7 +55,7 @@ class AbstractKeyedPartition(AbstractPartition):
     key: str
 
     def __post_init__(self) -> None:
-        name_given(self.key, of=f"the feature that RaggedFeature.{type(self).__name__} reads")
+        check_name(self.key, of=f"the feature that RaggedFeature.{type(self).__name__} reads")
 
     @property
     def argument(self) -> str:
@@ -63,7 +63,7 @@ class AbstractKeyedPartition(AbstractPartition):
         return self.key
 
     @property
-    def part_key(self) -> str:
+    def index_key(self) -> str:
         """See the base class."""
         return self.key
 
@@ -188,7 +188,7 @@ class UniformRowLength(AbstractPartition):
     name = "uniform_row_length"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "length", whole_given(self.length, of="a uniform row length", least=1))
+        object.__setattr__(self, "length", check_int(self.length, name="a uniform row length", minimum=1))
 
     @property
     def argument(self) -> int:
@@ -196,7 +196,7 @@ class UniformRowLength(AbstractPartition):
         return self.length
 
     @property
-    def part_key(self) -> None:
+    def index_key(self) -> None:
         """See the base class."""
         return
 
@@ -251,24 +251,24 @@ class RaggedFeature(AbstractVaryingFeature, AbstractListFeature):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype_of(self.dtype))
-        of = "a ragged feature's row_splits_dtype"
-        splits_dtype = dtype_given(self.row_splits_dtype, of=of, kinds="i", allowed="int32, int64")
+        name = "a ragged feature's row_splits_dtype"
+        splits_dtype = check_dtype(self.row_splits_dtype, name=name, kinds="i", allowed="int32, int64")
         if splits_dtype not in _SPLITS_DTYPES:
-            raise InvalidInputError(of, received=str(splits_dtype), allowed="int32, int64")
+            raise InvalidInputError(name, received=str(splits_dtype), allowed="int32, int64")
         object.__setattr__(self, "row_splits_dtype", splits_dtype)
         if self.value_key is not None:
-            name_given(self.value_key, of="a ragged feature's values, value_key")
-        object.__setattr__(self, "partitions", _partitions_given(self.partitions))
+            check_name(self.value_key, of="a ragged feature's values, value_key")
+        object.__setattr__(self, "partitions", _check_partitions(self.partitions))
         object.__setattr__(self, "list_key", self.value_key)
-        keys = [partition.part_key for partition in self.partitions]
-        object.__setattr__(self, "part_keys", tuple(dict.fromkeys(key for key in keys if key is not None)))
+        keys = [partition.index_key for partition in self.partitions]
+        object.__setattr__(self, "index_keys", tuple(dict.fromkeys(key for key in keys if key is not None)))
 
     def assemble(self, column: Column) -> RaggedArray:
         """Returns the values, divided into each record's rows."""
         splits = self._splits(counts_of(column))
         rows = RaggedArray(values=values_of(column, np.dtype(self.dtype)), row_splits=splits)
         for partition in reversed(self.partitions):
-            rows = self._cut(rows, partition, column.parts)
+            rows = self._cut(rows, partition, column.index_columns)
         return rows
 
     def assemble_lists(self, column: ListColumn) -> RaggedArray:
@@ -300,30 +300,30 @@ class RaggedFeature(AbstractVaryingFeature, AbstractListFeature):
         check_range(splits[-1:], np.dtype(self.row_splits_dtype))  # the last one is the largest
         return splits.astype(self.row_splits_dtype)
 
-    def _cut(self, rows: RaggedArray, partition: AbstractPartition, parts: Mapping[str, Column]) -> RaggedArray:
+    def _cut(self, rows: RaggedArray, partition: AbstractPartition, index_columns: Mapping[str, Column]) -> RaggedArray:
         """Divides each record's rows into rows of one more dimension."""
         num_rows = rows.row_lengths.astype(np.int64)
         if isinstance(partition, UniformRowLength):
             return self._cut_evenly(rows, num_rows, partition.length)
         assert isinstance(partition, AbstractKeyedPartition)
-        numbers = parts[partition.key]
+        numbers = index_columns[partition.key]
         try:
             lengths, new_rows = partition.lengths(_of_one_kind(numbers, key=partition.key), num_rows=num_rows)
         except MisfitError as error:
-            raise MisfitError(error.number, reason=error.reason, part=partition.key) from None
+            raise MisfitError(error.number, reason=error.reason, index_key=partition.key) from None
         records = np.repeat(np.arange(len(num_rows)), new_rows)
         if (lengths < 0).any():
             number = int(records[np.argmax(lengths < 0)])
-            raise MisfitError(number, reason="rows of a negative length", part=partition.key)
+            raise MisfitError(number, reason="rows of a negative length", index_key=partition.key)
         if (lengths > num_rows.sum()).any():  # so that their sum cannot overflow
             number = int(records[np.argmax(lengths > num_rows.sum())])
-            raise MisfitError(number, reason="a row longer than all values", part=partition.key)
+            raise MisfitError(number, reason="a row longer than all values", index_key=partition.key)
         found = np.bincount(records, lengths, minlength=len(num_rows)).astype(np.int64)
         wrong = np.flatnonzero(found != num_rows)
         if wrong.size:
             number = int(wrong[0])
             reason = f"rows of {found[number]} values in all, where there are {num_rows[number]}"
-            raise MisfitError(number, reason=reason, part=partition.key)
+            raise MisfitError(number, reason=reason, index_key=partition.key)
         inner = RaggedArray(values=rows.values, row_splits=self._splits(lengths))
         return RaggedArray(values=inner, row_splits=self._splits(new_rows))
 
@@ -340,13 +340,13 @@ class RaggedFeature(AbstractVaryingFeature, AbstractListFeature):
         return RaggedArray(values=values, row_splits=self._splits(num_rows // length))
 
 
-def _partitions_given(given: Any) -> tuple[AbstractPartition, ...]:
-    if isinstance(given, Sequence) and all(isinstance(partition, AbstractPartition) for partition in given):
-        return tuple(given)
+def _check_partitions(value: Any) -> tuple[AbstractPartition, ...]:
+    if isinstance(value, Sequence) and all(isinstance(partition, AbstractPartition) for partition in value):
+        return tuple(value)
     classes = ", ".join(f"RaggedFeature.{made_by.__name__}" for made_by in _PARTITIONS.values())
     raise InvalidInputError(
         "a ragged feature's partitions",
-        received=shown(given),
+        received=describe_received(value),
         allowed=f"a sequence of {classes}, each with its argument",
         action='write them as in [RaggedFeature.RowLengths("name of the feature that has them")]',
     )
@@ -354,5 +354,5 @@ def _partitions_given(given: Any) -> tuple[AbstractPartition, ...]:
 
 def _of_one_kind(numbers: Column, *, key: str) -> Column:
     if (numbers.counts < 0).any():
-        raise MisfitError(int(np.argmax(numbers.counts < 0)), part=key)
+        raise MisfitError(int(np.argmax(numbers.counts < 0)), index_key=key)
     return numbers

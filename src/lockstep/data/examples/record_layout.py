@@ -21,7 +21,7 @@ _FIXED32: Final = 5
 KIND_OF_FIELD: Final = {1: "bytes_list", 2: "float_list", 3: "int64_list"}
 """The kinds of lists in a ``tf.train.Feature``, by field number; a feature has at most one of them."""
 
-_CONTINUES: Final = 0x80
+_CONTINUATION_BIT: Final = 0x80
 _MAX_VARINT_BYTES: Final = 10
 
 
@@ -31,19 +31,19 @@ class _UnusualError(Exception):
 
 @final
 @dataclass(kw_only=True)
-class Places:
+class ValuePositions:
     """The positions of one feature's values in a record.
 
     Attributes:
         kind: the kind of list that contains the values.
         spans: runs of bytes as (start, size): one for each bytes value, and one for consecutive numbers.
-        continues: for each byte of the spans of integers, whether its number continues in the next byte, bool; None for
-            other kinds.
+        has_continuation: for each byte of the spans of integers, whether its number continues in the next byte, bool;
+            None for other kinds.
     """
 
     kind: str
     spans: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    continues: np.ndarray | None = None
+    has_continuation: np.ndarray | None = None
 
 
 @final
@@ -58,7 +58,7 @@ class RecordLayout:
     """
 
     length: int
-    features: dict[str, Places]
+    features: dict[str, ValuePositions]
     unset: frozenset[str]
     _fixed: tuple[tuple[int, np.ndarray], ...]
 
@@ -76,9 +76,10 @@ class RecordLayout:
         for start, expected in self._fixed:
             found &= (rows[:, start : start + expected.size] == expected).all(axis=1)
         for name in names:
-            places = self.features.get(name)
-            if places is not None and places.continues is not None:
-                found &= ((take_spans(rows, places.spans) >= _CONTINUES) == places.continues).all(axis=1)
+            positions = self.features.get(name)
+            if positions is not None and positions.has_continuation is not None:
+                has_continuation = take_spans(rows, positions.spans) >= _CONTINUATION_BIT
+                found &= (has_continuation == positions.has_continuation).all(axis=1)
         return found
 
 
@@ -107,10 +108,10 @@ def read_layout(data: bytes) -> RecordLayout | None:
     )
 
 
-def _fixed_runs(data: bytes, features: dict[str, Places]) -> Iterator[tuple[int, np.ndarray]]:
+def _fixed_runs(data: bytes, features: dict[str, ValuePositions]) -> Iterator[tuple[int, np.ndarray]]:
     """Yields the runs of bytes between the values, each with its start."""
     end = 0
-    for start, size in sorted(span for places in features.values() for span in places.spans):
+    for start, size in sorted(span for positions in features.values() for span in positions.spans):
         if start > end:
             yield end, np.frombuffer(data[end:start], np.uint8)
         end = start + size
@@ -124,7 +125,7 @@ class _Reader:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self.features: dict[str, Places] = {}
+        self.features: dict[str, ValuePositions] = {}
         self.unset: set[str] = set()
 
     def read_example(self) -> None:
@@ -155,8 +156,8 @@ class _Reader:
                 raise _UnusualError
             byte = self._data[start]
             start += 1
-            value |= (byte & ~_CONTINUES) << shift
-            if byte < _CONTINUES:
+            value |= (byte & ~_CONTINUATION_BIT) << shift
+            if byte < _CONTINUATION_BIT:
                 return value, start
             shift += 7
 
@@ -175,16 +176,16 @@ class _Reader:
         if len(lists) > 1 or lists[0][0] not in KIND_OF_FIELD:
             raise _UnusualError
         field_number, list_start, list_end = lists[0]
-        places = Places(kind=KIND_OF_FIELD[field_number])
-        self.features[name] = places
-        if places.kind == "bytes_list":
-            places.spans = [self._checked(number, a, b) for number, a, b in self._messages(list_start, list_end)]
+        positions = ValuePositions(kind=KIND_OF_FIELD[field_number])
+        self.features[name] = positions
+        if positions.kind == "bytes_list":
+            positions.spans = [self._checked(number, a, b) for number, a, b in self._messages(list_start, list_end)]
         else:
-            places.spans = list(self._numbers(list_start, list_end, places.kind))
-        if places.kind == "int64_list":
-            joined = b"".join(self._data[a : a + size] for a, size in places.spans)
-            places.continues = np.frombuffer(joined, np.uint8) >= _CONTINUES
-            _check_integers(places)
+            positions.spans = list(self._numbers(list_start, list_end, positions.kind))
+        if positions.kind == "int64_list":
+            joined = b"".join(self._data[a : a + size] for a, size in positions.spans)
+            positions.has_continuation = np.frombuffer(joined, np.uint8) >= _CONTINUATION_BIT
+            _check_integers(positions)
 
     @staticmethod
     def _checked(number: int, start: int, end: int) -> tuple[int, int]:
@@ -213,34 +214,34 @@ class _Reader:
             start += size
 
 
-def _check_integers(places: Places) -> None:
+def _check_integers(positions: ValuePositions) -> None:
     """Rejects integers that continue beyond the end of their run, or that take more bytes than a 64-bit varint has."""
-    assert places.continues is not None
+    assert positions.has_continuation is not None
     at = 0
-    for _, size in places.spans:
-        run = places.continues[at : at + size]
+    for _, size in positions.spans:
+        run = positions.has_continuation[at : at + size]
         if size and run[-1]:
             raise _UnusualError
         at += size
-    ends = np.flatnonzero(~places.continues)
+    ends = np.flatnonzero(~positions.has_continuation)
     if ends.size and np.diff(ends, prepend=-1).max() > _MAX_VARINT_BYTES:
         raise _UnusualError
 
 
-def decode_integers(values: np.ndarray, continues: np.ndarray) -> np.ndarray:
+def decode_integers(values: np.ndarray, has_continuation: np.ndarray) -> np.ndarray:
     """Decodes varints that have the same numbers of bytes in each row.
 
     Args:
         values: the bytes of the varints, uint8 of shape (k, num_bytes).
-        continues: for each byte, whether its number continues in the next byte, bool of shape (num_bytes,).
+        has_continuation: for each byte, whether its number continues in the next byte, bool of shape (num_bytes,).
 
     Returns:
         The integers, int64 of shape (k, num_values).
     """
-    if not continues.any():
+    if not has_continuation.any():
         return values.astype(np.int64)
-    ends = np.flatnonzero(~continues)
+    ends = np.flatnonzero(~has_continuation)
     begins = np.concatenate([[0], ends[:-1] + 1])
-    shifts = 7 * (np.arange(len(continues)) - np.repeat(begins, ends - begins + 1))
-    wide = (values & (_CONTINUES - 1)).astype(np.uint64) << shifts.astype(np.uint64)
+    shifts = 7 * (np.arange(len(has_continuation)) - np.repeat(begins, ends - begins + 1))
+    wide = (values & (_CONTINUATION_BIT - 1)).astype(np.uint64) << shifts.astype(np.uint64)
     return np.add.reduceat(wide, begins, axis=1).view(np.int64)

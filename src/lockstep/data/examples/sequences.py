@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from lockstep.data.arguments import shown
+from lockstep.data.arguments import describe_received
 from lockstep.data.examples.columns import ColumnBuilder, ListColumn, ListColumnBuilder
 from lockstep.data.examples.example import (
     SequenceExample,
@@ -25,9 +25,9 @@ from lockstep.data.examples.parsing import (
     add_features,
     column_of,
     decode_message,
-    misfit,
+    error_with_name,
+    misfit_error,
     scan_of,
-    with_name,
 )
 from lockstep.data.examples.specification import keys_of, specification_of
 from lockstep.data.files.record_batch import RecordBatch
@@ -72,7 +72,7 @@ def encode_sequence_example(context: Mapping[str, Any], feature_lists: Mapping[s
         if isinstance(values, bytes | str) or not isinstance(values, Sequence | np.ndarray):
             raise InvalidInputError(
                 f"feature list {name!r} cannot be encoded",
-                received=shown(values),
+                received=describe_received(values),
                 allowed="a sequence of values, one for each step",
             )
         set_features(example.feature_lists.feature_list[name], name, values)
@@ -139,7 +139,7 @@ class SequenceExampleParser:
         sequences = specification_of({} if sequence_features is None else sequence_features)
         if not self._context and not sequences:
             raise InvalidInputError(
-                "nothing is wanted of the sequence examples", allowed="context_features, sequence_features, or both"
+                "the specification is empty", allowed="context_features, sequence_features, or both"
             )
         for name, feature in self._context.items():
             if isinstance(feature, FixedLenSequenceFeature | SparseFeature):
@@ -168,10 +168,10 @@ class SequenceExampleParser:
         batch = RecordBatch.of(records)
         context = {key: ColumnBuilder(kind, num_records=len(batch)) for key, kind in self._context_keys.items()}
         lists = {key: ListColumnBuilder(kind, num_records=len(batch)) for key, kind in self._list_keys.items()}
-        left = np.arange(len(batch))
-        if len(left) >= MIN_SCANNED:
-            left = self._scan(batch, left, context, lists)
-        _parse_one_by_one(batch, left, context, lists)
+        remaining = np.arange(len(batch))
+        if len(remaining) >= MIN_SCANNED:
+            remaining = self._scan(batch, remaining, context, lists)
+        _parse_one_by_one(batch, remaining, context, lists)
         columns = {key: builder.build() for key, builder in context.items()}
         list_columns = {key: builder.build() for key, builder in lists.items()}
         parsed = ParsedSequences({}, {}, {})
@@ -180,11 +180,11 @@ class SequenceExampleParser:
                 parsed.context[name] = feature.assemble(column_of(name, feature, columns))
             except MisfitError as error:
                 features = _decode(batch, error.number).context.feature
-                raise misfit(
+                raise misfit_error(
                     error, name, feature, features, where=f"the context of record {error.number} of the batch"
                 ) from None
             except InvalidInputError as error:
-                raise with_name(error, name) from None
+                raise error_with_name(error, name) from None
         for name, feature in self._sequences.items():
             column = _list_column(name, feature, list_columns, batch)
             parsed.sequences[name] = _assemble_lists(name, feature, column, batch)
@@ -206,7 +206,7 @@ class SequenceExampleParser:
             context[key].add_varying(replace(values, numbers=numbers[values.numbers]))
         for key, found in of_lists.items():
             lists[key].add_lists(numbers[found.numbers], found.num_entries, found.entries)
-        return numbers[scan.left]
+        return numbers[scan.unparsed]
 
 
 def _parse_one_by_one(
@@ -239,7 +239,7 @@ def _values(feature: Any, kind: str) -> Sequence[Any] | None:
 def _list_column(
     name: str, feature: AbstractListFeature, columns: Mapping[str, ListColumn], batch: RecordBatch
 ) -> ListColumn:
-    """Returns the column of a feature, with the columns of its ``part_keys`` as parts."""
+    """Returns the column of a feature, with the columns of its ``index_keys``."""
     key = feature.list_key or name
     column = columns[key]
     if isinstance(feature, FixedLenSequenceFeature) and not feature.allow_missing and not column.is_set.all():
@@ -250,20 +250,20 @@ def _list_column(
             allowed=sorted(there) or "(the record has no feature list)",
             action=closest(key, there) or "say allow_missing=True where records may lack it",
         )
-    if not feature.part_keys:
+    if not feature.index_keys:
         return column
-    for part in feature.part_keys:
-        wrong = np.flatnonzero(columns[part].num_entries != column.num_entries)
+    for index_key in feature.index_keys:
+        wrong = np.flatnonzero(columns[index_key].num_entries != column.num_entries)
         if wrong.size:
             number = int(wrong[0])
-            found, wanted = int(columns[part].num_entries[number]), int(column.num_entries[number])
+            found, wanted = int(columns[index_key].num_entries[number]), int(column.num_entries[number])
             raise InvalidInputError(
                 f"feature list {name!r} of record {number} of the batch does not fit the specification",
-                received=f"{found} steps of {part!r} for {wanted} steps of values",
-                action="see how the record was written",
+                received=f"{found} steps of {index_key!r} for {wanted} steps of values",
+                action="check how the record was written",
             )
-    parts = {part: columns[part].entries for part in feature.part_keys}
-    return replace(column, entries=replace(column.entries, parts=parts))
+    index_columns = {index_key: columns[index_key].entries for index_key in feature.index_keys}
+    return replace(column, entries=replace(column.entries, index_columns=index_columns))
 
 
 def _assemble_lists(name: str, feature: AbstractListFeature, column: ListColumn, batch: RecordBatch) -> Any:
@@ -278,9 +278,9 @@ def _assemble_lists(name: str, feature: AbstractListFeature, column: ListColumn,
         where = f"step {step} of record {number} of the batch"
         if isinstance(feature, FixedLenSequenceFeature):
             error.reason = _describe_step(features[feature.list_key or name], feature)
-        raise misfit(error, name, feature, features, where=where) from None
+        raise misfit_error(error, name, feature, features, where=where) from None
     except InvalidInputError as error:
-        raise with_name(error, name) from None
+        raise error_with_name(error, name) from None
 
 
 def _describe_step(found: Any, feature: FixedLenSequenceFeature) -> str:

@@ -40,7 +40,7 @@ def parse_single_example(serialized: bytes, features: Mapping[str, AbstractFeatu
             allowed="bytes",
             action="take lockstep.data.parse_batch for several at once",
         )
-    return {name: _only_row(column) for name, column in _parser_of(features)([serialized]).items()}
+    return {name: _first_row(column) for name, column in _parser_of(features)([serialized]).items()}
 
 
 def _parser_of(features: Mapping[str, AbstractFeature]) -> ExampleParser:
@@ -55,11 +55,11 @@ def _known_parser(features: tuple[tuple[str, AbstractFeature], ...]) -> ExampleP
     return ExampleParser(dict(features))
 
 
-def _only_row(column: Any) -> Any:
+def _first_row(column: Any) -> Any:
     if isinstance(column, SparseArray):
         return SparseArray(column.indices[:, 1:], column.values, column.dense_shape[1:])
     if isinstance(column, RaggedArray):
         return column.values
     if isinstance(column, Mapping):
-        return {name: _only_row(member) for name, member in column.items()}
+        return {name: _first_row(member) for name, member in column.items()}
     return np.asarray(column)[0]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 import numpy as np
 
-from lockstep.data.arguments import is_sequence, range_given, shown, whole_given, whole_or_none
+from lockstep.data.arguments import check_bounds, check_int, describe_received, int_or_none, is_sequence
 from lockstep.data.examples.example import names_of_example
 from lockstep.data.images.formats import format_of
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError
@@ -59,18 +59,18 @@ def decode_image(
         CorruptDataError: If the data is not such an image, is cut off or damaged, or has more than `MAX_PIXELS`.
         InvalidInputError: If an argument is not valid, or Pillow or simplejpeg is not installed.
     """
-    data = _file_given(data)
-    num_channels = num_channels_given(num_channels)
-    min_size = _pair_given(min_size, of="min_size", least=0)
+    data = _check_file(data)
+    num_channels = check_num_channels(num_channels)
+    min_size = _check_pair(min_size, name="min_size", minimum=0)
     if out is not None and not (isinstance(out, np.ndarray) and out.dtype == np.uint8):
-        raise InvalidInputError("where the pixels of an image go", received=out, allowed="an array of uint8")
+        raise InvalidInputError("the argument out", received=out, allowed="an array of uint8")
     if data[:2] == _JPEG and num_channels in _COLORSPACES:
         image = _decode_jpeg(data, num_channels=num_channels, min_size=min_size, out=out, reverse=reverse_channels)
         if image is not None:
             return image
     with _open(data) as opened:
         _reduce(opened, min_size)
-        pixels = np.asarray(_loaded(opened, _MODES[num_channels]))
+        pixels = np.asarray(_load_pixels(opened, _MODES[num_channels]))
     pixels = pixels.reshape(*pixels.shape[:2], num_channels)
     return pixels[..., ::-1] if reverse_channels else pixels
 
@@ -82,7 +82,7 @@ def image_size(data: bytes) -> tuple[int, int]:
         CorruptDataError: If the data is not a JPEG or PNG, or is a PNG with more than `MAX_PIXELS`.
         InvalidInputError: If the data is not bytes, or Pillow or simplejpeg is not installed.
     """
-    data = _file_given(data)
+    data = _check_file(data)
     if data[:2] == _JPEG:
         try:
             height, width, *_ = _simplejpeg().decode_jpeg_header(data, strict=False)
@@ -108,10 +108,10 @@ def encode_image(image: np.ndarray, *, codec: Codec = "jpeg", quality: int = 90)
         InvalidInputError: If an argument is not valid, or Pillow or simplejpeg is not installed.
     """
     if codec not in get_args(Codec):
-        raise InvalidInputError("the codec of images", received=shown(codec), allowed=get_args(Codec))
-    quality = whole_given(quality, of="the quality of JPEGs", least=1, most=100)
+        raise InvalidInputError("the codec of images", received=describe_received(codec), allowed=get_args(Codec))
+    quality = check_int(quality, name="the quality of JPEGs", minimum=1, maximum=100)
     if not isinstance(image, np.ndarray):
-        raise InvalidInputError("an image to encode", received=shown(image), allowed="an array of uint8")
+        raise InvalidInputError("an image to encode", received=describe_received(image), allowed="an array of uint8")
     pixels = image[..., np.newaxis] if image.ndim == 2 else image
     allowed = (1, 3) if codec == "jpeg" else tuple(_MODES)
     if pixels.ndim != 3 or pixels.dtype != np.uint8 or pixels.shape[2] not in allowed or not pixels.size:
@@ -148,13 +148,15 @@ def resize_image(image: np.ndarray, *, size: tuple[int, int], box: tuple[float, 
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] not in _MODES:
         raise InvalidInputError(
             "an image to resize",
-            received=f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else shown(image),
+            received=f"{image.dtype} of shape {image.shape}"
+            if isinstance(image, np.ndarray)
+            else describe_received(image),
             allowed="uint8 of shape (height, width, channels), channels one of 1, 3, 4",
         )
-    size = _pair_given(size, of="the size to resize to", least=1)
+    size = _check_pair(size, name="the size to resize to", minimum=1)
     height, width, num_channels = image.shape
     whole = (0, 0, height, width)
-    top, left, bottom, right = whole if box is None else _box_given(box, height, width)
+    top, left, bottom, right = whole if box is None else _check_box(box, height, width)
     if (top, left, bottom, right) == whole and size == (height, width):
         return image
     opened = to_pillow(image)
@@ -220,7 +222,7 @@ def _reduce(opened: Image, min_size: tuple[int, int]) -> None:
     opened.draft(None, (-(-opened.width // factor), -(-opened.height // factor)))
 
 
-def _loaded(opened: Image, mode: str) -> Image:
+def _load_pixels(opened: Image, mode: str) -> Image:
     try:
         opened.load()
         if opened.mode.startswith("I;16"):  # 16 bits: the upper eight, as in TensorFlow's decoder
@@ -252,39 +254,41 @@ def _unreadable(data: bytes) -> CorruptDataError:
     return CorruptDataError(what, received=received, allowed=allowed)
 
 
-def num_channels_given(given: Any) -> int:
+def check_num_channels(value: Any) -> int:
     """Checks a number of channels, and returns it.
 
     Raises:
         InvalidInputError: If the number is not 1, 3 or 4.
     """
-    number = whole_or_none(given)
+    number = int_or_none(value)
     if number not in _MODES:
-        raise InvalidInputError("the number of channels", received=shown(given), allowed="1, 3, 4")
+        raise InvalidInputError("the number of channels", received=describe_received(value), allowed="1, 3, 4")
     return number
 
 
-def _file_given(given: Any) -> bytes:
-    if isinstance(given, bytes | bytearray | memoryview):
-        return bytes(given)  # without a copy if it is bytes
-    raise InvalidInputError("an image file", received=shown(given), allowed="the bytes of a JPEG or PNG")
+def _check_file(value: Any) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)  # without a copy if it is bytes
+    raise InvalidInputError("an image file", received=describe_received(value), allowed="the bytes of a JPEG or PNG")
 
 
-def _pair_given(given: Any, *, of: str, least: int) -> tuple[int, int]:
-    if is_sequence(given) and len(given) == 2:
-        height, width = whole_or_none(given[0]), whole_or_none(given[1])
-        if height is not None and width is not None and min(height, width) >= least:
+def _check_pair(value: Any, *, name: str, minimum: int) -> tuple[int, int]:
+    if is_sequence(value) and len(value) == 2:
+        height, width = int_or_none(value[0]), int_or_none(value[1])
+        if height is not None and width is not None and min(height, width) >= minimum:
             return height, width
-    allowed = f"a height and a width, whole numbers, {least} or more"
-    raise InvalidInputError(of, received=shown(given), allowed=allowed)
+    allowed = f"a height and a width, whole numbers, {minimum} or more"
+    raise InvalidInputError(name, received=describe_received(value), allowed=allowed)
 
 
-def _box_given(given: Any, height: int, width: int) -> tuple[float, float, float, float]:
-    of = "the part of an image"
-    if not is_sequence(given) or len(given) != 4:
-        raise InvalidInputError(of, received=shown(given), allowed="its top, left, bottom and right edges")
-    top, bottom = range_given(given[0::2], of=f"{of}: top and bottom", least=0, most=height)
-    left, right = range_given(given[1::2], of=f"{of}: left and right", least=0, most=width)
+def _check_box(value: Any, height: int, width: int) -> tuple[float, float, float, float]:
+    name = "the part of an image"
+    if not is_sequence(value) or len(value) != 4:
+        raise InvalidInputError(
+            name, received=describe_received(value), allowed="its top, left, bottom and right edges"
+        )
+    top, bottom = check_bounds(value[0::2], name=f"{name}: top and bottom", minimum=0, maximum=height)
+    left, right = check_bounds(value[1::2], name=f"{name}: left and right", minimum=0, maximum=width)
     return top, left, bottom, right
 
 

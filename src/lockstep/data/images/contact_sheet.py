@@ -33,10 +33,10 @@ _CAPTION_CHARACTERS: Final = 24
 _MAX_COLUMNS: Final = 32
 _CHANNELS: Final = (1, 3, 4)
 _MAGIC: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
-_PAPER: Final = (250, 250, 250)
-_FRAME: Final = (205, 205, 205)
-_INK: Final = (20, 20, 20)
-_ALARM: Final = (190, 30, 30)
+_BACKGROUND: Final = (250, 250, 250)
+_FRAME_COLOR: Final = (205, 205, 205)
+_TEXT_COLOR: Final = (20, 20, 20)
+_ERROR_COLOR: Final = (190, 30, 30)
 
 
 @final
@@ -171,8 +171,8 @@ def _fit(pixels: np.ndarray) -> Image:
     import PIL.Image  # of the extra `images`; the line before raises an error if it is missing
 
     if image.mode == "RGBA":
-        paper = PIL.Image.new("RGBA", image.size, (*_PAPER, 255))
-        image = PIL.Image.alpha_composite(paper, image)
+        background = PIL.Image.new("RGBA", image.size, (*_BACKGROUND, 255))
+        image = PIL.Image.alpha_composite(background, image)
     image = image.convert("RGB")
     larger = max(image.size)
     if larger <= _CELL_PIXELS:
@@ -197,11 +197,11 @@ def _draw(sections: Sequence[tuple[str, Sequence[_Cell]]]) -> bytes:
     step_y = step_x + _CAPTION_PIXELS
     num_rows = [math.ceil(len(cells) / num_columns) for _, cells in sections]
     height = _GAP_PIXELS + sum(_HEADING_PIXELS + rows * step_y for rows in num_rows)
-    sheet = PIL.Image.new("RGB", (_GAP_PIXELS + num_columns * step_x, height), _PAPER)
+    sheet = PIL.Image.new("RGB", (_GAP_PIXELS + num_columns * step_x, height), _BACKGROUND)
     draw = PIL.ImageDraw.Draw(sheet)
     top = _GAP_PIXELS
     for (heading, cells), rows in zip(sections, num_rows, strict=True):
-        draw.text((_GAP_PIXELS, top), heading, fill=_INK, font=font)
+        draw.text((_GAP_PIXELS, top), heading, fill=_TEXT_COLOR, font=font)
         top += _HEADING_PIXELS
         for number, cell in enumerate(cells):
             left = _GAP_PIXELS + number % num_columns * step_x
@@ -215,10 +215,10 @@ def _draw(sections: Sequence[tuple[str, Sequence[_Cell]]]) -> bytes:
 
 def _draw_cell(draw: ImageDraw, sheet: Image, cell: _Cell, *, left: int, top: int, font: Any) -> None:
     right, bottom = left + _CELL_PIXELS - 1, top + _CELL_PIXELS - 1
-    draw.rectangle((left, top, right, bottom), outline=_FRAME if cell.image is not None else _ALARM)
+    draw.rectangle((left, top, right, bottom), outline=_FRAME_COLOR if cell.image is not None else _ERROR_COLOR)
     if cell.image is None:
-        draw.line((left, top, right, bottom), fill=_ALARM)
-        draw.line((left, bottom, right, top), fill=_ALARM)
+        draw.line((left, top, right, bottom), fill=_ERROR_COLOR)
+        draw.line((left, bottom, right, top), fill=_ERROR_COLOR)
     else:
         free_x, free_y = (_CELL_PIXELS - side for side in cell.image.size)
         sheet.paste(cell.image, (left + free_x // 2, top + free_y // 2))
@@ -227,4 +227,4 @@ def _draw_cell(draw: ImageDraw, sheet: Image, cell: _Cell, *, left: int, top: in
         caption = caption[:-1]
         shown = caption + "\N{HORIZONTAL ELLIPSIS}"
     middle = left + (_CELL_PIXELS - draw.textlength(shown, font=font)) / 2
-    draw.text((middle, bottom + 2), shown, fill=_INK, font=font)
+    draw.text((middle, bottom + 2), shown, fill=_TEXT_COLOR, font=font)

@@ -8,10 +8,10 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from lockstep.data.arguments import dtype_given, is_sequence, shown
+from lockstep.data.arguments import check_dtype, describe_received, is_sequence
 from lockstep.data.images.array_pool import ArrayPool
-from lockstep.data.images.codec import decode_image, image_size, num_channels_given
-from lockstep.data.images.steps import AbstractImageStep, AbstractMirror, Normalization, Rescaling
+from lockstep.data.images.codec import check_num_channels, decode_image, image_size
+from lockstep.data.images.steps import AbstractHorizontalFlip, AbstractImageStep, Normalization, Rescaling
 from lockstep.data.reading.randomness import RecordRandom
 from lockstep.errors import CorruptDataError, InvalidInputError
 
@@ -63,13 +63,13 @@ class ImageDecoder:
                 allowed="steps on pixels, then Rescaling and Normalization",
             )
         self._steps = pixel_steps
-        self._num_channels = num_channels_given(num_channels)
-        self._scale, self._offset = _fold(scalings, self._num_channels)
+        self._num_channels = check_num_channels(num_channels)
+        self._scale, self._offset = _combine_scalings(scalings, self._num_channels)
         default = np.dtype(np.uint8 if self._scale is None else np.float32)
-        of, kinds, allowed = "the dtype of images", "fu", "uint8 without rescaling, or a float"
-        self._dtype = default if dtype is None else dtype_given(dtype, of=of, kinds=kinds, allowed=allowed)
+        name, kinds, allowed = "the dtype of images", "fu", "uint8 without rescaling, or a float"
+        self._dtype = default if dtype is None else check_dtype(dtype, name=name, kinds=kinds, allowed=allowed)
         if self._dtype.kind == "u" and (self._scale is not None or self._dtype != np.uint8):
-            raise InvalidInputError(of, received=str(self._dtype), allowed=allowed)
+            raise InvalidInputError(name, received=str(self._dtype), allowed=allowed)
         self._num_draws = sum(step.num_draws for step in pixel_steps)
         self._pool = ArrayPool()
 
@@ -87,7 +87,9 @@ class ImageDecoder:
         """
         if not is_sequence(images):
             raise InvalidInputError(
-                "the images of a batch", received=shown(images), allowed="a sequence of the bytes of image files"
+                "the images of a batch",
+                received=describe_received(images),
+                allowed="a sequence of the bytes of image files",
             )
         draws = self._draw(len(images), random)
         out: np.ndarray | None = None
@@ -119,7 +121,7 @@ class ImageDecoder:
         if random is None:
             raise InvalidInputError(
                 "steps that are random need numbers to draw from",
-                action="give Batches a random_transform, and the ImageDecoder what that gets as its second argument",
+                action="give Batches a random_transform, and pass its second argument to the ImageDecoder",
             )
         if not isinstance(random, RecordRandom):
             raise InvalidInputError("the random numbers of images", received=random, allowed="a RecordRandom")
@@ -129,7 +131,7 @@ class ImageDecoder:
 
     def _make(self, data: bytes, draws: np.ndarray, scratch: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
         """Returns an image after all steps, and memory (or None) for the next image once this one has been copied."""
-        reverse = self._is_mirrored(draws)
+        reverse = self._is_flipped(draws)
         image = decode_image(
             data,
             num_channels=self._num_channels,
@@ -144,13 +146,13 @@ class ImageDecoder:
             at += step.num_draws
         return image[..., ::-1] if reverse else image, scratch
 
-    def _is_mirrored(self, draws: np.ndarray) -> bool:
-        at, mirrored = 0, False
+    def _is_flipped(self, draws: np.ndarray) -> bool:
+        at, is_flipped = 0, False
         for step in self._steps:
-            if isinstance(step, AbstractMirror):
-                mirrored ^= step.mirrors(draws[at : at + step.num_draws])
+            if isinstance(step, AbstractHorizontalFlip):
+                is_flipped ^= step.flips_horizontally(draws[at : at + step.num_draws])
             at += step.num_draws
-        return mirrored
+        return is_flipped
 
     def _min_size(self, data: bytes, draws: np.ndarray) -> tuple[int, int]:
         if not self._steps:
@@ -158,9 +160,9 @@ class ImageDecoder:
         size = image_size(data)
         at = 0
         for step in self._steps:
-            needed = step.needed_size(size, draws[at : at + step.num_draws])
-            if needed is not None:
-                return needed
+            sufficient = step.sufficient_size(size, draws[at : at + step.num_draws])
+            if sufficient is not None:
+                return sufficient
             at += step.num_draws
         return 0, 0
 
@@ -182,7 +184,7 @@ class ImageDecoder:
             np.add(target, offset, out=target, casting="same_kind")
 
 
-def _fold(scalings: Sequence[Any], num_channels: int) -> tuple[np.ndarray | None, np.ndarray]:
+def _combine_scalings(scalings: Sequence[Any], num_channels: int) -> tuple[np.ndarray | None, np.ndarray]:
     """Combines several scalings into one scale and one offset: float32, of shape () or (num_channels,)."""
     if not scalings:
         return None, _NO_DRAWS
@@ -192,7 +194,9 @@ def _fold(scalings: Sequence[Any], num_channels: int) -> tuple[np.ndarray | None
     for values in (scale, offset):
         if values.shape not in ((), (num_channels,)):
             raise InvalidInputError(
-                "what images are rescaled by", received=f"shape {values.shape}", allowed=f"a number, or {num_channels}"
+                "the scale or offset of images",
+                received=f"shape {values.shape}",
+                allowed=f"a number, or {num_channels}",
             )
     scale, offset = np.broadcast_arrays(scale, offset)
     return scale.astype(np.float32), offset.astype(np.float32)

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, final
 
 import numpy as np
 
-from lockstep.data.arguments import flag_given, is_sequence, number_given, range_given, shown, whole_given
+from lockstep.data.arguments import check_bool, check_bounds, check_float, check_int, describe_received, is_sequence
 from lockstep.data.images.codec import MAX_PIXELS, resize_image, to_pillow
 from lockstep.errors import InvalidInputError
 
@@ -41,7 +41,7 @@ class AbstractImageStep(ABC):
         """
 
     @abstractmethod
-    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int] | None:
+    def sufficient_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int] | None:
         """Returns the image size that is sufficient for this step, so that a JPEG can be decoded at a reduced size.
 
         Args:
@@ -54,12 +54,15 @@ class AbstractImageStep(ABC):
         """
 
 
-class AbstractMirror(AbstractImageStep):
-    """A step that may mirror an image; the decoder asks before decoding, for `decode_image`'s ``reverse_channels``."""
+class AbstractHorizontalFlip(AbstractImageStep):
+    """A step that may flip an image left to right.
+
+    The decoder asks before it decodes an image, for the argument ``reverse_channels`` of `decode_image`.
+    """
 
     @abstractmethod
-    def mirrors(self, draws: np.ndarray) -> bool:
-        """Whether the step mirrors an image left to right."""
+    def flips_horizontally(self, draws: np.ndarray) -> bool:
+        """Whether the step flips an image left to right."""
 
 
 @final
@@ -87,8 +90,8 @@ class Resizing(AbstractImageStep):
         self._size = _size(height, width, of="Resizing")
         if crop_to_aspect_ratio and pad_to_aspect_ratio:
             raise InvalidInputError("Resizing cannot both crop and pad to the aspect ratio", action="choose one")
-        self._crops = flag_given(crop_to_aspect_ratio, of="crop_to_aspect_ratio of Resizing")
-        self._pads = flag_given(pad_to_aspect_ratio, of="pad_to_aspect_ratio of Resizing")
+        self._crops = check_bool(crop_to_aspect_ratio, name="crop_to_aspect_ratio of Resizing")
+        self._pads = check_bool(pad_to_aspect_ratio, name="pad_to_aspect_ratio of Resizing")
         self._fill_value = _byte(fill_value, of="Resizing")
 
     def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
@@ -98,7 +101,7 @@ class Resizing(AbstractImageStep):
             return self._padded(image)
         return resize_image(image, size=self._size, box=self._box(*image.shape[:2]) if self._crops else None)
 
-    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
+    def sufficient_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
         """See the base class."""
         del draws
         return self._inner(*size) if self._pads else self._size
@@ -138,7 +141,7 @@ class CenterCrop(AbstractImageStep):
         del draws
         return _cropped(image, self._size, 0.5, 0.5)
 
-    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
+    def sufficient_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
         """See the base class; cropping needs the image's full size."""
         del size, draws
         return 0, 0
@@ -162,7 +165,7 @@ class RandomCrop(AbstractImageStep):
         """See the base class."""
         return _cropped(image, self._size, *draws.tolist())
 
-    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
+    def sufficient_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
         """See the base class; cropping needs the image's full size."""
         del size, draws
         return 0, 0
@@ -192,15 +195,15 @@ class RandomResizedCrop(AbstractImageStep):
         ratio: tuple[float, float] = (3 / 4, 4 / 3),
     ) -> None:
         self._size = _size(height, width, of="RandomResizedCrop")
-        self._scale = _positive_range(scale, of="the scale of RandomResizedCrop", most=1)
-        self._ratio = _positive_range(ratio, of="the ratio of RandomResizedCrop", most=math.inf)
+        self._scale = _positive_range(scale, name="the scale of RandomResizedCrop", maximum=1)
+        self._ratio = _positive_range(ratio, name="the ratio of RandomResizedCrop", maximum=math.inf)
 
     def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """See the base class."""
         height, width = image.shape[:2]
         return resize_image(image, size=self._size, box=self._box(height, width, draws))
 
-    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
+    def sufficient_size(self, size: tuple[int, int], draws: np.ndarray) -> tuple[int, int]:
         """See the base class; the size at which the part is as large as the result."""
         top, left, bottom, right = self._box(*size, draws)
         height, width = size
@@ -219,7 +222,7 @@ class RandomResizedCrop(AbstractImageStep):
 
 
 @final
-class RandomFlip(AbstractMirror):
+class RandomFlip(AbstractHorizontalFlip):
     """Flips each image with a probability of 1/2, as ``keras.layers.RandomFlip`` does.
 
     Args:
@@ -231,20 +234,20 @@ class RandomFlip(AbstractMirror):
     def __init__(self, mode: Literal["horizontal", "vertical", "horizontal_and_vertical"] = "horizontal") -> None:
         modes = ("horizontal", "vertical", "horizontal_and_vertical")
         if mode not in modes:
-            raise InvalidInputError("the mode of RandomFlip", received=shown(mode), allowed=modes)
+            raise InvalidInputError("the mode of RandomFlip", received=describe_received(mode), allowed=modes)
         self._horizontal, self._vertical = mode != "vertical", mode != "horizontal"
 
-    def mirrors(self, draws: np.ndarray) -> bool:
+    def flips_horizontally(self, draws: np.ndarray) -> bool:
         """See the base class."""
         return self._horizontal and bool(draws[0] < 0.5)
 
     def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
         """See the base class."""
-        if self.mirrors(draws):
+        if self.flips_horizontally(draws):
             image = image[:, ::-1]
         return image[::-1] if self._vertical and draws[1] < 0.5 else image
 
-    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> None:
+    def sufficient_size(self, size: tuple[int, int], draws: np.ndarray) -> None:
         """See the base class; any size is sufficient."""
         del size, draws
 
@@ -266,15 +269,17 @@ class RandomRotation(AbstractImageStep):
     def __init__(
         self, factor: float | tuple[float, float], *, fill_mode: FillMode = "reflect", fill_value: int = 0
     ) -> None:
-        of = "the factor of RandomRotation"
+        name = "the factor of RandomRotation"
         if is_sequence(factor):
-            self._low, self._high = range_given(factor, of=of, least=-1, most=1)
+            self._low, self._high = check_bounds(factor, name=name, minimum=-1, maximum=1)
         else:
-            self._high = number_given(factor, of=of, least=0, most=1)
+            self._high = check_float(factor, name=name, minimum=0, maximum=1)
             self._low = -self._high
         modes = (*_PAD_MODES, "constant")
         if fill_mode not in modes:
-            raise InvalidInputError("the fill_mode of RandomRotation", received=shown(fill_mode), allowed=modes)
+            raise InvalidInputError(
+                "the fill_mode of RandomRotation", received=describe_received(fill_mode), allowed=modes
+            )
         self._fill_mode, self._fill_value = fill_mode, _byte(fill_value, of="RandomRotation")
 
     def apply(self, image: np.ndarray, draws: np.ndarray) -> np.ndarray:
@@ -292,7 +297,7 @@ class RandomRotation(AbstractImageStep):
         pixels = np.asarray(turned).reshape(*image.shape)
         return pixels[margins[0] : margins[0] + height, margins[1] : margins[1] + width]
 
-    def needed_size(self, size: tuple[int, int], draws: np.ndarray) -> None:
+    def sufficient_size(self, size: tuple[int, int], draws: np.ndarray) -> None:
         """See the base class; any size is sufficient."""
         del size, draws
 
@@ -307,8 +312,8 @@ class Rescaling:
     """
 
     def __init__(self, scale: float | tuple[float, ...], offset: float | tuple[float, ...] = 0.0) -> None:
-        self.scale = _numbers(scale, of="the scale of Rescaling")
-        self.offset = _numbers(offset, of="the offset of Rescaling")
+        self.scale = _numbers(scale, name="the scale of Rescaling")
+        self.offset = _numbers(offset, name="the offset of Rescaling")
 
 
 @final
@@ -322,13 +327,13 @@ class Normalization:
     """
 
     def __init__(self, mean: float | tuple[float, ...], variance: float | tuple[float, ...]) -> None:
-        of = "the variance of Normalization"
-        squares = _numbers(variance, of=of)
+        name = "the variance of Normalization"
+        squares = _numbers(variance, name=name)
         if not (squares > 0).all():
-            raise InvalidInputError(of, received=variance, allowed="more than 0")
+            raise InvalidInputError(name, received=variance, allowed="more than 0")
         deviation = np.sqrt(squares)
         self.scale = 1 / deviation
-        self.offset = -_numbers(mean, of="the mean of Normalization") / deviation
+        self.offset = -_numbers(mean, name="the mean of Normalization") / deviation
 
 
 def _cropped(image: np.ndarray, size: tuple[int, int], down: float, across: float) -> np.ndarray:
@@ -350,30 +355,35 @@ def _margins(height: int, width: int, angle: float) -> tuple[int, int]:
 
 
 def _size(height: Any, width: Any, *, of: str) -> tuple[int, int]:
-    size = whole_given(height, of=f"the height of {of}", least=1), whole_given(width, of=f"the width of {of}", least=1)
+    size = (
+        check_int(height, name=f"the height of {of}", minimum=1),
+        check_int(width, name=f"the width of {of}", minimum=1),
+    )
     if size[0] * size[1] > MAX_PIXELS:
         raise InvalidInputError(f"the size of {of}", received=f"{height} x {width}", allowed=f"{MAX_PIXELS:,} pixels")
     return size
 
 
-def _positive_range(given: Any, *, of: str, most: float) -> tuple[float, float]:
-    bounds = range_given(given, of=of, least=0, most=most)
+def _positive_range(value: Any, *, name: str, maximum: float) -> tuple[float, float]:
+    bounds = check_bounds(value, name=name, minimum=0, maximum=maximum)
     if not bounds[0]:
-        raise InvalidInputError(of, received=given, allowed="more than 0")
+        raise InvalidInputError(name, received=value, allowed="more than 0")
     return bounds
 
 
 def _byte(value: Any, *, of: str) -> int:
-    number = number_given(value, of=f"the fill_value of {of}", least=0, most=255)  # Keras's default is 0.0
-    return whole_given(int(number) if number.is_integer() else value, of=f"the fill_value of {of}", least=0, most=255)
+    number = check_float(value, name=f"the fill_value of {of}", minimum=0, maximum=255)  # Keras's default is 0.0
+    return check_int(
+        int(number) if number.is_integer() else value, name=f"the fill_value of {of}", minimum=0, maximum=255
+    )
 
 
-def _numbers(given: Any, *, of: str) -> np.ndarray:
+def _numbers(value: Any, *, name: str) -> np.ndarray:
     """Checks a number or one number for each channel; returns float64 of shape () or (num_channels,)."""
     try:
-        numbers = np.asarray(given)
+        numbers = np.asarray(value)
     except ValueError:  # rows have different lengths
         numbers = np.empty(0)
     if numbers.dtype.kind not in "iuf" or numbers.ndim > 1 or not numbers.size or not np.isfinite(numbers).all():
-        raise InvalidInputError(of, received=shown(given), allowed="a number, or one for each channel")
+        raise InvalidInputError(name, received=describe_received(value), allowed="a number, or one for each channel")
     return numbers.astype(np.float64)

@@ -16,7 +16,7 @@ import grain
 import numpy as np
 from typing_extensions import override
 
-from lockstep.data.dataset.structure import leaves_of, map_leaves, own, stack, take_row
+from lockstep.data.dataset.structure import copy_leaf, leaves_of, map_leaves, stack, take_row
 
 ENDLESS: Final = sys.maxsize
 """The length of an endless data set, as in Grain."""
@@ -25,7 +25,7 @@ _MAX_WINDOWS: Final = 64
 _MAX_PASSES: Final = 8
 
 
-class AbstractNumbered(grain.MapDataset):
+class AbstractIndexed(grain.MapDataset):
     """Elements by number, from 0. It is thread-safe if the functions in it are.
 
     Args:
@@ -33,7 +33,7 @@ class AbstractNumbered(grain.MapDataset):
         length: the number of elements; `ENDLESS` if there is no end.
     """
 
-    def __init__(self, *parents: AbstractNumbered, length: int) -> None:
+    def __init__(self, *parents: AbstractIndexed, length: int) -> None:
         super().__init__(parents)
         self._length = length
         self._threads = max((parent.num_threads for parent in parents), default=0)
@@ -47,7 +47,7 @@ class AbstractNumbered(grain.MapDataset):
     @final
     def __getitem__(self, index: Any) -> Any:
         """Returns an element, for Grain."""
-        return self.elements(np.array([index], np.int64))[0]
+        return self.get_elements(np.array([index], np.int64))[0]
 
     @property
     @final
@@ -62,7 +62,7 @@ class AbstractNumbered(grain.MapDataset):
         return self._ahead
 
     @abstractmethod
-    def elements(self, numbers: np.ndarray) -> list[Any]:
+    def get_elements(self, numbers: np.ndarray) -> list[Any]:
         """Returns the elements with these numbers.
 
         Args:
@@ -71,10 +71,10 @@ class AbstractNumbered(grain.MapDataset):
 
     def rows(self, numbers: np.ndarray) -> Any:
         """Returns the elements with these numbers as one batch; steps that hold arrays override it to be faster."""
-        return stack(self.elements(numbers))
+        return stack(self.get_elements(numbers))
 
     @final
-    def following(self) -> grain.IterDataset:
+    def to_sequential(self) -> grain.IterDataset:
         """Returns a data set of Grain's that yields the elements in order."""
         ahead = max(self._ahead, 2 * self._threads)
         threads = max(self._threads, int(ahead > 0))
@@ -87,7 +87,7 @@ class AbstractNumbered(grain.MapDataset):
 
 
 @final
-class Rows(AbstractNumbered):
+class Rows(AbstractIndexed):
     """The rows of arrays.
 
     Args:
@@ -99,7 +99,7 @@ class Rows(AbstractNumbered):
         self._arrays = arrays
 
     @override
-    def elements(self, numbers: np.ndarray) -> list[Any]:
+    def get_elements(self, numbers: np.ndarray) -> list[Any]:
         return [take_row(self._arrays, number) for number in numbers.tolist()]
 
     @override
@@ -108,7 +108,7 @@ class Rows(AbstractNumbered):
 
 
 @final
-class Computed(AbstractNumbered):
+class Computed(AbstractIndexed):
     """Values that are computed from their numbers.
 
     Args:
@@ -121,7 +121,7 @@ class Computed(AbstractNumbered):
         self._rule = rule
 
     @override
-    def elements(self, numbers: np.ndarray) -> list[Any]:
+    def get_elements(self, numbers: np.ndarray) -> list[Any]:
         return list(self._rule(numbers))
 
     @override
@@ -130,7 +130,7 @@ class Computed(AbstractNumbered):
 
 
 @final
-class Listed(AbstractNumbered):
+class InMemory(AbstractIndexed):
     """Elements of a sequence in memory.
 
     Args:
@@ -142,12 +142,12 @@ class Listed(AbstractNumbered):
         self._held = held
 
     @override
-    def elements(self, numbers: np.ndarray) -> list[Any]:
-        return [map_leaves(own, self._held[number]) for number in numbers.tolist()]
+    def get_elements(self, numbers: np.ndarray) -> list[Any]:
+        return [map_leaves(copy_leaf, self._held[number]) for number in numbers.tolist()]
 
 
 @final
-class Records(AbstractNumbered):
+class Records(AbstractIndexed):
     """The bytes of records.
 
     Args:
@@ -159,36 +159,36 @@ class Records(AbstractNumbered):
         self._source = source
 
     @override
-    def elements(self, numbers: np.ndarray) -> list[Any]:
+    def get_elements(self, numbers: np.ndarray) -> list[Any]:
         return list(self._source.__getitems__(numbers))
 
 
 @final
-class Reordered(AbstractNumbered):
+class Reordered(AbstractIndexed):
     """The elements of another step in another order, or a selection of them.
 
     Args:
         parent: the elements.
         length: the number of elements of this step.
-        where: a function of an array of numbers in this step that returns the numbers of the same elements in
+        index_of: a function of an array of numbers in this step that returns the numbers of the same elements in
             ``parent``.
     """
 
-    def __init__(self, parent: AbstractNumbered, length: int, where: Callable[[np.ndarray], np.ndarray]) -> None:
+    def __init__(self, parent: AbstractIndexed, length: int, index_of: Callable[[np.ndarray], np.ndarray]) -> None:
         super().__init__(parent, length=length)
         self._elements = parent
-        self._where = where
+        self._index_of = index_of
 
     @override
-    def elements(self, numbers: np.ndarray) -> list[Any]:
-        return self._elements.elements(self._where(numbers))
+    def get_elements(self, numbers: np.ndarray) -> list[Any]:
+        return self._elements.get_elements(self._index_of(numbers))
 
     @override
     def rows(self, numbers: np.ndarray) -> Any:
-        return self._elements.rows(self._where(numbers))
+        return self._elements.rows(self._index_of(numbers))
 
 
-def part(parent: AbstractNumbered, *, start: int = 0, stop: int | None = None, step: int = 1) -> AbstractNumbered:
+def part(parent: AbstractIndexed, *, start: int = 0, stop: int | None = None, step: int = 1) -> AbstractIndexed:
     """Returns some of the elements, as a slice does.
 
     Args:
@@ -202,7 +202,7 @@ def part(parent: AbstractNumbered, *, start: int = 0, stop: int | None = None, s
     return Reordered(parent, length, lambda numbers: numbers * step + start)
 
 
-def shuffled(parent: AbstractNumbered, *, window: int, key: Sequence[int]) -> AbstractNumbered:
+def shuffled(parent: AbstractIndexed, *, window: int, key: Sequence[int]) -> AbstractIndexed:
     """Returns the elements shuffled within windows.
 
     Args:
@@ -218,7 +218,7 @@ def shuffled(parent: AbstractNumbered, *, window: int, key: Sequence[int]) -> Ab
         generator = np.random.default_rng((*key, number))
         return start + generator.permutation(min(window, length - start))
 
-    def where(numbers: np.ndarray) -> np.ndarray:
+    def index_of(numbers: np.ndarray) -> np.ndarray:
         windows, within = np.divmod(numbers, window)
         found = np.empty_like(numbers)
         for number in np.unique(windows).tolist():
@@ -226,11 +226,11 @@ def shuffled(parent: AbstractNumbered, *, window: int, key: Sequence[int]) -> Ab
             found[chosen] = order(number)[within[chosen]]
         return found
 
-    return Reordered(parent, length, where)
+    return Reordered(parent, length, index_of)
 
 
 @final
-class Mapped(AbstractNumbered):
+class Mapped(AbstractIndexed):
     """The results of a function for each element.
 
     Args:
@@ -239,19 +239,19 @@ class Mapped(AbstractNumbered):
         num_threads: the number of threads that compute elements; 0 for the thread that requests them.
     """
 
-    def __init__(self, parent: AbstractNumbered, function: Callable[[Any], Any], *, num_threads: int = 0) -> None:
+    def __init__(self, parent: AbstractIndexed, function: Callable[[Any], Any], *, num_threads: int = 0) -> None:
         super().__init__(parent, length=len(parent))
         self._elements = parent
         self._function = function
         self._threads = max(self._threads, num_threads)
 
     @override
-    def elements(self, numbers: np.ndarray) -> list[Any]:
-        return [self._function(element) for element in self._elements.elements(numbers)]
+    def get_elements(self, numbers: np.ndarray) -> list[Any]:
+        return [self._function(element) for element in self._elements.get_elements(numbers)]
 
 
 @final
-class Batched(AbstractNumbered):
+class Batched(AbstractIndexed):
     """Batches of consecutive elements.
 
     Args:
@@ -264,7 +264,7 @@ class Batched(AbstractNumbered):
 
     def __init__(
         self,
-        parent: AbstractNumbered,
+        parent: AbstractIndexed,
         size: int,
         *,
         drop_remainder: bool,
@@ -280,16 +280,16 @@ class Batched(AbstractNumbered):
         self._threads = max(self._threads, num_threads)
 
     @override
-    def elements(self, numbers: np.ndarray) -> list[Any]:
+    def get_elements(self, numbers: np.ndarray) -> list[Any]:
         return [self._batch(number * self._size) for number in numbers.tolist()]
 
     def _batch(self, start: int) -> Any:
         numbers = np.arange(start, min(start + self._size, len(self._elements)), dtype=np.int64)
-        return self._elements.rows(numbers) if self._join is None else self._join(self._elements.elements(numbers))
+        return self._elements.rows(numbers) if self._join is None else self._join(self._elements.get_elements(numbers))
 
 
 @final
-class Windows(AbstractNumbered):
+class Windows(AbstractIndexed):
     """Windows of elements, which may overlap.
 
     Args:
@@ -303,7 +303,7 @@ class Windows(AbstractNumbered):
 
     def __init__(
         self,
-        parent: AbstractNumbered,
+        parent: AbstractIndexed,
         *,
         size: int,
         shift: int,
@@ -321,16 +321,16 @@ class Windows(AbstractNumbered):
         self._join = join
 
     @override
-    def elements(self, numbers: np.ndarray) -> list[Any]:
+    def get_elements(self, numbers: np.ndarray) -> list[Any]:
         found: list[Any] = []
         for number in numbers.tolist():
             places = number * self._shift + self._steps
-            found.append(self._join(self._elements.elements(places[places < len(self._elements)])))
+            found.append(self._join(self._elements.get_elements(places[places < len(self._elements)])))
         return found
 
 
 @final
-class Together(AbstractNumbered):
+class Zipped(AbstractIndexed):
     """The combined elements of several steps at the same position; ends with the shortest.
 
     Args:
@@ -338,13 +338,13 @@ class Together(AbstractNumbered):
     """
 
     def __init__(self, parents: Any) -> None:
-        members: list[AbstractNumbered] = leaves_of(parents)
+        members: list[AbstractIndexed] = leaves_of(parents)
         super().__init__(*members, length=min(map(len, members)))
         self._members = parents
 
     @override
-    def elements(self, numbers: np.ndarray) -> list[Any]:
-        columns = map_leaves(lambda member: member.elements(numbers), self._members)
+    def get_elements(self, numbers: np.ndarray) -> list[Any]:
+        columns = map_leaves(lambda member: member.get_elements(numbers), self._members)
         return [map_leaves(lambda column, at=at: column[at], columns) for at in range(len(numbers))]
 
     @override
@@ -353,7 +353,7 @@ class Together(AbstractNumbered):
 
 
 @final
-class InTurn(AbstractNumbered):
+class Repeated(AbstractIndexed):
     """Data sets of the same length, one after another: repetitions, each with an order of its own.
 
     Args:
@@ -363,18 +363,18 @@ class InTurn(AbstractNumbered):
         size: the number of elements of each repetition.
     """
 
-    def __init__(self, make: Callable[[int], AbstractNumbered], *, length: int, size: int) -> None:
+    def __init__(self, make: Callable[[int], AbstractIndexed], *, length: int, size: int) -> None:
         self._make = functools.lru_cache(_MAX_PASSES)(make)
         super().__init__(self._make(0), length=length)
         self._size = size
 
     @override
-    def elements(self, numbers: np.ndarray) -> list[Any]:
+    def get_elements(self, numbers: np.ndarray) -> list[Any]:
         which, within = self._divide(numbers)
         found: list[Any] = [None] * len(numbers)
         for number in np.unique(which).tolist():
             places = np.flatnonzero(which == number)
-            for place, element in zip(places, self._make(number).elements(within[places]), strict=True):
+            for place, element in zip(places, self._make(number).get_elements(within[places]), strict=True):
                 found[place] = element
         return found
 
@@ -383,14 +383,14 @@ class InTurn(AbstractNumbered):
         which, within = self._divide(numbers)
         if len(numbers) and (which == which[0]).all():
             return self._make(int(which[0])).rows(within)
-        return stack(self.elements(numbers))
+        return stack(self.get_elements(numbers))
 
     def _divide(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.divmod(numbers, self._size)
 
 
 @final
-class Joined(AbstractNumbered):
+class Concatenated(AbstractIndexed):
     """Two data sets, one after the other.
 
     Args:
@@ -398,13 +398,13 @@ class Joined(AbstractNumbered):
         second: the data set that follows.
     """
 
-    def __init__(self, first: AbstractNumbered, second: AbstractNumbered) -> None:
+    def __init__(self, first: AbstractIndexed, second: AbstractIndexed) -> None:
         total = ENDLESS if len(second) == ENDLESS else len(first) + len(second)
         super().__init__(first, second, length=total)
         self._both = first, second
 
     @override
-    def elements(self, numbers: np.ndarray) -> list[Any]:
+    def get_elements(self, numbers: np.ndarray) -> list[Any]:
         first, second = self._both
         found: list[Any] = [None] * len(numbers)
         for part_of, offset, chosen in (
@@ -412,7 +412,7 @@ class Joined(AbstractNumbered):
             (second, len(first), numbers >= len(first)),
         ):
             places = np.flatnonzero(chosen)
-            for place, element in zip(places, part_of.elements(numbers[places] - offset), strict=True):
+            for place, element in zip(places, part_of.get_elements(numbers[places] - offset), strict=True):
                 found[place] = element
         return found
 
@@ -423,35 +423,35 @@ class Joined(AbstractNumbered):
             return first.rows(numbers)
         if (numbers >= len(first)).all():
             return second.rows(numbers - len(first))
-        return stack(self.elements(numbers))
+        return stack(self.get_elements(numbers))
 
 
 @final
-class Kept(AbstractNumbered):
+class Cached(AbstractIndexed):
     """Elements that keep the value that was computed first, also if several threads compute one at the same time.
 
     Args:
         parent: the step that computes the elements.
-        memory: the computed elements by number, which all passes share.
+        cache: the computed elements by number, which all passes share.
     """
 
-    def __init__(self, parent: AbstractNumbered, memory: dict[int, Any]) -> None:
+    def __init__(self, parent: AbstractIndexed, cache: dict[int, Any]) -> None:
         super().__init__(parent, length=len(parent))
         self._elements = parent
-        self._memory = memory
+        self._cache = cache
 
     @override
-    def elements(self, numbers: np.ndarray) -> list[Any]:
-        missing = [number for number in numbers.tolist() if number not in self._memory]
+    def get_elements(self, numbers: np.ndarray) -> list[Any]:
+        missing = [number for number in numbers.tolist() if number not in self._cache]
         if missing:
-            computed = self._elements.elements(np.array(missing, np.int64))
+            computed = self._elements.get_elements(np.array(missing, np.int64))
             for number, element in zip(missing, computed, strict=True):
-                self._memory.setdefault(number, element)
-        return [map_leaves(own, self._memory[number]) for number in numbers.tolist()]
+                self._cache.setdefault(number, element)
+        return [map_leaves(copy_leaf, self._cache[number]) for number in numbers.tolist()]
 
 
 @final
-class Ahead(AbstractNumbered):
+class Prefetched(AbstractIndexed):
     """Elements that are computed before they are requested.
 
     Args:
@@ -459,14 +459,14 @@ class Ahead(AbstractNumbered):
         num_ahead: the number of elements that are computed ahead.
     """
 
-    def __init__(self, parent: AbstractNumbered, num_ahead: int) -> None:
+    def __init__(self, parent: AbstractIndexed, num_ahead: int) -> None:
         super().__init__(parent, length=len(parent))
         self._elements = parent
         self._ahead = max(self._ahead, num_ahead)
 
     @override
-    def elements(self, numbers: np.ndarray) -> list[Any]:
-        return self._elements.elements(numbers)
+    def get_elements(self, numbers: np.ndarray) -> list[Any]:
+        return self._elements.get_elements(numbers)
 
     @override
     def rows(self, numbers: np.ndarray) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Final, cast, final
 
 import grain
 
-from lockstep.data.dataset.structure import map_leaves, own
+from lockstep.data.dataset.structure import copy_leaf, map_leaves
 from lockstep.errors import InvalidInputError
 
 _NEVER_WARN: Final = grain.experimental.DatasetOptions(
@@ -22,7 +22,7 @@ _NEVER_WARN: Final = grain.experimental.DatasetOptions(
 )
 
 
-def begin(dataset: grain.IterDataset) -> grain.DatasetIterator:
+def iterate_part(dataset: grain.IterDataset) -> grain.DatasetIterator:
     """Returns an iterator over a data set of Grain's that is a part of a larger one.
 
     It turns off Grain's warnings about filters that drop most elements.
@@ -33,7 +33,7 @@ def begin(dataset: grain.IterDataset) -> grain.DatasetIterator:
 
 
 @final
-class Opened:
+class OwnedIterator:
     """An iterator whose threads end when the program ends at the latest, before Python clears the modules.
 
     Even deleting a closed iterator of Grain's uses Grain's modules. So this object must hold the only reference to it.
@@ -43,7 +43,7 @@ class Opened:
     """
 
     def __init__(self, dataset: grain.IterDataset) -> None:
-        self._held = [begin(dataset)]
+        self._held = [iterate_part(dataset)]
         self._end = weakref.finalize(self, _end, self._held)
 
     @property
@@ -90,10 +90,10 @@ class _GeneratedIterator(grain.DatasetIterator):
             for number in range(self._num_drawn):
                 if next(self._iterator, self) is self:
                     raise InvalidInputError(
-                        "a generator that is to go on has ended before",
+                        "the generator ended before the position to resume at",
                         received=f"{number} elements",
-                        allowed=f"more than the {self._num_drawn} that were drawn of it",
-                        action="have it yield the same elements each time it is begun",
+                        allowed=f"at least the {self._num_drawn} that it yielded before",
+                        action="make it yield the same elements each time",
                     )
         element = next(self._iterator)
         self._num_drawn += 1
@@ -154,7 +154,7 @@ class Interleaved(grain.IterDataset):
 
     def __iter__(self) -> grain.DatasetIterator:
         return _InterleavedIterator(
-            begin(cast("grain.IterDataset", self._parent)),
+            iterate_part(cast("grain.IterDataset", self._parent)),
             self._opened,
             cycle_length=self._cycle_length,
             block_length=self._block_length,
@@ -207,7 +207,7 @@ class _InterleavedIterator(grain.DatasetIterator):
             slot = self._slots[self._turn]
             if slot is None:
                 if self._has_ended:
-                    self._pass_on()
+                    self._next_slot()
                 else:
                     self._fill()
                 continue
@@ -217,12 +217,12 @@ class _InterleavedIterator(grain.DatasetIterator):
                 slot.iterator.close()
                 self._slots[self._turn] = None
                 self._has_ended |= slot.is_empty and self._ends_when_empty
-                self._pass_on()
+                self._next_slot()
                 continue
             slot.is_empty = False
             self._num_in_block += 1
             if self._num_in_block == self._block_length:
-                self._pass_on()
+                self._next_slot()
             return element
         raise StopIteration
 
@@ -235,9 +235,11 @@ class _InterleavedIterator(grain.DatasetIterator):
             return
         number = self._num_opened
         self._num_opened += 1
-        self._slots[self._turn] = _Slot(before=before, number=number, iterator=begin(self._open(element, number)))
+        self._slots[self._turn] = _Slot(
+            before=before, number=number, iterator=iterate_part(self._open(element, number))
+        )
 
-    def _pass_on(self) -> None:
+    def _next_slot(self) -> None:
         self._turn = (self._turn + 1) % len(self._slots)
         self._num_in_block = 0
 
@@ -268,7 +270,7 @@ class _InterleavedIterator(grain.DatasetIterator):
                 continue
             self._parent.set_state(slot["before"])
             number = int(slot["number"])
-            iterator = begin(self._open(next(self._parent), number))
+            iterator = iterate_part(self._open(next(self._parent), number))
             iterator.set_state(slot["within"])
             self._slots[place] = _Slot(
                 before=slot["before"], number=number, iterator=iterator, is_empty=bool(slot["is_empty"])
@@ -308,7 +310,7 @@ class Flattened(grain.IterDataset):
         self._take = take
 
     def __iter__(self) -> grain.DatasetIterator:
-        return _FlattenedIterator(begin(cast("grain.IterDataset", self._parent)), self._take)
+        return _FlattenedIterator(iterate_part(cast("grain.IterDataset", self._parent)), self._take)
 
 
 @final
@@ -345,7 +347,7 @@ class _FlattenedIterator(grain.DatasetIterator):
 
 
 @final
-class Memory:
+class ElementCache:
     """Elements that are computed once, for all iterators.
 
     Args:
@@ -356,7 +358,7 @@ class Memory:
         self._make = make
         self._lock = threading.Lock()
         self._held: list[Any] = []
-        self._opened: Opened | None = None
+        self._owned: OwnedIterator | None = None
         self._is_whole = False
 
     def get(self, number: int) -> Any:
@@ -369,41 +371,41 @@ class Memory:
             while number >= len(self._held):
                 if self._is_whole:
                     raise StopIteration
-                if self._opened is None:
-                    self._opened = Opened(self._make())
+                if self._owned is None:
+                    self._owned = OwnedIterator(self._make())
                 try:
-                    self._held.append(next(self._opened.iterator))
+                    self._held.append(next(self._owned.iterator))
                 except StopIteration:
                     self._is_whole = True
-                    self._opened.end()
-            return map_leaves(own, self._held[number])
+                    self._owned.end()
+            return map_leaves(copy_leaf, self._held[number])
 
 
 @final
-class Remembered(grain.IterDataset):
-    """The elements of a memory.
+class Cached(grain.IterDataset):
+    """The elements of a cache.
 
     Args:
-        memory: the memory, which all passes share.
+        cache: the cache, which all passes share.
     """
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, cache: ElementCache) -> None:
         super().__init__()
-        self._memory = memory
+        self._cache = cache
 
     def __iter__(self) -> grain.DatasetIterator:
-        return _RememberedIterator(self._memory)
+        return _CachedIterator(self._cache)
 
 
 @final
-class _RememberedIterator(grain.DatasetIterator):
-    def __init__(self, memory: Memory) -> None:
+class _CachedIterator(grain.DatasetIterator):
+    def __init__(self, cache: ElementCache) -> None:
         super().__init__()
-        self._memory = memory
+        self._cache = cache
         self._next = 0
 
     def __next__(self) -> Any:
-        element = self._memory.get(self._next)
+        element = self._cache.get(self._next)
         self._next += 1
         return element
 
@@ -414,12 +416,12 @@ class _RememberedIterator(grain.DatasetIterator):
         self._next = int(state["next"])
 
     def __str__(self) -> str:
-        return "Remembered"
+        return "Cached"
 
 
 @final
 class SlidingWindows(grain.IterDataset):
-    """Windows of elements, which may overlap; see `lockstep.data.dataset.numbered.Windows`."""
+    """Windows of elements, which may overlap; see `lockstep.data.dataset.indexed.Windows`."""
 
     def __init__(
         self,
@@ -438,7 +440,7 @@ class SlidingWindows(grain.IterDataset):
 
     def __iter__(self) -> grain.DatasetIterator:
         return _WindowIterator(
-            begin(cast("grain.IterDataset", self._parent)),
+            iterate_part(cast("grain.IterDataset", self._parent)),
             span=(self._size - 1) * self._stride + 1,
             shift=self._shift,
             stride=self._stride,
