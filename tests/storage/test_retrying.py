@@ -147,7 +147,7 @@ def test_waiting_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert caplog.messages == []
     with pytest.raises(StorageError):
         stumbling(tmp_path, Clock(), OSError(errno.ESTALE, "Stale file handle"), 1000).read("x")
-    assert caplog.messages == [f"cannot read {tmp_path}/x for now: Stale file handle; it is tried again"]
+    assert caplog.messages == [f"cannot read {tmp_path}/x: Stale file handle; retrying"]
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -157,7 +157,7 @@ def test_every_call_ends_named_where_it_does_not(call: str, tmp_path: Path) -> N
     with pytest.raises(StorageError) as caught:
         CALLS[call](bucket, tmp_path)
     assert str(tmp_path) in str(caught.value)
-    assert str(caught.value).endswith("given up after 5 attempts over 15 s, at last: Connection timed out")
+    assert str(caught.value).endswith("gave up after 5 attempts over 15 s; last error: Connection timed out")
     writes = ("write", "upload", "move", "delete", "check_writable")
     assert isinstance(caught.value, StorageWriteError) == (call in writes)
     assert not (tmp_path / "copy").exists()

@@ -66,9 +66,9 @@ class AbstractBucket(ABC):
         policy: the policy for retries and timeouts.
     """
 
-    permission_advice: ClassVar[str] = "use an account that may, or ask the bucket's owner"
+    permission_advice: ClassVar[str] = "use an account with this permission, or ask the bucket's owner"
     """The advice in the error if the store denies permission."""
-    credentials_advice: ClassVar[str] = "give credentials that the store knows"
+    credentials_advice: ClassVar[str] = "configure credentials that the store accepts"
     """The advice in the error if the store does not accept the credentials, or if there are none."""
     host_advice: ClassVar[str] = "check the network and the name"
     """The advice in the error if the store's host name cannot be resolved."""
@@ -353,7 +353,7 @@ class AbstractBucket(ABC):
                 fault = find_fault(error)
                 if fault is Fault.TRANSIENT:
                     if attempts.num_failures == _NUM_SILENT_FAILURES:  # a long wait is logged
-                        logger.warning("cannot %s %s for now: %s; it is tried again", verb, what, describe_fault(error))
+                        logger.warning("cannot %s %s: %s; retrying", verb, what, describe_fault(error))
                     if attempts.wait_for_next():
                         continue
                 raise self._failure(verb, what, error, fault, attempts, raising) from error
@@ -372,7 +372,7 @@ class AbstractBucket(ABC):
         advice = None if unresolved is None else self.host_advice
         said = unresolved or reason
         if fault is Fault.TRANSIENT:
-            return raising(f"cannot {verb} {what}: given up after {attempts}, at last: {said}", action=advice)
+            return raising(f"cannot {verb} {what}: gave up after {attempts}; last error: {said}", action=advice)
         return raising(f"cannot {verb} {what}: {said}", action=advice)
 
     @abstractmethod
@@ -428,7 +428,7 @@ class AbstractBucket(ABC):
 
 def is_there_error(url: str) -> ConflictError:
     """Returns the error for creating a bucket that already exists."""
-    return ConflictError(f"the bucket {url} is there already")
+    return ConflictError(f"the bucket {url} already exists")
 
 
 def check_key(key: str) -> str:
@@ -440,7 +440,7 @@ def check_key(key: str) -> str:
     names = key.split("/")
     if any(name in ("", ".", "..") or name.startswith(TEMPORARY_PREFIX) for name in names) or "\0" in key:
         raise InvalidInputError(
-            "the key of an object is not usable",
+            "invalid object key",
             received=key,
             allowed=f'names joined by "/", none empty, ".", ".." or beginning with {TEMPORARY_PREFIX!r}',
         )

@@ -33,7 +33,9 @@ class LocalBucket(AbstractBucket):
         policy: the policy for retries if a mounted file system does not respond.
     """
 
-    permission_advice: ClassVar[str] = "run as a user who may, or change the mode of the file or of its folder"
+    permission_advice: ClassVar[str] = (
+        "run as a user with this permission, or change the mode of the file or of its folder"
+    )
 
     def __init__(self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY) -> None:
         path = Path(url.removeprefix("file://")).expanduser()

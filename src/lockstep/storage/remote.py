@@ -88,7 +88,7 @@ class AbstractRemoteBucket(AbstractBucket):
         name, separator, _ = self._root.partition("/")
         if separator:
             raise InvalidInputError(
-                "a part of a bucket needs no making",
+                "a prefix of a bucket does not have to be created",
                 received=self.url,
                 allowed=self.url.removesuffix(self._root) + name,
             )
@@ -120,7 +120,7 @@ class AbstractRemoteBucket(AbstractBucket):
         # Fewer bytes are correct if the object ends within the range. Otherwise the response is incomplete.
         num_there = max(0, min(end_byte, self._size_bytes(key)) - start_byte)
         if len(data) != num_there:
-            raise BrokenAnswerError(f"{len(data)} bytes came of {num_there} that were asked for")
+            raise BrokenAnswerError(f"received {len(data)} of {num_there} requested bytes")
         return data
 
     @final
