@@ -82,9 +82,7 @@ def test_an_array_record_file_among_files_read_in_order_is_told(tmp_path: Path, 
     (tmp_path / "b").write_bytes(array_record(tmp_path))
     iterator = iter(CompressedRecords([str(tmp_path / "a"), str(tmp_path / "b")], cycle_length=2))
     next(iterator)
-    message = (
-        "b: it is an ArrayRecord file, and was to be read as a TFRecord file, .*; name files of one kind; .*Source"
-    )
+    message = "b: it is an ArrayRecord file, not a TFRecord file; name files of one kind; .*Source"
     with pytest.raises(CorruptDataError, match=message):
         next(iterator)
 

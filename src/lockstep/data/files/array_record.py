@@ -187,7 +187,7 @@ class _Copies:
             held = sum(self._is_coming.values()) + self._held_bytes()
             if held + item.size_bytes > self._max_bytes:
                 raise InvalidInputError(
-                    f"copies of ArrayRecord files would take more than they may in {self._folder}",
+                    f"copies of ArrayRecord files would exceed the limit in {self._folder}",
                     received=f"{held + item.size_bytes} bytes with {url}",
                     allowed=f"{self._max_bytes} bytes, by cached_bytes",
                     action="delete older copies, allow more, or take TFRecord files, which are read in place",

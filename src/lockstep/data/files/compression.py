@@ -100,7 +100,7 @@ def read_compressed(url: str, *, compression: Compression | None = None) -> Iter
             head = read_fully(file, HEAD_BYTES)
             if is_array_record(head):
                 raise CorruptDataError(
-                    f"{url}: it is an ArrayRecord file, and was to be read as a TFRecord file, compressed or not",
+                    f"{url}: it is an ArrayRecord file, not a TFRecord file",
                     action="name files of one kind; lockstep.data.ArrayRecordSource reads this one",
                 )
             compression = compression_of(head)
@@ -182,7 +182,7 @@ class Unpacking(io.RawIOBase):
                 self._packed = self._unpacker.unconsumed_tail
             except zlib.error:
                 self._left = self._up_to_damage(before, packed)
-                self.failure = f"the file is damaged, or not {self._compression}: it does not unpack any further"
+                self.failure = f"the file is damaged, or not {self._compression}: decompression failed"
                 break
             if unpacked:
                 return unpacked
@@ -200,7 +200,7 @@ class Unpacking(io.RawIOBase):
             self._unpacker = zlib.decompressobj(WINDOW_BITS[self._compression])
             self._packed = behind
             return True
-        self.failure = f"something else lies behind the end of the {self._compression} stream"
+        self.failure = f"unexpected data after the end of the {self._compression} stream"
         return False
 
     @staticmethod

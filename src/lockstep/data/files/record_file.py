@@ -156,7 +156,9 @@ class RecordFile:
     def _take_in_lost_records(self) -> None:
         """Gives numbers to the lost records too: those that the file's name counts and the file no longer has."""
         if self._num_stated is None:
-            logger.warning("its name does not tell how many records are lost with what is damaged: %s", self._lost)
+            logger.warning(
+                "the number of lost records is unknown, because the file name does not state it: %s", self._lost
+            )
             return
         if self._num_stated < self._num_whole:  # more records than the name states: the file is not this shard
             raise CorruptDataError(self._lost or "")

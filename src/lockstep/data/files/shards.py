@@ -156,8 +156,8 @@ def check_complete(urls: Iterable[str], *, what: str) -> None:
         if any(name.num_shards != num_shards for name in names):
             counts = sorted({name.num_shards for name in names})
             raise CorruptDataError(
-                f"{what}: {names[0].data_set} is there in {' and in '.join(map(str, counts))} shards",
-                action="delete the older ones, or name a pattern that finds one of both",
+                f"{what}: {names[0].data_set} exists with {' and '.join(map(str, counts))} shards",
+                action="delete the older ones, or use a pattern that matches only one of them",
             )
         present = sorted(name.index for name in names)
         repeated = sorted({index for index, following in pairwise(present) if index == following})

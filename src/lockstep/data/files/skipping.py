@@ -82,7 +82,7 @@ class SkippedRecords:
                 return
             if len(self._reasons) == self._limit:
                 raise CorruptDataError(
-                    f"more records cannot be read than may be skipped; the last one: {reason}",
+                    f"more unreadable records than may be skipped; the last one: {reason}",
                     received=f"{self._limit + 1} records",
                     allowed=f"{self._limit}, by on_error",
                 )
