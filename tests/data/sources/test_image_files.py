@@ -148,7 +148,7 @@ def test_folders_of_parts_are_splits(tmp_path: Path) -> None:
     assert list(packed.manifests) == ["train", "val"]
     assert packed.manifests["val"].classes == ("Cat", "Dog")
     with pytest.raises(
-        InvalidInputError, match=r"the data set is divided already .*; allowed: its own splits: train, val"
+        InvalidInputError, match=r"the data set already has splits .*; allowed: its own splits: train, val"
     ):
         pack(source, str(tmp_path / "bucket"), split={"a": 0.5, "b": 0.5})
 
@@ -202,7 +202,7 @@ def test_names_in_archives_lead_nowhere(tmp_path: Path) -> None:
     absolute = open_source(make_zip(tmp_path / "in" / "a.zip", {"/etc/Cat/\n.jpg": WHOLE, "/etc/Dog/1.jpg": b""}))
     said: list[str] = []
     assert pack(absolute, str(bucket), on_error="skip", say=said.append).num_records == 1
-    assert said == ["left out: Dog/1.jpg: it is empty"]
+    assert said == ["skipped: Dog/1.jpg: it is empty"]
 
 
 def test_a_damaged_archive_is_named(tmp_path: Path) -> None:

@@ -146,7 +146,9 @@ def check_one_size(given: Mapping[str, object]) -> None:
     flags = [flag for flag, value in given.items() if value is not None]
     if len(flags) > 1:
         raise InvalidInputError(
-            "the size of shards is said twice", received=", ".join(flags), allowed=f"one of {', '.join(given)}"
+            "the size of shards is given more than once",
+            received=", ".join(flags),
+            allowed=f"one of {', '.join(given)}",
         )
 
 

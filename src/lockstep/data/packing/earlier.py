@@ -47,16 +47,16 @@ def find_finished(bucket: AbstractBucket, plan: Plan, *, say: Say) -> dict[str, 
         except (CorruptDataError, MissingInputError):
             return None
     if any(manifest.fingerprint is None for manifest in manifests.values()):
-        reason = "whether its source has changed since cannot be told"
+        reason = "it cannot be determined whether its source has changed"
     elif any((of.fingerprint, of.source) != (plan.fingerprint, plan.source.origin) for of in manifests.values()):
         reason = "the source or the options are not the same"
     elif sum(len(manifest.skipped) for manifest in manifests.values()) > plan.options.max_skipped:
-        reason = "more of its items were damaged than may be left out now"
+        reason = "it skipped more damaged items than may be skipped now"
     elif not _are_there(bucket, plan, manifests):
-        reason = "its files are not those that it states"
+        reason = "its files do not match its manifests"
     else:
         return manifests
-    say(f"packing {plan.name} anew: {reason}")
+    say(f"packing {plan.name} again: {reason}")
     return None
 
 

@@ -84,7 +84,7 @@ class Encoder:
         number = work.item.number
         if values.keys() != self._features.keys():
             raise InvalidInputError(
-                f"example {number} has other features than stated",
+                f"example {number} does not have the declared features",
                 received=sorted(values),
                 allowed=sorted(self._features),
             )

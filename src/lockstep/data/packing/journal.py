@@ -136,8 +136,8 @@ def check_journal(bucket: AbstractBucket, name: str, state: JournalState) -> Non
     found = read_journal(bucket, name)
     if found is None or found.run != state.run:
         raise StorageWriteError(
-            f"another run packs {name} into {bucket.url}",
-            action="let that one end; or, if it has ended, start this one again, which goes on where it can",
+            f"another run is packing {name} into {bucket.url}",
+            action="wait until it ends; if it has already ended, start this run again: it resumes where it can",
         )
 
 

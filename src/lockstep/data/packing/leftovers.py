@@ -48,18 +48,20 @@ class Unfinished:
         if self.state is None:
             return (
                 f"{self.url}: its packing was interrupted, and what it left in {journal_folder(self.url)} cannot be "
-                "gone on with: the same command starts anew"
+                "resumed: the same command starts from the beginning"
             )
         written = "" if self.written is None else f" (last sign of it: {self.written:{TIME_FORMAT}})"
-        goes_on = "the same command goes on with it"
+        goes_on = "the same command resumes it"
         if self.state.fingerprint is None:
-            goes_on = "packing it again starts anew, since nobody can tell that the source is the same"
+            goes_on = (
+                "packing it again starts from the beginning: it cannot be determined whether the source is the same"
+            )
         begun = f"its packing, begun {self.state.created:{TIME_FORMAT}}, was interrupted or still runs{written}"
         return f"{self.url}: {begun}; {self._describe_progress(self.state)}; {goes_on}"
 
     def _describe_progress(self, state: JournalState) -> str:
         if state.is_placing:
-            return "all shards are finished, and being brought to their places"
+            return "all shards are finished and are being moved to their final names"
         parts: list[str] = []
         for split in dict.fromkeys(shard.split for shard in state.shards):
             shards = [shard for shard in state.shards if shard.split == split]

@@ -167,8 +167,8 @@ def pack(
     others = find_other_splits(bucket, plan.name, plan.splits, origin=opened.origin)
     if others:
         say(
-            f"{plan.name} was packed from here before, with other splits, which stay: {', '.join(others)}; records of "
-            "them are in the new ones too: delete them, or pack under another name"
+            f"{plan.name} was already packed from this source with other splits, which remain: {', '.join(others)}; "
+            "the new splits contain their records too: delete the other splits, or pack under another name"
         )
     finished = find_finished(bucket, plan, say=say) if resume else None
     if finished is not None:
@@ -189,9 +189,7 @@ def _as_source(source: AbstractSource | Iterable[Example], *, name: str | None, 
     if isinstance(source, AbstractSource):
         given = sorted(option for option, value in of_examples.items() if value is not None)
         if given:
-            raise InvalidInputError(
-                "an argument is for iterables of examples; a source says it itself", received=given[0]
-            )
+            raise InvalidInputError("this argument applies only to iterables of examples", received=given[0])
         return source
     if of_examples["features"] is None or name is None:
         raise InvalidInputError("examples need a name and features", action="give name and features")

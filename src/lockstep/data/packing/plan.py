@@ -138,7 +138,7 @@ def make_plan(
     named = check_name(source.name if name is None else name, what="name")
     if split is not None and len(parts) > 1:
         raise InvalidInputError(
-            "the data set is divided already (split)", received=split, allowed=f"its own splits: {', '.join(parts)}"
+            "the data set already has splits (split)", received=split, allowed=f"its own splits: {', '.join(parts)}"
         )
     shuffle = source.is_sorted if options.shuffle is None else options.shuffle
     planned: list[PartPlan] = []
@@ -173,7 +173,7 @@ def _cut(part: AbstractPart, dealer: Dealer, options: PackOptions, *, what: str)
         num_items = counts.get(split, 0) if counts is not None else None
         if num_items == 0:
             raise InvalidInputError(
-                f"{what} has no record for the split {split!r}", action="give it a larger share, or leave it out"
+                f"{what} has no record for the split {split!r}", action="give it a larger fraction, or leave it out"
             )
         plans[split] = _cut_split(num_items, part=part, share=share, options=options)
     return plans
@@ -188,7 +188,7 @@ def _cut_split(num_items: int | None, *, part: AbstractPart, share: float, optio
         if num_items is None:
             count = ", or num_examples" if isinstance(part, ExamplePart) else ""
             raise InvalidInputError(
-                "a number of shards (num_shards) needs the number of records, which only reading them tells",
+                "num_shards needs the number of records, which is known only after reading them",
                 action=f"give records_per_shard or bytes_per_shard in its place{count}",
             )
         if num_shards > num_items:

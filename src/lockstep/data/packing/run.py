@@ -60,14 +60,15 @@ def begin(bucket: AbstractBucket, plan: Plan, *, created: datetime, resume: bool
         if resume and is_same:
             return _go_on(bucket, plan, found, say)
         if not resume:
-            reason = "as asked for"
+            reason = "as requested"
         elif plan.fingerprint is None:
-            reason = "whether the source is the same cannot be told"
+            reason = "it cannot be determined whether the source is the same"
         else:
             reason = "the source or the options are not the same"
         if found.shards:
             say(
-                f"starting anew: {reason}; without {counted(len(found.shards), 'finished shard')} of an interrupted run"
+                f"starting from the beginning: {reason}; discarding "
+                f"{counted(len(found.shards), 'finished shard')} of an interrupted run"
             )
     bucket.delete_prefix(journal_folder(plan.name))
     is_direct = plan.counts_are_known and not find_earlier(bucket, plan.name, plan.splits)
@@ -83,7 +84,7 @@ def _go_on(bucket: AbstractBucket, plan: Plan, found: JournalState, say: Say) ->
         lost = len(found.shards) - len(state.shards)
         also = f"; no longer there: {counted(lost, 'shard')}" if lost else ""
         say(
-            f"going on after {counted(len(state.shards), 'finished shard')} with {counted(num_records, 'record')}{also}"
+            f"resuming after {counted(len(state.shards), 'finished shard')} with {counted(num_records, 'record')}{also}"
         )
     return take_journal(bucket, plan.name, state)
 
@@ -125,7 +126,7 @@ class Run:
             if not any(shard.num_records for shard in self._delivery.state.shards if shard.split == split):
                 raise InvalidInputError(
                     f"{self._plan.name} has no record for the split {split!r}",
-                    action="give it a larger share, or leave it out",
+                    action="give it a larger fraction, or leave it out",
                 )
 
     def _pack_part(self, plan: PartPlan) -> None:
@@ -190,14 +191,14 @@ class Run:
         options = self._plan.options
         named = f"{_printable(encoded.work.item.key)}: {encoded.reason}"
         if options.on_error == "raise":
-            raise CorruptDataError(named, action="repair it, take it away, or leave such items out (on_error: skip)")
+            raise CorruptDataError(named, action="repair or remove it, or skip such items (on_error: skip)")
         self._progress = replace(self._progress, num_skipped=self._progress.num_skipped + 1)
         if self._progress.num_skipped > options.max_skipped:
             raise CorruptDataError(
                 f"more than {counted(options.max_skipped, 'damaged item')}; the last one: {named}",
-                action="look at the source, or allow more to be left out (max_skipped)",
+                action="check the source, or raise max_skipped",
             )
-        self._say(f"left out: {named}")
+        self._say(f"skipped: {named}")
 
     def _advance(self, *, num_new: int = 0, num_resumed: int = 0) -> None:
         now = self._progress

@@ -181,7 +181,7 @@ class _ShardFile:
         except OSError as error:
             raise StorageWriteError(
                 f"cannot write the temporary file {self.path}: {error.strerror or error}",
-                action="free its disk, or name a folder of another one (TMPDIR)",
+                action="free disk space, or choose a folder on another disk (TMPDIR)",
             ) from error
 
     def _write(self, data: bytes) -> None:
