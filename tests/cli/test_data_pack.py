@@ -162,7 +162,10 @@ def test_a_table(tmp_path: Path, bucket: str) -> None:
         (["--image-size", "224"], "--image-size; received '224'; allowed: HEIGHTxWIDTH"),
         (["--image-size", "0x5"], r"the size of images \(--image-size\); received \(0, 5\)"),
         (["--resize", "fit"], "--resize says how, and nothing is resized; give --image-size"),
-        (["--quality", "80"], r"a quality \(--quality\) is of JPEGs that are encoded anew; .*--image-size.*--codec"),
+        (
+            ["--quality", "80"],
+            r"a quality \(--quality\) applies only to images encoded as JPEG; .*--image-size.*--codec",
+        ),
         (["--shard-size", "many"], "--shard-size; received 'many'"),
         (["--shard-size", "0KB"], "--shard-size; received '0KB'"),
         (["--shard-size", "64"], "--shard-size; received '64'; allowed: a number with its unit: .* such as 64MiB"),
@@ -177,7 +180,7 @@ def test_a_table(tmp_path: Path, bucket: str) -> None:
         (["--split", "a b"], r"the split of a data set \(--split\); received 'a b'"),
         (["--name", "a b"], r"the name of a data set \(--name\); received 'a b'"),
         (["--key", "x"], r"a column for keys \(--key\) is for tables"),
-        (["--folder", "x"], r"a folder \(--folder\) is for a data set by name"),
+        (["--folder", "x"], r"a folder \(--folder\) applies only to data sets by name"),
         (["--or-digits"], "--or-digits is for fashion-mnist"),
         (["--no-shuffle", "--seed", "1"], "--seed is of the shuffling, and nothing is shuffled; received 1; give"),
         (["--on-error", "raise", "--max-skipped", "1"], "--max-skipped is of what is left out, and --on-error raise"),
@@ -269,7 +272,10 @@ def test_what_a_table_is_taken_for_is_said_first(tmp_path: Path, bucket: str) ->
     lines = run("pack", str(tmp_path / "people.csv"), bucket, "--column", "age=float").splitlines()
     assert lines[1:-2] == [
         'columns are separated by ";"',
-        "column 'zip' is packed as text: '00042' begins with 0, which a number loses (as numbers: --column zip=int)",
+        (
+            "column 'zip' is packed as text: '00042' begins with 0, which a number would drop (as numbers: "
+            "--column zip=int)"
+        ),
         "features  zip: bytes, one value",
         "          age: float32, one value",
     ]

@@ -97,6 +97,6 @@ def test_batches_refuses_what_has_no_numbers(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(gzip.compress(PLAIN))
     dataset = records(str(tmp_path / "a"))
     for source in (dataset, dataset.batch(2), iter([b""])):  # type: ignore[arg-type] # that is what is tested
-        message = r"by number, and its source has none; .*; give it to fit as it is, after .batch\(\)"
+        message = r"by number, which its source does not support; .*; give it to fit as it is, after .batch\(\)"
         with pytest.raises(InvalidInputError, match=message):
             Batches(source, batch_size=2, transform=list)  # type: ignore[arg-type]

@@ -68,7 +68,7 @@ def test_no_whole_record_at_all_is_an_error(limit: int) -> None:
     batches = make(source, batch_size=1, transform=np.array, on_error=Skip(limit), read_ahead=0)
     iterator = iter(batches)
     for _ in range(2):
-        with pytest.raises(CorruptDataError, match=r"no record is found .* the last one: file\.tfrec: record \d+"):
+        with pytest.raises(CorruptDataError, match=r"no readable record found .* last error: file\.tfrec: record \d+"):
             next(iterator)
     assert source.num_reads <= 52
 

@@ -368,12 +368,12 @@ _BatchIterator.__next__.is_traceback_filtered = True  # pyright: ignore[reportFu
 def _check_numbered(source: Any) -> None:
     if isinstance(source, str | bytes | os.PathLike):
         raise InvalidInputError(
-            "Batches reads records, and this names files", received=source, action="give it RecordSource(...) of them"
+            "Batches takes records, not file names", received=source, action="pass RecordSource(...)"
         )
     if isinstance(source, Files) or (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
         return
     raise InvalidInputError(
-        "Batches reads records by number, and its source has none",
+        "Batches reads records by number, which its source does not support",
         received=source,
         allowed="RecordSource, RecordFiles, ArrayRecordSource, or anything with len() and [number]",
         action="give it to fit as it is, after .batch(); or pack compressed files again, without compression",
@@ -396,7 +396,7 @@ def _share(own: Records, *, batch_size: int, context: InputContext, gather: Call
     counts = tuple(gather(len(own)))
     _check(
         len(counts) == context.num_input_pipelines,
-        "workers that read records of their own are as many as the processes of this job",
+        "the number of processes differs from the input context",
         f"{len(counts)} processes",
         f"{context.num_input_pipelines}, by the input context",
     )
@@ -414,11 +414,11 @@ def _check_transforms(transform: Transform | None, random_transform: RandomTrans
     given = [each for each in (transform, random_transform) if each is not None]
     if len(given) != 1:
         raise InvalidInputError(
-            "Batches makes arrays of records by one function",
+            "Batches needs exactly one transform",
             received="none" if not given else "transform and random_transform",
             allowed="transform=, or random_transform= where it is random",
         )
-    _check(callable(given[0]), "what makes arrays of records", given[0], "a function")
+    _check(callable(given[0]), "the transform of Batches", given[0], "a function")
 
 
 def _check(fits: bool, what: str, received: object, allowed: str) -> None:  # noqa: FBT001 - a private condition

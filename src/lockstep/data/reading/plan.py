@@ -171,7 +171,7 @@ class Plan:
             if len(self._unreadable) > self.on_error.limit:
                 break
         raise CorruptDataError(
-            f"no record is found in place of those that cannot be read; the last one: {error}",
+            f"no readable record found as a replacement; last error: {error}",
             allowed=f"{self.on_error.limit} skipped, by on_error",
         )
 

@@ -200,9 +200,9 @@ class AbstractSource(ABC):
         splits = self.splits()
         if len(splits) != 1:
             raise InvalidInputError(
-                f"data set {self.name} has several parts, and was gone through as one",
+                f"data set {self.name} has several parts",
                 received=", ".join(splits),
-                action=f'go through one of them: source.splits()["{next(iter(splits), "train")}"]',
+                action=f'iterate over one of them: source.splits()["{next(iter(splits), "train")}"]',
             )
         (part,) = splits.values()
         return iter(part)

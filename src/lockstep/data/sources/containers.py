@@ -203,14 +203,14 @@ def check_entry(entry: zipfile.ZipInfo) -> None:
     """
     if entry.compress_type not in _METHODS:
         raise CorruptDataError(
-            "it is packed by another method",
+            "unsupported compression method",
             received=_OTHER_METHODS.get(entry.compress_type, entry.compress_type),
             allowed="store, deflate",
             action="pack the archive again, by deflate",
         )
     if entry.file_size > _MOST_UNPACKED * entry.compress_size:
         raise CorruptDataError(
-            "it states a length that it cannot unpack to",
+            "the stated length is impossible",
             received=f"{entry.file_size:,} bytes, of {entry.compress_size:,} packed ones",
         )
 

@@ -97,14 +97,14 @@ class CsvTable(AbstractTable):
 
         compute = _compute()
         if types.is_binary(field.type):
-            self._remarks.append(f"column {field.name!r} is packed as bytes: it is no text in UTF-8")
+            self._remarks.append(f"column {field.name!r} is packed as bytes: it is not UTF-8 text")
         if types.is_null(field.type) or types.is_binary(field.type):
             return field.type
         if not types.is_integer(field.type) and not types.is_floating(field.type):
             return pa.bool_() if types.is_boolean(field.type) else pa.string()  # dates and times stay text
         texts = _stripped(values.cast(pa.string()))
         lost = compute.match_substring_regex(texts, _CODE)
-        reason = "begins with 0, which a number loses"
+        reason = "begins with 0, which a number would drop"
         if not compute.any(lost).as_py() and types.is_floating(field.type):
             whole = compute.all(compute.match_substring_regex(texts, _WHOLE)).as_py()
             lost = compute.and_(compute.greater(compute.utf8_length(texts), _MAX_DIGITS), whole)
@@ -158,14 +158,15 @@ class CsvTable(AbstractTable):
             word = "bool" if types.is_boolean(field.type) else "float" if types.is_floating(field.type) else "int"
             other = "float or text" if word == "int" else "text"
             raise CorruptDataError(
-                f"{url}: {self._place(url, first + bad)}: {texts[bad].as_py()!r} in column {field.name!r} is no {word}",
-                action=f"mend it, or say what the column is: --column {field.name}={other}",
+                f"{url}: {self._place(url, first + bad)}: {texts[bad].as_py()!r} in column {field.name!r} is not a "
+                f"valid {word}",
+                action=f"correct it, or give the type of the column: --column {field.name}={other}",
             )
         if types.is_floating(field.type) and (beyond := _beyond_float32(texts, converted)) is not None:
             raise CorruptDataError(
-                f"{url}: {self._place(url, first + beyond)}: {texts[beyond].as_py()!r} in column {field.name!r} is "
-                "beyond what a record's floats of 32 bits hold",
-                action=f"mend it, or keep the column as it is written: --column {field.name}=text",
+                f"{url}: {self._place(url, first + beyond)}: {texts[beyond].as_py()!r} in column {field.name!r} "
+                "exceeds the range of 32-bit floats",
+                action=f"correct it, or keep the column as it is written: --column {field.name}=text",
             )
         return converted
 
@@ -174,7 +175,7 @@ class CsvTable(AbstractTable):
         if found is not None:
             raise CorruptDataError(
                 f"{url}: {self._place(url, first + found)}: {texts[found].as_py()!r} in column {field.name!r} begins "
-                "with 0, which a number loses, and the column's first rows look like numbers",
+                "with 0, which a number would drop, and the column's first rows look like numbers",
                 action=f"say what it is: --column {field.name}=text, int or float",
             )
 
@@ -241,7 +242,7 @@ class CsvTable(AbstractTable):
                 f"{url}: {self._place(url, row.number - _HEAD_ROWS)} has {counted(row.actual_columns, 'value')}, and "
                 f"the first line {counted(row.expected_columns, 'column')}",
                 received=row.text,
-                action=f"mend it; or, if {spoken(self.delimiter)} is not what separates columns: --delimiter",
+                action=f"correct it; or, if {spoken(self.delimiter)} is not the delimiter: --delimiter",
             )
         found = _ROW.search(reason)
         if found is None:

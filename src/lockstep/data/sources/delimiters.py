@@ -65,9 +65,9 @@ def find_delimiter(url: str) -> str:
     possible = even or named or [","]
     if len(possible) > 1:
         raise InvalidInputError(
-            f"{url}: what separates the columns cannot be told",
-            received=f"lines that {' and '.join(map(spoken, possible))} divide",
-            action=f"say which it is, such as --delimiter '{_typed(possible[0])}'",
+            f"{url}: the delimiter is ambiguous",
+            received=f"lines that {' or '.join(map(spoken, possible))} could divide",
+            action=f"state it, such as --delimiter '{_typed(possible[0])}'",
         )
     return possible[0]
 

@@ -205,7 +205,7 @@ def _classify(files: Sequence[ContainedFile], *, where: str) -> list[tuple[str, 
     for file, folder in zip(files, folders, strict=True):
         if len(folder) <= max(depth, 0) or depth < 0:
             raise InvalidInputError(
-                f"an image in {where} is in no folder of its class",
+                f"an image in {where} is not in a class folder",
                 received=file.name,
                 allowed="one subfolder for each class, such as PetImages/Cat/0.jpg",
             )

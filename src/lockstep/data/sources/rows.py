@@ -41,7 +41,9 @@ class AbstractTable(AbstractPart):
         repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
         if repeated:
             raise InvalidInputError(
-                f"{urls[0]} has several columns of one name", received=repeated[0], action="name them differently"
+                f"{urls[0]} has several columns with the same name",
+                received=repeated[0],
+                action="name them differently",
             )
         self._schema = schema
         self._features = {name: _feature(name, schema.field(name).type, url=urls[0]) for name in schema.names}
@@ -184,7 +186,7 @@ class AbstractTable(AbstractPart):
             row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
             raise InvalidInputError(
                 f"{url}: {self._place(url, row)} has no value in column {name!r}",
-                allowed="a value in each row; in columns of floats none is NaN",
+                allowed="a value in each row; in float columns a missing value is NaN",
                 action=self._mending(name),
             )
         return column.to_pylist()

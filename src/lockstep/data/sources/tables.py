@@ -129,8 +129,8 @@ def open_table(
         options |= {"delimiter": table.delimiter} if table.delimiter != "," else {}
     elif types or delimiter is not None:
         raise InvalidInputError(
-            "types of columns and what separates them (column_types, delimiter) are for CSV files; a Parquet file "
-            "states its own",
+            "types of columns and a delimiter (column_types, delimiter) apply only to CSV files; a Parquet file "
+            "states its own types",
             received=urls[0],
         )
     else:
