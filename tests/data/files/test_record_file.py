@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lockstep.data import Batches, RecordFiles, RecordSource, Skip, frame, records
-from lockstep.data.files.descriptors import allow_more_files
+from lockstep.data.files.descriptors import raise_open_file_limit
 from lockstep.errors import CorruptDataError, MissingInputError, StorageError
 from lockstep.storage import join_url, open_bucket
 from lockstep.storage.memory import MemoryBucket
@@ -214,7 +214,7 @@ def test_more_files_than_may_be_open_at_first(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, low), hard))
     with pytest.raises(StorageError, match=r"may not open that many files; .*; raise the limit"):
-        allow_more_files(1 << 62)
+        raise_open_file_limit(1 << 62)
 
 
 def test_a_file_that_is_read_again_and_is_shorter_is_told() -> None:

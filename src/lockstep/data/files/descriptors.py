@@ -11,7 +11,7 @@ from lockstep.errors import StorageError
 _lock = threading.Lock()
 
 
-def allow_more_files(num_more: int) -> None:
+def raise_open_file_limit(num_more: int) -> None:
     """Raises the soft limit on open files if necessary. Most systems have a low soft limit and a far higher hard limit.
 
     Args:
