@@ -285,6 +285,6 @@ def _describe_others(url: str, others: Sequence[str], manifest: Manifest) -> Dam
 
 def _of_unfinished(error: LockstepError, url: str, unfinished: Iterable[Unfinished]) -> LockstepError:
     """Explains missing shards by a packing run that has not written them yet, if there is one."""
-    if isinstance(error, MissingInputError) and any(found.makes(url) for found in unfinished):
+    if isinstance(error, MissingInputError) and any(found.has_placed(url) for found in unfinished):
         return MissingInputError(error.what, action="its packing has not ended; the same command goes on with it")
     return error

@@ -15,7 +15,7 @@ import PIL.Image
 import pytest
 
 from lockstep.data import FixedLenFeature, Packed, RecordSource, pack
-from lockstep.data.packing.journal import JournalState, take_journal
+from lockstep.data.packing.journal import JournalState, claim_journal
 from lockstep.data.sources import AbstractSource, open_source
 from lockstep.errors import CorruptDataError
 from lockstep.storage import AbstractBucket, open_bucket
@@ -71,7 +71,7 @@ CHANGES: dict[str, Callable[[AbstractBucket, str], object]] = {
     "shard-too-many": lambda bucket, _: bucket.write("set-train-00000-of-00001-1.tfrec", b"x"),
     "manifest-missing": lambda bucket, _: bucket.delete("set-train.manifest.json"),
     "manifest-damaged": lambda bucket, _: bucket.write("set-train.manifest.json", b"{"),
-    "interrupted-since": lambda bucket, _: take_journal(
+    "interrupted-since": lambda bucket, _: claim_journal(
         bucket, "set", JournalState(fingerprint="x", created=CREATED, is_direct=False)
     ),
 }

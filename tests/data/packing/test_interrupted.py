@@ -328,13 +328,13 @@ def test_of_two_runs_at_once_the_first_gives_way(version: str) -> None:
 
 def test_a_run_whose_waiting_shards_were_taken_away_states_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"memory://{uuid.uuid4().hex}"
-    find_earlier = placing.find_earlier
+    find_earlier_keys = placing.find_earlier_keys
 
     def taken_away(bucket: AbstractBucket, name: str, splits: Any) -> list[str]:
         open_bucket(url).delete(next(item.key for item in bucket.list("set.packing/train")))
-        return find_earlier(bucket, name, splits)
+        return find_earlier_keys(bucket, name, splits)
 
-    monkeypatch.setattr(placing, "find_earlier", taken_away)
+    monkeypatch.setattr(placing, "find_earlier_keys", taken_away)
     with pytest.raises(MissingInputError, match=r"there is no object .*/set.packing/train-00000.part"):
         run(url)
     assert [item.key for item in open_bucket(url).list() if item.key.endswith(".manifest.json")] == []

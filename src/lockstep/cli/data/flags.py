@@ -76,7 +76,7 @@ def read_size(text: str) -> int:
 
 def read_split(text: str | None) -> str | dict[str, float] | None:
     """Parses ``--split``: the name of a split, or the fractions of several splits by name."""
-    from lockstep.data.packing.dealing import parse_fractions
+    from lockstep.data.packing.assigning import parse_fractions
 
     return parse_fractions(text) if text is not None and "=" in text else text
 

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from typing import Any, Literal, final
 
 from lockstep.data.examples.features import AbstractFeature
-from lockstep.data.packing.delivery import Delivery
-from lockstep.data.packing.earlier import find_finished, lasting_fingerprint
+from lockstep.data.packing.delivery import ShardUploader
+from lockstep.data.packing.earlier import find_finished, settled_fingerprint
 from lockstep.data.packing.manifest import Manifest, Skipped
 from lockstep.data.packing.options import DEFAULT_MAX_SKIPPED, PackOptions
-from lockstep.data.packing.placing import find_other_splits, place
+from lockstep.data.packing.placing import find_other_splits, publish
 from lockstep.data.packing.plan import make_plan
-from lockstep.data.packing.run import Progress, Report, Run, Say, begin
+from lockstep.data.packing.run import Progress, Report, Run, Say, begin_run
 from lockstep.data.packing.workspace import workspace
 from lockstep.data.sources.base import AbstractSource
 from lockstep.data.sources.examples import Example, ExamplePart, Examples
@@ -175,14 +175,14 @@ def pack(
         say(f"{plan.name} is packed already, from the same source and with the same options: nothing to do")
         return Packed(manifests=finished, was_there=True)
     now = datetime.now(UTC)
-    state = begin(bucket, plan, created=created or now, resume=resume, say=say)
+    state = begin_run(bucket, plan, created=created or now, resume=resume, say=say)
     with workspace() as folder:
-        if not state.is_placing:
-            with Delivery(bucket, plan, state) as delivery:
-                Run(plan, delivery, folder=folder, report=progress or _ignore, say=say).pack()
-                state = delivery.state
-        fingerprint = lasting_fingerprint(plan, begun=min(now, state.created))
-        return Packed(manifests=place(bucket, plan, state, fingerprint=fingerprint))
+        if not state.is_publishing:
+            with ShardUploader(bucket, plan, state) as uploader:
+                Run(plan, uploader, folder=folder, report=progress or _ignore, say=say).pack()
+                state = uploader.state
+        fingerprint = settled_fingerprint(plan, begun=min(now, state.created))
+        return Packed(manifests=publish(bucket, plan, state, fingerprint=fingerprint))
 
 
 def _as_source(source: AbstractSource | Iterable[Example], *, name: str | None, **of_examples: Any) -> AbstractSource:

@@ -16,7 +16,7 @@ _TOLERANCE: Final = 1e-6
 
 
 @final
-class Dealer:
+class SplitAssigner:
     """Assigns records to splits by their keys.
 
     The BLAKE2b digest of a key (8 bytes), read as a big-endian number and divided by 2**64, is a point from 0 to 1. The
@@ -71,7 +71,8 @@ def parse_fractions(text: str) -> dict[str, float]:
     """Parses fractions of splits, such as ``train=0.8,val=0.1,test=0.1``.
 
     Raises:
-        InvalidInputError: the text does not have this form, a split occurs twice, or `Dealer` rejects the fractions.
+        InvalidInputError: the text does not have this form, a split occurs twice, or `SplitAssigner` rejects the
+            fractions.
     """
     fractions: dict[str, float] = {}
     for part in text.split(","):
@@ -88,5 +89,5 @@ def parse_fractions(text: str) -> dict[str, float]:
                 allowed="a name, or names and fractions, such as train=0.8,val=0.1,test=0.1",
             )
         fractions[name] = value
-    Dealer(fractions)
+    SplitAssigner(fractions)
     return fractions
