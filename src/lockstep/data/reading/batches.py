@@ -140,7 +140,7 @@ class Batches(grain.IterDataset, AbstractBatchAdapter):
             seed=seed,
             input_context=context,
             policy=decided,
-            shares=None if whole else _share(own, batch_size=batch_size, context=context, gather=gather),
+            shares=None if whole else _gather_shares(own, batch_size=batch_size, context=context, gather=gather),
             on_error=decided_on_error,
         )
         self._workers = Workers(self._plan, num_processes=num_processes) if num_processes else None
@@ -238,7 +238,7 @@ class Batches(grain.IterDataset, AbstractBatchAdapter):
             batch=place.batch,
             is_endless=self._is_endless,
             finished=finished,
-            note=self._note,
+            add_skipped=self._add_skipped,
         )
 
     def _read_from(self, epoch: int) -> ReadAhead:
@@ -250,7 +250,7 @@ class Batches(grain.IterDataset, AbstractBatchAdapter):
             workers=self._workers,
         )
 
-    def _note(self, skipped: dict[int, str]) -> None:
+    def _add_skipped(self, skipped: dict[int, str]) -> None:
         for number, reason in skipped.items():
             assert self._skipped is not None
             self._skipped.add(number, reason)
@@ -302,7 +302,7 @@ class _BatchIterator(grain.DatasetIterator):
         batch: int,
         is_endless: bool,
         finished: Callable[[int], None] | None,
-        note: Callable[[dict[int, str]], None],
+        add_skipped: Callable[[dict[int, str]], None],
     ) -> None:
         super().__init__()
         self._plan = plan
@@ -311,7 +311,7 @@ class _BatchIterator(grain.DatasetIterator):
         self._batch = batch
         self._is_endless = is_endless
         self._finished = finished
-        self._note = note
+        self._add_skipped = add_skipped
         self._ahead: ReadAhead | None = None
 
     def __next__(self) -> Any:
@@ -323,7 +323,7 @@ class _BatchIterator(grain.DatasetIterator):
         # The batch is counted only after it was read, so after an error the same batch is next.
         made = self._ahead.take(self._batch)
         try:
-            self._note(made.skipped)
+            self._add_skipped(made.skipped)
         except CorruptDataError:
             self._stop_reading()
             raise
@@ -392,7 +392,9 @@ def _open(source: Records | Files, *, policy: AutoShardPolicy, context: InputCon
     return source if isinstance(source, RecordSource) else source.open_files(range(source.num_files))
 
 
-def _share(own: Records, *, batch_size: int, context: InputContext, gather: Callable[[int], Sequence[int]]) -> Shares:
+def _gather_shares(
+    own: Records, *, batch_size: int, context: InputContext, gather: Callable[[int], Sequence[int]]
+) -> Shares:
     counts = tuple(gather(len(own)))
     _check(
         len(counts) == context.num_input_pipelines,
