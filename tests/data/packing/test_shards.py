@@ -178,7 +178,7 @@ class Damaged(AbstractSource, AbstractPart):
     features = FEATURES
     options: Mapping[str, Any] = {}
     is_sorted = False
-    remarks = ()
+    notices = ()
     changed_time_s = None
     num_items = 12
     size_bytes = None

@@ -44,13 +44,13 @@ def test_a_column_is_numbers_only_where_they_lose_nothing(
     source = open_source(path)
     assert source.features["x"] == FixedLenFeature((), dtype)
     assert [row[1] for row in values(path)] == expected
-    is_told = any("column 'x' is packed as text" in remark for remark in source.remarks)
+    is_told = any("column 'x' is packed as text" in notice for notice in source.notices)
     assert is_told == (texts[0] in ("00042", "-007", "0x1F", "01.50", "12345678901234567890"))
 
 
 def test_what_a_column_is_can_be_said(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "zip,n\n00042,1\n10115,2\n")
-    assert open_source(path).remarks[1:] == [
+    assert open_source(path).notices[1:] == [
         (
             "column 'zip' is packed as text: '00042' begins with 0, which a number would drop (as numbers: "
             "--column zip=int)"
@@ -58,7 +58,7 @@ def test_what_a_column_is_can_be_said(tmp_path: Path) -> None:
     ]
     for word, expected in (("int", [42, 10115]), ("float", [42.0, 10115.0]), ("text", ["00042", "10115"])):
         assert [row[0] for row in values(path, column_types={"zip": word})] == expected
-        assert open_source(path, column_types={"zip": word}).remarks[1:] == []
+        assert open_source(path, column_types={"zip": word}).notices[1:] == []
 
 
 def test_a_code_behind_the_first_rows_is_no_number_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,5 +142,5 @@ def test_a_file_without_rows_or_of_another_encoding_is_told(tmp_path: Path) -> N
     with pytest.raises(CorruptDataError, match=r"a\.csv has no rows after the line of names; received 'x, y'"):
         open_source(write(tmp_path / "a.csv", "x,y\n"))
     source = open_source(write(tmp_path / "b.csv", "x,y\n1,é\n".encode("latin-1")))
-    assert source.remarks[1:] == ["column 'y' is packed as bytes: it is not UTF-8 text"]
+    assert source.notices[1:] == ["column 'y' is packed as bytes: it is not UTF-8 text"]
     assert [item.value["y"] for item in source.splits()["train"].items()] == [b"\xe9"]

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from lockstep.data.sources import open_source
-from lockstep.data.sources.delimiters import find_delimiter, read_delimiter
+from lockstep.data.sources.delimiters import find_delimiter, parse_delimiter
 from lockstep.errors import CorruptDataError, InvalidInputError
 
 
@@ -45,10 +45,10 @@ def test_an_empty_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_delimiter_is_a_character_or_tab() -> None:
-    assert [read_delimiter(text) for text in (";", "tab", "\\t", "\t", ":")] == [";", "\t", "\t", "\t", ":"]
+    assert [parse_delimiter(text) for text in (";", "tab", "\\t", "\t", ":")] == [";", "\t", "\t", "\t", ":"]
     for text in ("", ";;", "a", "é", '"', "\n"):
         with pytest.raises(InvalidInputError, match=r"what separates the columns .*; received"):
-            read_delimiter(text)
+            parse_delimiter(text)
 
 
 @pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ";"), ("a.TSV", "\t")])
@@ -60,4 +60,4 @@ def test_the_columns_are_those_that_it_separates(tmp_path: Path, name: str, deli
     assert source.options == {"delimiter": delimiter}
     said: Any = open_source(tmp_path / name, delimiter=delimiter)
     assert said.fingerprint() == source.fingerprint()
-    assert source.remarks == [f"columns are separated by {'tab' if delimiter == chr(9) else chr(34) + ';' + chr(34)}"]
+    assert source.notices == [f"columns are separated by {'tab' if delimiter == chr(9) else chr(34) + ';' + chr(34)}"]

@@ -189,7 +189,7 @@ class ArrayFile(AbstractSource):
         return False
 
     @property
-    def remarks(self) -> tuple[str, ...]:
+    def notices(self) -> tuple[str, ...]:
         """None."""
         return ()
 

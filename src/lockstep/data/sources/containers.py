@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from lockstep.data.sources.base import newest
+from lockstep.data.sources.base import latest_time_s
 from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.storage import open_bucket, split_url
 
@@ -106,7 +106,7 @@ class FolderContainer(AbstractContainer):
     @property
     def changed_time_s(self) -> float:
         """See the base class."""
-        return newest(file.version for file in self._files)
+        return latest_time_s(file.version for file in self._files)
 
     def read(self, file: ContainedFile) -> bytes:
         """See the base class."""

@@ -17,7 +17,7 @@ _HEAD_BYTES: Final = 1 << 16
 _MAX_RECORDS: Final = 200
 
 
-def read_delimiter(text: str) -> str:
+def parse_delimiter(text: str) -> str:
     """Parses a delimiter: one character, or "tab".
 
     Raises:
@@ -31,7 +31,7 @@ def read_delimiter(text: str) -> str:
     return delimiter
 
 
-def spoken(delimiter: str) -> str:
+def display_name(delimiter: str) -> str:
     """Returns a delimiter as messages show it."""
     return "tab" if delimiter == "\t" else f'"{delimiter}"'
 
@@ -66,7 +66,7 @@ def find_delimiter(url: str) -> str:
     if len(possible) > 1:
         raise InvalidInputError(
             f"{url}: the delimiter is ambiguous",
-            received=f"lines that {' or '.join(map(spoken, possible))} could divide",
+            received=f"lines that {' or '.join(map(display_name, possible))} could divide",
             action=f"state it, such as --delimiter '{_typed(possible[0])}'",
         )
     return possible[0]

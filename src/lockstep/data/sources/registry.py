@@ -68,7 +68,7 @@ def open_source(
     }
     for option, value in given.items():
         if value is not None and option not in takes:
-            raise InvalidInputError(_REFUSALS[option], received=text)
+            raise InvalidInputError(_WRONG_OPTION_MESSAGES[option], received=text)
     if kind == "named":
         return _open_named(text, folder)
     if kind == "table":
@@ -79,7 +79,7 @@ def open_source(
     return ImageFiles(open_container(text), name=_name_of(text), transcoding=transcoding)
 
 
-_REFUSALS: Final = {
+_WRONG_OPTION_MESSAGES: Final = {
     "folder": "a folder (folder) applies only to data sets by name; for others, the source itself is the folder",
     "transcoding": "sizes, codecs and qualities (transcoding) are for image files",
     "key": "a column for keys (key) is for tables",
