@@ -122,7 +122,7 @@ def test_images_by_class(pets: str, bucket: str) -> None:
     options = ["--image-size", "16x24", "--codec", "png", "--split", "train=0.5,val=0.5", "--records-per-shard", "8"]
     lines = run("pack", pets, bucket, "--name", "pets", "--workers", "2", *options).splitlines()
     assert lines[0] == f"pets: from 43 images of 2 classes in {pets} (other files left out: 2 .db)"
-    assert lines[3] == "left out: Cat/666.jpg: it is empty"
+    assert lines[3] == "skipped: Cat/666.jpg: it is empty"
     assert lines[-2] == "damaged items left out: 1; the manifests name them"
     documents = [json.loads(open_bucket(bucket).read(f"pets-{split}.manifest.json")) for split in ("train", "val")]
     assert sum(document["num_records"] for document in documents) == 42
@@ -162,22 +162,25 @@ def test_a_table(tmp_path: Path, bucket: str) -> None:
         (["--image-size", "224"], "--image-size; received '224'; allowed: HEIGHTxWIDTH"),
         (["--image-size", "0x5"], r"the size of images \(--image-size\); received \(0, 5\)"),
         (["--resize", "fit"], "--resize says how, and nothing is resized; give --image-size"),
-        (["--quality", "80"], r"a quality \(--quality\) is of JPEGs that are encoded anew; .*--image-size.*--codec"),
+        (
+            ["--quality", "80"],
+            r"a quality \(--quality\) applies only to images encoded as JPEG; .*--image-size.*--codec",
+        ),
         (["--shard-size", "many"], "--shard-size; received 'many'"),
         (["--shard-size", "0KB"], "--shard-size; received '0KB'"),
         (["--shard-size", "64"], "--shard-size; received '64'; allowed: a number with its unit: .* such as 64MiB"),
         (["--shard-size", "64M"], "--shard-size; received '64M'; allowed: a number with its unit"),
-        (["--shards", "2", "--shard-size", "1MB"], "said twice; received '--shards, --shard-size'"),
+        (["--shards", "2", "--shard-size", "1MB"], "given more than once; received '--shards, --shard-size'"),
         (["--shards", "99"], r"more shards \(--shards\) than records; received 99; allowed: 1 to 43"),
         (["--column", "x"], "--column; received 'x'; allowed: NAME=TYPE"),
         (["--column", "x=int", "--column", "x=text"], "--column says twice what a column is; received 'x'"),
         (["--column", "x=int"], r"types of columns \(--column\) are for CSV files"),
         (["--delimiter", ";"], r"what separates columns \(--delimiter\) is for CSV files"),
-        (["--split", "a=0.5"], r"the shares of the splits \(--split\)"),
+        (["--split", "a=0.5"], r"the fractions of the splits \(--split\)"),
         (["--split", "a b"], r"the split of a data set \(--split\); received 'a b'"),
         (["--name", "a b"], r"the name of a data set \(--name\); received 'a b'"),
         (["--key", "x"], r"a column for keys \(--key\) is for tables"),
-        (["--folder", "x"], r"a folder \(--folder\) is for a data set by name"),
+        (["--folder", "x"], r"a folder \(--folder\) applies only to data sets by name"),
         (["--or-digits"], "--or-digits is for fashion-mnist"),
         (["--no-shuffle", "--seed", "1"], "--seed is of the shuffling, and nothing is shuffled; received 1; give"),
         (["--on-error", "raise", "--max-skipped", "1"], "--max-skipped is of what is left out, and --on-error raise"),
@@ -269,7 +272,10 @@ def test_what_a_table_is_taken_for_is_said_first(tmp_path: Path, bucket: str) ->
     lines = run("pack", str(tmp_path / "people.csv"), bucket, "--column", "age=float").splitlines()
     assert lines[1:-2] == [
         'columns are separated by ";"',
-        "column 'zip' is packed as text: '00042' begins with 0, which a number loses (as numbers: --column zip=int)",
+        (
+            "column 'zip' is packed as text: '00042' begins with 0, which a number would drop (as numbers: "
+            "--column zip=int)"
+        ),
         "features  zip: bytes, one value",
         "          age: float32, one value",
     ]
@@ -296,7 +302,7 @@ def test_another_format_under_an_image_s_name_is_named(pets: str, bucket: str) -
     Path(pets, "Cat", "2.webp").write_bytes(picture(3, kind="WEBP"))
     lines = run("pack", pets, bucket).splitlines()
     assert lines[0].endswith("(other files left out: 2 .db, 1 .webp)")
-    assert any(re.match(r"left out: Cat/1\.jpg: not an image .*; received 'GIF, ", line) for line in lines)
+    assert any(re.match(r"skipped: Cat/1\.jpg: not an image .*; received 'GIF, ", line) for line in lines)
 
 
 def test_the_help_ends_with_commands_that_can_be_read(tmp_path: Path) -> None:
@@ -332,7 +338,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, bucket: str) -> None:
     assert process.returncode == 130
     assert said.splitlines()[-1] == "interrupted; the same command goes on from the last finished shard"
     lines = run("pack", str(tmp_path / "x.npy"), bucket, "--records-per-shard", "80").splitlines()
-    assert lines[2].startswith("going on after ")
+    assert lines[2].startswith("resuming after ")
     assert lines[3].startswith("train: 20,000 records in 250 shards")
     assert len(RecordSource(f"{bucket}/x-train-*.tfrec")) == 20_000
     assert not list(tmp_path.glob("lockstep-pack-*"))

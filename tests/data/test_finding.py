@@ -105,4 +105,4 @@ def test_two_packings_of_one_split_are_told_apart_by_the_manifest(url: str) -> N
     assert "tfrec: it belongs to another packing run: my-set-train.manifest.json lists 2" in str(damage.error)
     open_bucket(url).delete("my-set-train.manifest.json")
     (damage,) = find_packed(url).sets[0].damages
-    assert "my-set-train is there in 2 and in 3 shards; delete the older ones" in str(damage.error)
+    assert "my-set-train exists with 2 and 3 shards; delete the older ones" in str(damage.error)

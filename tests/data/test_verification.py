@@ -208,7 +208,7 @@ def test_compressed_files_are_unpacked(pack_bytes: Any, monkeypatch: pytest.Monk
     word = "GZIP" if pack_bytes is gzip.compress else "ZLIB"
     assert f"the file is cut off: its {word} stream does not end" in str(by_name["cut.tfrecord"].damages[0].error)
     (damage,) = by_name["more.tfrecord"].damages
-    assert f"something else lies behind the end of the {word} stream" in str(damage.error)
+    assert f"unexpected data after the end of the {word} stream" in str(damage.error)
     assert by_name["more.tfrecord"].size_bytes == len(good) + 5000
     if pack_bytes is gzip.compress:
         assert by_name["two.tfrecord"].num_records == 2

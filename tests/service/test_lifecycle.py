@@ -188,5 +188,5 @@ def test_what_ended_the_service_at_its_start_keeps_its_class(kind: type[Lockstep
 
 @pytest.mark.parametrize("bucket", ["memory://bucket", "relative/bucket", "."])
 def test_a_bucket_that_other_processes_do_not_find_is_refused(home: Home, bucket: str) -> None:
-    with pytest.raises(InvalidInputError, match="the default bucket: other processes have to find the same place"):
+    with pytest.raises(InvalidInputError, match="the default bucket: must mean the same place"):
         Settings(home=home, bucket=bucket)

@@ -104,10 +104,12 @@ def make_twice(url: str) -> None:
     bucket = open_bucket(url)
     bucket.create()
     bucket.write("x", b"1")
-    with pytest.raises(ConflictError, match=f"the bucket {url} is there already"):
+    with pytest.raises(ConflictError, match=f"the bucket {url} already exists"):
         bucket.create()
     assert bucket.read("x") == b"1"
-    with pytest.raises(InvalidInputError, match=f"a part of a bucket needs no making; .* allowed: {url}$"):
+    with pytest.raises(
+        InvalidInputError, match=f"a prefix of a bucket does not have to be created; .* allowed: {url}$"
+    ):
         open_bucket(f"{url}/part").create()
 
 

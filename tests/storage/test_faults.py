@@ -17,7 +17,7 @@ from fsspec.exceptions import FSTimeoutError
 from gcsfs.retry import ChecksumError, HttpError, validate_response
 from s3fs.errors import translate_boto_error
 
-from lockstep.storage.faults import BrokenAnswerError, Fault, describe_fault, describe_unresolved, find_fault
+from lockstep.storage.faults import Fault, IncompleteResponseError, describe_fault, describe_unresolved, find_fault
 
 
 def client_error(code: str, status: int = 400, message: str = "said so") -> boto.ClientError:
@@ -131,7 +131,7 @@ REQUEST: Any = None
         (ssl.SSLCertVerificationError("self-signed"), Fault.OTHER),
         (socket.gaierror(socket.EAI_AGAIN, "try again"), Fault.TRANSIENT),
         (socket.gaierror(socket.EAI_NONAME, "no such name"), Fault.UNKNOWN_HOST),
-        (BrokenAnswerError("1 of 2"), Fault.TRANSIENT),
+        (IncompleteResponseError("1 of 2"), Fault.TRANSIENT),
         (ConnectionResetError(), Fault.TRANSIENT),
         (OSError(errno.ESTALE, "stale file handle"), Fault.TRANSIENT),
         (OSError(errno.EACCES, "Permission denied"), Fault.REFUSED),

@@ -142,7 +142,7 @@ def test_what_a_user_may_not_do_is_no_absence(folder_of_root: Path) -> None:
     }
     program = [sys.executable, "-c", AS_NOBODY, str(folder_of_root), *calls]
     done = subprocess.run(program, capture_output=True, text=True, check=True)
-    advice = "; run as a user who may, or change the mode of the file or of its folder"
+    advice = "; run as a user with this permission, or change the mode of the file or of its folder"
     for said, expected in zip(done.stdout.splitlines(), calls.values(), strict=True):
         line = expected.format(folder_of_root)
         if line.startswith("no permission"):

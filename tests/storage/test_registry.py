@@ -136,5 +136,5 @@ def test_places_that_every_process_finds(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["a/b", ".", "../a", "memory://bucket/key"])
 def test_places_that_another_process_does_not_find_are_refused(url: str) -> None:
-    with pytest.raises(InvalidInputError, match="--bucket: other processes have to find the same place there"):
+    with pytest.raises(InvalidInputError, match="--bucket: must mean the same place in other processes"):
         check_shared_url(url, what="--bucket")

@@ -32,7 +32,7 @@ class Clock:
 def test_pauses_double_up_to_the_longest_and_end_in_time() -> None:
     clock = Clock()
     attempts = Attempts(clock.policy(deadline_s=30, first_pause_s=0.5, longest_pause_s=4))
-    while attempts.wait_for_next():
+    while attempts.count_failure_and_wait():
         pass
     assert clock.pauses == [0.5, 1, 2, 4, 4, 4, 4, 4, 4]
     assert sum(clock.pauses) <= 30
@@ -42,7 +42,7 @@ def test_pauses_double_up_to_the_longest_and_end_in_time() -> None:
 def test_pauses_are_cut_by_chance_to_between_a_half_and_the_whole() -> None:
     for chance, pause_s in ((0.0, 1.0), (0.5, 1.5), (1.0, 2.0)):
         clock = Clock()
-        Attempts(clock.policy(first_pause_s=2, chance=lambda chance=chance: chance)).wait_for_next()
+        Attempts(clock.policy(first_pause_s=2, chance=lambda chance=chance: chance)).count_failure_and_wait()
         assert clock.pauses == [pause_s]
 
 
@@ -50,13 +50,13 @@ def test_the_deadline_counts_from_the_first_failure() -> None:
     clock = Clock()
     attempts = Attempts(clock.policy(deadline_s=10, first_pause_s=1))
     clock.now_s += 300  # a long upload, broken off at its end
-    assert attempts.wait_for_next()
+    assert attempts.count_failure_and_wait()
 
 
 def test_no_time_is_one_attempt() -> None:
     clock = Clock()
     attempts = Attempts(clock.policy(deadline_s=0, first_pause_s=0))
-    assert not attempts.wait_for_next()
+    assert not attempts.count_failure_and_wait()
     assert clock.pauses == []
     assert str(attempts) == "1 attempt over 0.0 s"
 
@@ -147,7 +147,7 @@ def test_waiting_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert caplog.messages == []
     with pytest.raises(StorageError):
         stumbling(tmp_path, Clock(), OSError(errno.ESTALE, "Stale file handle"), 1000).read("x")
-    assert caplog.messages == [f"cannot read {tmp_path}/x for now: Stale file handle; it is tried again"]
+    assert caplog.messages == [f"cannot read {tmp_path}/x: Stale file handle; retrying"]
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -157,7 +157,7 @@ def test_every_call_ends_named_where_it_does_not(call: str, tmp_path: Path) -> N
     with pytest.raises(StorageError) as caught:
         CALLS[call](bucket, tmp_path)
     assert str(tmp_path) in str(caught.value)
-    assert str(caught.value).endswith("given up after 5 attempts over 15 s, at last: Connection timed out")
+    assert str(caught.value).endswith("gave up after 5 attempts over 15 s; last error: Connection timed out")
     writes = ("write", "upload", "move", "delete", "check_writable")
     assert isinstance(caught.value, StorageWriteError) == (call in writes)
     assert not (tmp_path / "copy").exists()

@@ -286,7 +286,7 @@ def _describe_others(url: str, others: Sequence[str], manifest: Manifest) -> Dam
 
 def _explain_missing(error: LockstepError, url: str, unfinished: Iterable[Unfinished]) -> LockstepError:
     """Explains missing shards by a packing run that has not written them yet, if there is one."""
-    if isinstance(error, MissingInputError) and any(found.makes(url) for found in unfinished):
+    if isinstance(error, MissingInputError) and any(found.has_placed(url) for found in unfinished):
         action = "its packing run is unfinished; run the same command again to resume it"
         return MissingInputError(error.what, action=action)
     return error

@@ -47,7 +47,7 @@ from lockstep.runner.shell_server import ShellServer
 from lockstep.runner.silence import Silence
 from lockstep.runner.waiting import StoppedError, wait_for
 from lockstep.spools import HEARTBEAT_SOCKET, LOG_FOLDER, SHELL_SOCKET, STATUS_FILE, clear_spool, write_whole
-from lockstep.storage import may_pass
+from lockstep.storage import may_succeed_later
 
 USAGE_INTERVAL_S: Final = 2.0
 DRAIN_S: Final = 1.0
@@ -113,7 +113,7 @@ class Runner:
             reason = self._redactor.redact_text(said)
             log.add("stderr", f"lockstep: {reason}", reading=Reading(severity=Severity.ERROR))
             # A service that does not answer may do so later. An archive that cannot be unpacked never will.
-            fault = Fault.MACHINE if isinstance(error, _MACHINES) or may_pass(error) else Fault.PROGRAM
+            fault = Fault.MACHINE if isinstance(error, _MACHINES) or may_succeed_later(error) else Fault.PROGRAM
             return self._finish(log, ProgramEnd(problem=f"could not run the program: {reason}", fault=fault))
 
     def _open_log(self) -> LogWriter:

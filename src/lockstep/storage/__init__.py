@@ -1,7 +1,7 @@
 """Buckets addressed by URL: local folders, this process's memory, Google Cloud Storage, and Amazon S3."""
 
 from lockstep.storage.base import AbstractBucket, StoredObject
-from lockstep.storage.faults import may_pass
+from lockstep.storage.faults import may_succeed_later
 from lockstep.storage.registry import (
     check_shared_url,
     glob_objects,
@@ -26,7 +26,7 @@ __all__ = [
     "has_wildcard",
     "join_url",
     "local_path",
-    "may_pass",
+    "may_succeed_later",
     "open_bucket",
     "read_url",
     "split_url",

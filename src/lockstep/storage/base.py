@@ -66,9 +66,9 @@ class AbstractBucket(ABC):
         policy: the policy for retries and timeouts.
     """
 
-    permission_advice: ClassVar[str] = "use an account that may, or ask the bucket's owner"
+    permission_advice: ClassVar[str] = "use an account with this permission, or ask the bucket's owner"
     """The advice in the error if the store denies permission."""
-    credentials_advice: ClassVar[str] = "give credentials that the store knows"
+    credentials_advice: ClassVar[str] = "configure credentials that the store accepts"
     """The advice in the error if the store does not accept the credentials, or if there are none."""
     host_advice: ClassVar[str] = "check the network and the name"
     """The advice in the error if the store's host name cannot be resolved."""
@@ -100,7 +100,7 @@ class AbstractBucket(ABC):
             InvalidInputError: the URL addresses a prefix of a store's bucket, which does not have to be created.
             StorageWriteError: the bucket could not be created.
         """
-        self._trying("make", f"the bucket {self._url}", self._create, raising=StorageWriteError)
+        self._with_retries("make", f"the bucket {self._url}", self._create, raising=StorageWriteError)
 
     @final
     def read(self, key: str, *, start_byte: int = 0, end_byte: int | None = None) -> bytes:
@@ -121,7 +121,7 @@ class AbstractBucket(ABC):
                 received=(start_byte, end_byte),
                 allowed="0 <= start_byte <= end_byte",
             )
-        return self._reading(key, lambda: self._read(key, start_byte, end_byte))
+        return self._with_read_errors(key, lambda: self._read(key, start_byte, end_byte))
 
     @final
     def write(self, key: str, data: bytes) -> None:
@@ -130,7 +130,7 @@ class AbstractBucket(ABC):
         Raises:
             StorageWriteError: the object could not be written.
         """
-        self._trying("write", self.url_of(key), lambda: self._write(key, data), raising=StorageWriteError)
+        self._with_retries("write", self.url_of(key), lambda: self._write(key, data), raising=StorageWriteError)
 
     @final
     def upload(self, key: str, *, path: str | os.PathLike[str]) -> None:
@@ -143,7 +143,7 @@ class AbstractBucket(ABC):
         source = Path(path)
         if not source.is_file():
             raise MissingInputError(f"cannot upload {source}: there is no such file")
-        self._trying("write", self.url_of(key), lambda: self._upload(key, source), raising=StorageWriteError)
+        self._with_retries("write", self.url_of(key), lambda: self._upload(key, source), raising=StorageWriteError)
 
     @final
     def download(self, key: str, *, path: str | os.PathLike[str]) -> None:
@@ -163,10 +163,10 @@ class AbstractBucket(ABC):
 
         # The temporary file is created before the download, so that a folder without write permission is not reported
         # as an error of the bucket. It stays open, and so locked, until it is renamed: no sweep deletes it.
-        with self._writing_locally(target, create):
+        with self._with_local_write_errors(target, create):
             try:
-                self._reading(key, lambda: self._download(key, temporary))
-                self._writing_locally(target, lambda: os.replace(temporary, target))
+                self._with_read_errors(key, lambda: self._download(key, temporary))
+                self._with_local_write_errors(target, lambda: os.replace(temporary, target))
             finally:
                 temporary.unlink(missing_ok=True)
 
@@ -184,8 +184,10 @@ class AbstractBucket(ABC):
             StorageError: the bucket could not be listed. The listing of a bucket without objects is empty.
         """
         check_prefix(prefix)
-        found = self._trying("list", f"{self._url}/{prefix}", lambda: self._list(prefix, follows_links=follows_links))
-        return sorted((item for item in found if _shows(item.key)), key=lambda item: item.key)
+        found = self._with_retries(
+            "list", f"{self._url}/{prefix}", lambda: self._list(prefix, follows_links=follows_links)
+        )
+        return sorted((item for item in found if _is_visible(item.key)), key=lambda item: item.key)
 
     @final
     def folder_size_bytes(self, folder: str) -> int:
@@ -200,7 +202,7 @@ class AbstractBucket(ABC):
             StorageError: the bucket could not be listed.
         """
         check_key(folder)
-        return self._trying("list", self.url_of(folder), lambda: self._folder_size_bytes(folder))
+        return self._with_retries("list", self.url_of(folder), lambda: self._folder_size_bytes(folder))
 
     @final
     def exists(self, key: str) -> bool:
@@ -223,7 +225,7 @@ class AbstractBucket(ABC):
             MissingInputError: the object does not exist.
             StorageError: the request to the bucket failed.
         """
-        return self._reading(key, lambda: self._size_bytes(key))
+        return self._with_read_errors(key, lambda: self._size_bytes(key))
 
     @final
     def open(self, key: str) -> BinaryIO:
@@ -233,7 +235,7 @@ class AbstractBucket(ABC):
             MissingInputError: the object does not exist.
             StorageError: the object could not be opened.
         """
-        return self._reading(key, lambda: self._open(key))
+        return self._with_read_errors(key, lambda: self._open(key))
 
     @final
     def delete(self, key: str) -> None:
@@ -242,7 +244,7 @@ class AbstractBucket(ABC):
         Raises:
             StorageWriteError: the object could not be deleted.
         """
-        self._trying("delete", self.url_of(key), lambda: self._delete(key), raising=StorageWriteError)
+        self._with_retries("delete", self.url_of(key), lambda: self._delete(key), raising=StorageWriteError)
 
     @final
     def move(self, key: str, *, to: str) -> None:
@@ -265,7 +267,7 @@ class AbstractBucket(ABC):
         if key == to:
             self.size_bytes(key)
             return
-        is_copy = self._trying(
+        is_copy = self._with_retries(
             "move", f"{self.url_of(key)} to {to}", lambda: self._move_or_miss(key, to), raising=StorageWriteError
         )
         if is_copy:
@@ -307,9 +309,9 @@ class AbstractBucket(ABC):
             self._write(probe, b"")
             self._delete(probe)
 
-        self._trying("write to", f"the bucket {self._url}", write_and_delete, raising=StorageWriteError)
+        self._with_retries("write to", f"the bucket {self._url}", write_and_delete, raising=StorageWriteError)
 
-    def _reading(self, key: str, read: Callable[[], Result]) -> Result:
+    def _with_read_errors(self, key: str, read: Callable[[], Result]) -> Result:
         url = self.url_of(key)
 
         def read_or_miss() -> Result:
@@ -322,15 +324,15 @@ class AbstractBucket(ABC):
                     raise MissingInputError(f"there is no object {url}") from None
                 raise
 
-        return self._trying("read", url, read_or_miss)
+        return self._with_retries("read", url, read_or_miss)
 
-    def _writing_locally(self, target: Path, write: Callable[[], Result]) -> Result:
+    def _with_local_write_errors(self, target: Path, write: Callable[[], Result]) -> Result:
         try:
             return write()
         except OSError as error:
             raise StorageWriteError(f"cannot write {target}: {describe_fault(error)}") from error
 
-    def _trying(
+    def _with_retries(
         self, verb: str, what: str, work: Callable[[], Result], *, raising: type[StorageError] = StorageError
     ) -> Result:
         """Calls the store until the call succeeds, fails permanently, or reaches the retry deadline.
@@ -353,8 +355,8 @@ class AbstractBucket(ABC):
                 fault = find_fault(error)
                 if fault is Fault.TRANSIENT:
                     if attempts.num_failures == _NUM_SILENT_FAILURES:  # a long wait is logged
-                        logger.warning("cannot %s %s for now: %s; it is tried again", verb, what, describe_fault(error))
-                    if attempts.wait_for_next():
+                        logger.warning("cannot %s %s: %s; retrying", verb, what, describe_fault(error))
+                    if attempts.count_failure_and_wait():
                         continue
                 raise self._failure(verb, what, error, fault, attempts, raising) from error
 
@@ -372,7 +374,7 @@ class AbstractBucket(ABC):
         advice = None if unresolved is None else self.host_advice
         said = unresolved or reason
         if fault is Fault.TRANSIENT:
-            return raising(f"cannot {verb} {what}: given up after {attempts}, at last: {said}", action=advice)
+            return raising(f"cannot {verb} {what}: gave up after {attempts}; last error: {said}", action=advice)
         return raising(f"cannot {verb} {what}: {said}", action=advice)
 
     @abstractmethod
@@ -426,9 +428,9 @@ class AbstractBucket(ABC):
         """Deletes an object if it exists."""
 
 
-def is_there_error(url: str) -> ConflictError:
+def bucket_exists_error(url: str) -> ConflictError:
     """Returns the error for creating a bucket that already exists."""
-    return ConflictError(f"the bucket {url} is there already")
+    return ConflictError(f"the bucket {url} already exists")
 
 
 def check_key(key: str) -> str:
@@ -440,7 +442,7 @@ def check_key(key: str) -> str:
     names = key.split("/")
     if any(name in ("", ".", "..") or name.startswith(TEMPORARY_PREFIX) for name in names) or "\0" in key:
         raise InvalidInputError(
-            "the key of an object is not usable",
+            "invalid object key",
             received=key,
             allowed=f'names joined by "/", none empty, ".", ".." or beginning with {TEMPORARY_PREFIX!r}',
         )
@@ -460,5 +462,5 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
-def _shows(key: str) -> bool:
+def _is_visible(key: str) -> bool:
     return not key.rsplit("/", 1)[-1].startswith(TEMPORARY_PREFIX)

@@ -28,7 +28,7 @@ class Fault(enum.Enum):
 
 
 @final
-class BrokenAnswerError(OSError):
+class IncompleteResponseError(OSError):
     """Raised if a store's response to a read does not have the number of bytes that the object has there."""
 
 
@@ -156,7 +156,7 @@ def find_fault(error: BaseException) -> Fault:
     return next((fault for fault in faults if fault is not None), Fault.OTHER)
 
 
-def may_pass(error: BaseException) -> bool:
+def may_succeed_later(error: BaseException) -> bool:
     """Whether the same request may succeed later: after a transient fault, or when a full disk has space again.
 
     Args:
@@ -231,19 +231,19 @@ def _find_own_fault(error: BaseException) -> Fault | None:
         return Fault.TRANSIENT if getattr(error, "retryable", False) is True else Fault.NO_CREDENTIALS
     status, code = _status_and_code(error)
     if status is not None or code:
-        return _find_fault_of_answer(status, code)
+        return _find_fault_of_response(status, code)
     if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
         return Fault.MISSING
     if isinstance(error, PermissionError) or (isinstance(error, OSError) and str(error).startswith("Forbidden: ")):
         return Fault.REFUSED  # gcsfs raises "Forbidden: URL" without an errno
-    if isinstance(error, BrokenAnswerError | TimeoutError | ConnectionError | EOFError):
+    if isinstance(error, IncompleteResponseError | TimeoutError | ConnectionError | EOFError):
         return Fault.TRANSIENT
     if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNOS:
         return Fault.TRANSIENT
     return Fault.TRANSIENT if _is_one_of(error, _TRANSIENT_CLASSES) else None
 
 
-def _find_fault_of_answer(status: int | None, code: str) -> Fault:
+def _find_fault_of_response(status: int | None, code: str) -> Fault:
     """Classifies a store's response. The store's own code is more specific than the HTTP status."""
     if code in _TRANSIENT_CODES:
         return Fault.TRANSIENT
@@ -262,9 +262,9 @@ def _status_and_code(error: BaseException) -> tuple[int | None, str]:
     """Returns the HTTP status and the store's code that an exception carries; None and "" if it carries none."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's ClientError
-        answer = cast("dict[str, Any]", response)
-        code = str(answer.get("Error", {}).get("Code", ""))
-        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        fields = cast("dict[str, Any]", response)
+        code = str(fields.get("Error", {}).get("Code", ""))
+        status = fields.get("ResponseMetadata", {}).get("HTTPStatusCode")
         # In a response without a body, as to HEAD, botocore puts the status into the code.
         return _as_status(code if status is None else status), code
     if _is_one_of(error, {"gcsfs.retry.HttpError"}):

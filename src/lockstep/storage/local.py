@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Final, TypeVar, final
 
-from lockstep.storage.base import AbstractBucket, StoredObject, is_there_error
+from lockstep.storage.base import AbstractBucket, StoredObject, bucket_exists_error
 from lockstep.storage.retrying import DEFAULT_POLICY, RetryPolicy
 from lockstep.storage.temporaries import create_temporary, temporary_name
 
@@ -33,7 +33,9 @@ class LocalBucket(AbstractBucket):
         policy: the policy for retries if a mounted file system does not respond.
     """
 
-    permission_advice: ClassVar[str] = "run as a user who may, or change the mode of the file or of its folder"
+    permission_advice: ClassVar[str] = (
+        "run as a user with this permission, or change the mode of the file or of its folder"
+    )
 
     def __init__(self, url: str, *, policy: RetryPolicy = DEFAULT_POLICY) -> None:
         path = Path(url.removeprefix("file://")).expanduser()
@@ -44,7 +46,7 @@ class LocalBucket(AbstractBucket):
         try:
             self._folder.mkdir(parents=True)
         except FileExistsError:
-            raise is_there_error(self.url) from None
+            raise bucket_exists_error(self.url) from None
 
     def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:
         with open(self._folder / key, "rb") as file:
@@ -52,20 +54,20 @@ class LocalBucket(AbstractBucket):
             return file.read() if end_byte is None else file.read(end_byte - start_byte)
 
     def _write(self, key: str, data: bytes) -> None:
-        self._appear(key, lambda file: file.write(data))
+        self._write_atomically(key, lambda file: file.write(data))
 
     def _upload(self, key: str, source: Path) -> None:
         def copy(file: BinaryIO) -> None:
             with open(source, "rb") as opened:
                 shutil.copyfileobj(opened, file, 1 << 20)
 
-        self._appear(key, copy)
+        self._write_atomically(key, copy)
 
-    def _appear(self, key: str, fill: Callable[[BinaryIO], object]) -> None:
+    def _write_atomically(self, key: str, fill: Callable[[BinaryIO], object]) -> None:
         target = self._folder / key
         temporary = target.with_name(temporary_name())
         try:
-            with _in_its_folder(temporary, lambda: create_temporary(temporary)) as file:
+            with _with_parent_folder(temporary, lambda: create_temporary(temporary)) as file:
                 fill(file)
                 file.flush()
                 os.fsync(file.fileno())
@@ -121,7 +123,7 @@ class LocalBucket(AbstractBucket):
         if top.is_symlink():
             return 0
         size_bytes = 0
-        for place, _, names in os.walk(top, onerror=_refuse):  # does not follow links
+        for place, _, names in os.walk(top, onerror=_raise_unless_missing):  # does not follow links
             for name in names:
                 with suppress(FileNotFoundError):  # deleted, or renamed into place, since the scan
                     status = os.lstat(os.path.join(place, name))
@@ -143,7 +145,7 @@ class LocalBucket(AbstractBucket):
             raise IsADirectoryError(source)
         os.lstat(source)  # a missing object raises before the target's folder is created
         try:
-            _in_its_folder(target, lambda: os.replace(source, target))
+            _with_parent_folder(target, lambda: os.replace(source, target))
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
@@ -177,7 +179,7 @@ def _link(key: str, status: os.stat_result) -> StoredObject:
     return StoredObject(key=key, size_bytes=0, modified_time_s=status.st_mtime)
 
 
-def _in_its_folder(path: Path, make: Callable[[], Result]) -> Result:
+def _with_parent_folder(path: Path, make: Callable[[], Result]) -> Result:
     """Creates a file after its folder, and retries if a concurrent delete removes the empty folder in between."""
     for _ in range(_NUM_ATTEMPTS - 1):
         # `mkdir` raises FileExistsError if the folder disappears between its own attempt and its check of the path.
@@ -188,6 +190,6 @@ def _in_its_folder(path: Path, make: Callable[[], Result]) -> Result:
     return make()
 
 
-def _refuse(error: OSError) -> None:
+def _raise_unless_missing(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error

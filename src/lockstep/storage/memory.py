@@ -32,7 +32,7 @@ class MemoryBucket(AbstractBucket):
                 raise FileNotFoundError(key) from None
 
     def _create(self) -> None:
-        raise InvalidInputError(f"{self.url} lives as long as this process, and needs no making")
+        raise InvalidInputError(f"{self.url} is in this process's memory and does not have to be created")
 
     def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:
         return self._find(key)[0][start_byte:end_byte]

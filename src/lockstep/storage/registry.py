@@ -58,7 +58,7 @@ def check_shared_url(url: str, *, what: str) -> None:
     if scheme == "memory" or (scheme == "file" and not rest.startswith("/")):
         kinds = ", ".join(f"{name}://bucket/key" for name in _CLASSES if name not in ("file", "memory"))
         raise InvalidInputError(
-            f"{what}: other processes have to find the same place there",
+            f"{what}: must mean the same place in other processes",
             received=url,
             allowed=f"an absolute path, {kinds}",
         )

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Final, cast, final
 
 from lockstep.errors import InvalidInputError
-from lockstep.storage.base import AbstractBucket, StoredObject, is_there_error
-from lockstep.storage.faults import BrokenAnswerError, Fault, find_fault
+from lockstep.storage.base import AbstractBucket, StoredObject, bucket_exists_error
+from lockstep.storage.faults import Fault, IncompleteResponseError, find_fault
 from lockstep.storage.retrying import DEFAULT_POLICY, RetryPolicy
 
 if TYPE_CHECKING:
@@ -88,17 +88,17 @@ class AbstractRemoteBucket(AbstractBucket):
         name, separator, _ = self._root.partition("/")
         if separator:
             raise InvalidInputError(
-                "a part of a bucket needs no making",
+                "a prefix of a bucket does not have to be created",
                 received=self.url,
                 allowed=self.url.removesuffix(self._root) + name,
             )
         # Checked first, because stores respond with 409 both for an existing bucket and for a transient conflict.
         if self._files.exists(name):
-            raise is_there_error(self.url)
+            raise bucket_exists_error(self.url)
         try:
             self._files.mkdir(name)
         except FileExistsError:
-            raise is_there_error(self.url) from None
+            raise bucket_exists_error(self.url) from None
 
     @final
     def _read(self, key: str, start_byte: int, end_byte: int | None) -> bytes:
@@ -120,7 +120,7 @@ class AbstractRemoteBucket(AbstractBucket):
         # Fewer bytes are correct if the object ends within the range. Otherwise the response is incomplete.
         num_there = max(0, min(end_byte, self._size_bytes(key)) - start_byte)
         if len(data) != num_there:
-            raise BrokenAnswerError(f"{len(data)} bytes came of {num_there} that were asked for")
+            raise IncompleteResponseError(f"received {len(data)} of {num_there} requested bytes")
         return data
 
     @final
@@ -150,7 +150,7 @@ class AbstractRemoteBucket(AbstractBucket):
                 end_byte = min(start_byte + PIECE_BYTES, size_bytes)
                 data = self.read(key, start_byte=start_byte, end_byte=end_byte)
                 if len(data) != end_byte - start_byte:
-                    raise BrokenAnswerError("the object became shorter while it was read")
+                    raise IncompleteResponseError("the object became shorter while it was read")
                 os.pwrite(file.fileno(), data, start_byte)
 
             starts = range(0, size_bytes, PIECE_BYTES)

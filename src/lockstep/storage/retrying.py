@@ -78,7 +78,7 @@ class Attempts:
         """The number of failed attempts so far."""
         return self._num_failures
 
-    def wait_for_next(self) -> bool:
+    def count_failure_and_wait(self) -> bool:
         """Counts a failure and waits for the pause before the next attempt.
 
         Returns:

@@ -48,7 +48,7 @@ def test_a_folder_is_made_once(folder: Path, capsys: pytest.CaptureFixture[str])
     mb(["new/bucket"])
     assert (folder / "new" / "bucket").is_dir()
     assert capsys.readouterr().out == f"made {folder}/new/bucket\n"
-    with pytest.raises(ConflictError, match="is there already"):
+    with pytest.raises(ConflictError, match="already exists"):
         mb(["new/bucket"])
 
 

@@ -183,9 +183,7 @@ def test_copies_are_bounded(tmp_path: Path, home: Home) -> None:
     with pytest.raises(InvalidInputError) as caught:
         ArrayRecordSource(join_url(url, "s-*"), cached_bytes=size - 1)
     message = str(caught.value)
-    assert message.startswith(
-        f"copies of ArrayRecord files would take more than they may in {home.cache}/array_records;"
-    )
+    assert message.startswith(f"copies of ArrayRecord files would exceed the limit in {home.cache}/array_records;")
     assert f"received '{size} bytes with {url}/s-00000-of-00001.array_record'; allowed: {size - 1} bytes" in message
     assert len(ArrayRecordSource(join_url(url, "s-*"), cached_bytes=size)) == 3
     other = f"memory://{uuid.uuid4().hex}"

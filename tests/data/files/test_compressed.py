@@ -240,7 +240,7 @@ def test_records_before_the_damage_are_read(tmp_path: Path, monkeypatch: pytest.
     reader = read_compressed(str(tmp_path / "x"), compression="ZLIB")
     assert list(islice(reader, 40)) == records
     with pytest.raises(
-        CorruptDataError, match=r"record 40 at byte 80640: the file is damaged, or not ZLIB: it does not"
+        CorruptDataError, match=r"record 40 at byte 80640: the file is damaged, or not ZLIB: decompression failed"
     ):
         next(reader)
 
@@ -248,7 +248,7 @@ def test_records_before_the_damage_are_read(tmp_path: Path, monkeypatch: pytest.
 def test_what_lies_behind_the_end_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(zlib.compress(frame(b"a")) + b"more")
-    with pytest.raises(CorruptDataError, match="record 1 at byte 17: something else lies behind the end of the ZLIB"):
+    with pytest.raises(CorruptDataError, match="record 1 at byte 17: unexpected data after the end of the ZLIB"):
         list(read_compressed(str(path)))
 
 
@@ -287,12 +287,12 @@ def test_a_state_of_other_files_is_refused(url: str) -> None:
     list(islice(iterator, 3))
     state = iterator.get_state()
     for other in (dataset.take_files([0]), CompressedRecords(join_url(url, "s-*"))):
-        with pytest.raises(InvalidInputError, match="the state of an iteration over compressed files is of others"):
+        with pytest.raises(InvalidInputError, match="the iterator state belongs to other files"):
             iter(other).set_state(state)
     write(url, "s-00000-of-00002.tfrec.gz", [])
     iterator = iter(dataset)
     iterator.set_state(state)
-    with pytest.raises(CorruptDataError, match="0 records found, 2 were read of it before; the file is another one"):
+    with pytest.raises(CorruptDataError, match="0 records found, but 2 were already read; the file was replaced"):
         list(iterator)
 
 

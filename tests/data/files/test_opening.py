@@ -82,9 +82,7 @@ def test_an_array_record_file_among_files_read_in_order_is_told(tmp_path: Path, 
     (tmp_path / "b").write_bytes(array_record(tmp_path))
     iterator = iter(CompressedRecords([str(tmp_path / "a"), str(tmp_path / "b")], cycle_length=2))
     next(iterator)
-    message = (
-        "b: it is an ArrayRecord file, and was to be read as a TFRecord file, .*; name files of one kind; .*Source"
-    )
+    message = "b: it is an ArrayRecord file, not a TFRecord file; name files of one kind; .*Source"
     with pytest.raises(CorruptDataError, match=message):
         next(iterator)
 
@@ -99,6 +97,6 @@ def test_batches_refuses_what_has_no_numbers(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(gzip.compress(PLAIN))
     dataset = records(str(tmp_path / "a"))
     for source in (dataset, dataset.batch(2), iter([b""])):  # type: ignore[arg-type] # that is what is tested
-        message = r"by number, and its source has none; .*; give it to fit as it is, after .batch\(\)"
+        message = r"by number, which its source does not support; .*; give it to fit as it is, after .batch\(\)"
         with pytest.raises(InvalidInputError, match=message):
             Batches(source, batch_size=2, transform=list)  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lockstep.data import Batches, RecordFiles, RecordSource, Skip, frame, records
-from lockstep.data.files.descriptors import allow_more_files
+from lockstep.data.files.descriptors import raise_open_file_limit
 from lockstep.errors import CorruptDataError, MissingInputError, StorageError
 from lockstep.storage import join_url, open_bucket
 from lockstep.storage.memory import MemoryBucket
@@ -162,7 +162,7 @@ def test_what_was_lost_of_a_file_that_is_cut_off_may_be_skipped(
     assert len([record for record in caplog.records if "skipped record" in record.getMessage()]) == 2  # by two readers
     too_many = RecordSource(join_url(url, STATED), on_error=Skip(1), held_bytes=held_bytes)
     assert too_many[98] is None
-    with pytest.raises(CorruptDataError, match="more records cannot be read than may be skipped"):
+    with pytest.raises(CorruptDataError, match="more unreadable records than may be skipped"):
         too_many[99]
 
 
@@ -185,7 +185,7 @@ def test_without_a_stated_number_what_is_whole_is_read(url: str, caplog: pytest.
     open_bucket(url).write("x.tfrec", WHOLE[:-1500])
     source = RecordFiles(join_url(url, "x.tfrec"), on_error=Skip(3)).open_files([0])
     assert len(source) == 98
-    assert "its name does not tell how many records are lost" in caplog.text
+    assert "the number of lost records is unknown" in caplog.text
 
 
 def test_grain_leaves_out_what_is_skipped(url: str) -> None:
@@ -213,8 +213,8 @@ def test_more_files_than_may_be_open_at_first(tmp_path: Path) -> None:
         assert [copied[number] for number in range(40)] == [b"%d" % number for number in range(40)]
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, low), hard))
-    with pytest.raises(StorageError, match=r"may not have so many files open; .*; raise the limit"):
-        allow_more_files(1 << 62)
+    with pytest.raises(StorageError, match=r"may not open that many files; .*; raise the limit"):
+        raise_open_file_limit(1 << 62)
 
 
 def test_a_file_that_is_read_again_and_is_shorter_is_told() -> None:

@@ -114,7 +114,7 @@ def test_each_data_set_of_a_pattern_is_checked(url: str) -> None:
 def test_two_packings_of_a_data_set_are_told_apart(url: str) -> None:
     write_shards(url, [1, 1])
     write_shards(url, [1])
-    with pytest.raises(CorruptDataError, match="set-train is there in 1 and in 2 shards"):
+    with pytest.raises(CorruptDataError, match="set-train exists with 1 and 2 shards"):
         RecordSource(join_url(url, "*.tfrec"))
     open_bucket(url).delete("set-train-00000-of-00001-1.tfrec")
     write_shards(url, [2, 1])

@@ -61,7 +61,7 @@ def test_an_interrupted_run_replaces_an_earlier_packing(url: str, tmp_path: Path
     assert labels(url) == earlier, "it stays until all is packed"
     said: list[str] = []
     pack(examples(), url, **options, say=said.append)
-    assert said == ["going on after 3 finished shards with 30 records"]
+    assert said == ["resuming after 3 finished shards with 30 records"]
     fresh = f"memory://{uuid.uuid4().hex}"
     pack(examples(), fresh, **options)
     assert contents(url) == contents(fresh)

@@ -15,7 +15,7 @@ import PIL.Image
 import pytest
 
 from lockstep.data import FixedLenFeature, Packed, RecordSource, pack
-from lockstep.data.packing.journal import JournalState, take_journal
+from lockstep.data.packing.journal import JournalState, claim_journal
 from lockstep.data.sources import AbstractSource, open_source
 from lockstep.errors import CorruptDataError
 from lockstep.storage import AbstractBucket, open_bucket
@@ -71,7 +71,7 @@ CHANGES: dict[str, Callable[[AbstractBucket, str], object]] = {
     "shard-too-many": lambda bucket, _: bucket.write("set-train-00000-of-00001-1.tfrec", b"x"),
     "manifest-missing": lambda bucket, _: bucket.delete("set-train.manifest.json"),
     "manifest-damaged": lambda bucket, _: bucket.write("set-train.manifest.json", b"{"),
-    "interrupted-since": lambda bucket, _: take_journal(
+    "interrupted-since": lambda bucket, _: claim_journal(
         bucket, "set", JournalState(fingerprint="x", created=CREATED, is_direct=False)
     ),
 }
@@ -84,9 +84,11 @@ def test_what_is_not_all_there_or_has_changed_is_packed(table: str, url: str, ch
     was_there, said = again(table, url)
     assert not was_there
     reasons = {"content": "source or the options are", "longer": "source or the options are"}
-    reasons |= dict.fromkeys(["shard-missing", "shard-shorter", "shard-too-many"], "its files are not those")
+    reasons |= dict.fromkeys(
+        ["shard-missing", "shard-shorter", "shard-too-many"], "its files do not match its manifests"
+    )
     assert len(said) == (change in reasons)
-    assert all(reasons[change] in line and line.startswith("packing set anew: ") for line in said)
+    assert all(reasons[change] in line and line.startswith("packing set again: ") for line in said)
     rows = [int(line) for line in Path(table).read_text().split()[1:]]
     assert len(RecordSource(f"{url}/set-train-*.tfrec")) == len(rows)
     assert again(table, url)[0], "which is there now"
@@ -119,7 +121,7 @@ def test_a_file_that_was_new_when_it_was_packed_is_packed_again(tmp_path: Path, 
     was_there, said = again(path, url)
     assert (was_there, said) == (
         False,
-        ["packing set anew: whether its source has changed since cannot be told"],
+        ["packing set again: it cannot be determined whether its source has changed"],
     )
     records = RecordSource(f"{url}/set-train-*.tfrec")
     assert b"\x02" in bytes(records[0])

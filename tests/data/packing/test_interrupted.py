@@ -173,21 +173,24 @@ def test_what_is_finished_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> 
     said: list[str] = []
     resumed: list[int] = []
     run(url, say=said.append, progress=lambda progress: resumed.append(progress.num_resumed))
-    assert said == ["going on after 3 finished shards with 30 records"]
+    assert said == ["resuming after 3 finished shards with 30 records"]
     assert resumed[-1] == 30
     run(url, say=said.append)
     assert said[1:] == ["set is packed already, from the same source and with the same options: nothing to do"]
 
 
+DIFFERENT = "starting from the beginning: the source or the options are not the same"
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"version": "2"}, "starting anew: the source or the options are not the same; without 3 finished shards"),
-        ({"records_per_shard": 11}, "starting anew: the source or the options are not the same"),
-        ({"split": {"train": 0.6, "test": 0.4}}, "starting anew: the source or the options are not the same"),
-        ({"compression": "GZIP"}, "starting anew: the source or the options are not the same"),
-        ({"version": None}, "starting anew: whether the source is the same cannot be told"),
-        ({"resume": False}, "starting anew: as asked for"),
+        ({"version": "2"}, f"{DIFFERENT}; discarding 3 finished shards"),
+        ({"records_per_shard": 11}, DIFFERENT),
+        ({"split": {"train": 0.6, "test": 0.4}}, DIFFERENT),
+        ({"compression": "GZIP"}, DIFFERENT),
+        ({"version": None}, "starting from the beginning: it cannot be determined whether the source is the same"),
+        ({"resume": False}, "starting from the beginning: as requested"),
     ],
 )
 def test_another_source_or_other_options_start_anew(
@@ -299,7 +302,7 @@ def test_an_error_of_the_source_can_be_mended_and_gone_on_with() -> None:
         pack(breaking(), url, **options)
     said: list[str] = []
     pack(examples(), url, say=said.append, **options)
-    assert said == ["going on after 3 finished shards with 30 records"]
+    assert said == ["resuming after 3 finished shards with 30 records"]
     fresh = f"memory://{uuid.uuid4().hex}"
     pack(examples(), fresh, **options)
     assert contents(url) == contents(fresh)
@@ -316,7 +319,7 @@ def test_of_two_runs_at_once_the_first_gives_way(version: str) -> None:
                 pack(examples(), url, **options, num_workers=1, version=version)
             yield example
 
-    with pytest.raises(StorageWriteError, match=f"another run packs set into {url}; let that one end"):
+    with pytest.raises(StorageWriteError, match=f"another run is packing set into {url}; wait until it ends"):
         pack(overtaken(), url, **options, num_workers=1, version="1")
     fresh = f"memory://{uuid.uuid4().hex}"
     pack(examples(), fresh, **options, version=version)
@@ -325,13 +328,13 @@ def test_of_two_runs_at_once_the_first_gives_way(version: str) -> None:
 
 def test_a_run_whose_waiting_shards_were_taken_away_states_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"memory://{uuid.uuid4().hex}"
-    find_earlier = placing.find_earlier
+    find_earlier_keys = placing.find_earlier_keys
 
     def taken_away(bucket: AbstractBucket, name: str, splits: Any) -> list[str]:
         open_bucket(url).delete(next(item.key for item in bucket.list("set.packing/train")))
-        return find_earlier(bucket, name, splits)
+        return find_earlier_keys(bucket, name, splits)
 
-    monkeypatch.setattr(placing, "find_earlier", taken_away)
+    monkeypatch.setattr(placing, "find_earlier_keys", taken_away)
     with pytest.raises(MissingInputError, match=r"there is no object .*/set.packing/train-00000.part"):
         run(url)
     assert [item.key for item in open_bucket(url).list() if item.key.endswith(".manifest.json")] == []

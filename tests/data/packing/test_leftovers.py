@@ -102,7 +102,7 @@ def test_an_interrupted_packing_is_told_with_how_far_it_came(tmp_path: Path, tar
     (note,) = report.notes
     assert note.startswith(f"{url}/{BEGUN} (last sign of it: ")
     assert note.endswith(
-        f"; finished shards: train {num_shards} of 6 ({10 * num_shards} records); the same command goes on with it"
+        f"; finished shards: train {num_shards} of 6 ({10 * num_shards} records); the same command resumes it"
     )
     with pytest.raises(MissingInputError) as caught:
         report.raise_damage()
@@ -128,7 +128,8 @@ def test_an_earlier_packing_stays_whole_while_another_one_waits(url: str) -> Non
     report.raise_damage()
     (note,) = report.notes
     assert note.endswith(
-        "; finished shards: none; packing it again starts anew, since nobody can tell that the source is the same"
+        "; finished shards: none; packing it again starts from the beginning: it cannot be determined whether the "
+        "source is the same"
     )
     assert find_packed(f"{url}/my-set-train").notes == ()  # nothing of it is finished
 
@@ -138,8 +139,8 @@ def test_a_journal_that_cannot_be_used_is_told(url: str) -> None:
     open_bucket(url).write("my-set.packing/journal.json", b"{")
     (note,) = find_packed(url).notes
     assert note == (
-        f"{url}/my-set: its packing was interrupted, and what it left in {url}/my-set.packing/ cannot be gone on with: "
-        "the same command starts anew"
+        f"{url}/my-set: its packing was interrupted, and what it left in {url}/my-set.packing/ cannot be resumed: "
+        "the same command starts from the beginning"
     )
 
 

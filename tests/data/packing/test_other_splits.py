@@ -18,8 +18,8 @@ def test_splits_that_stay_are_told() -> None:
     pack(EXAMPLES, bucket, split={"train": 0.9, "test": 0.1}, **options)
     (line,) = (line for line in said if "other splits" in line)
     assert line == (
-        "set was packed from here before, with other splits, which stay: val; records of them are in the new ones too: "
-        "delete them, or pack under another name"
+        "set was already packed from this source with other splits, which remain: val; the new splits contain their "
+        "records too: delete the other splits, or pack under another name"
     )
     assert read_manifest(bucket, name="set", split="val").num_records
 

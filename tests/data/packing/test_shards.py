@@ -178,7 +178,7 @@ class Damaged(AbstractSource, AbstractPart):
     features = FEATURES
     options: Mapping[str, Any] = {}
     is_sorted = False
-    remarks = ()
+    notices = ()
     changed_time_s = None
     num_items = 12
     size_bytes = None
@@ -210,12 +210,12 @@ def test_items_that_are_damaged_are_left_out_named_and_counted() -> None:
     said: list[str] = []
     source = Damaged(damaged={3, 4, 11})
     options: dict[str, Any] = {"num_shards": 4, "features": None}
-    with pytest.raises(CorruptDataError, match=r"^'a\\nb': it is empty; repair it"):
+    with pytest.raises(CorruptDataError, match=r"^'a\\nb': it is empty; repair or remove it"):
         packed(url, source, **options)
     found = packed(url, source, on_error="skip", say=said.append, **options)
     assert sizes(found.manifest) == [3, 1, 3, 2]
     assert read_labels(url) == [0, 1, 2, 5, 6, 7, 8, 9, 10]
-    assert said[1:] == [r"left out: 'a\nb': it is empty"] * 3
+    assert said[1:] == [r"skipped: 'a\nb': it is empty"] * 3
     assert [item.reason for item in found.skipped] == ["it is empty"] * 3
     document = json.loads(open_bucket(url).read("set-train.manifest.json"))
     assert document["num_skipped"] == 3
@@ -226,13 +226,13 @@ def test_items_that_are_damaged_are_left_out_named_and_counted() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_shards": 2, "bytes_per_shard": 9}, "the size of shards is said twice"),
+        ({"num_shards": 2, "bytes_per_shard": 9}, "the size of shards is given more than once"),
         ({"records_per_shard": 0}, r"the size of shards \(records_per_shard\); received 0; allowed: 1 or more"),
         ({"compression": "LZ4"}, r"the compression of shards \(compression\); received 'LZ4'; allowed: GZIP, ZLIB"),
-        ({"on_error": "log"}, r"what is done about damaged items \(on_error\); received 'log'"),
+        ({"on_error": "log"}, r"how to handle damaged items \(on_error\); received 'log'"),
         ({"num_workers": 0}, r"the number of workers \(num_workers\); received 0"),
         ({"seed": -1}, r"the seed \(seed\) and the number of items to skip"),
-        ({"split": {"a": 0.5}}, "the shares of the splits"),
+        ({"split": {"a": 0.5}}, "the fractions of the splits"),
         ({"split": "a b"}, r"the split of a data set \(split\); received 'a b'"),
         ({"features": None}, "examples need a name and features"),
     ],

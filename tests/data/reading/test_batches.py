@@ -205,8 +205,8 @@ def test_an_error_comes_where_its_batch_would(read_ahead: int) -> None:
         ({"batch_size": "16"}, "batch_size; received '16'"),
         ({"on_error": "skip"}, r"on_error; received 'skip'; allowed: \"raise\", Skip\(limit\)"),
         ({"policy": "nope"}, "policy; received 'nope'; allowed: a lockstep.strategies.AutoShardPolicy"),
-        ({"records": "out/*.tfrec"}, r"this names files; received 'out/\*.tfrec'; give it RecordSource"),
-        ({"transform": {"image": 3}}, "what makes arrays of records; received "),
+        ({"records": "out/*.tfrec"}, r"not file names; received 'out/\*.tfrec'; pass RecordSource"),
+        ({"transform": {"image": 3}}, "the transform of Batches; received "),
     ],
 )
 def test_bad_numbers_are_named(options: dict[str, Any], message: str) -> None:
@@ -385,7 +385,9 @@ def test_random_transforms_draw_the_same_for_a_record_wherever_it_comes_up() -> 
     ],
 )
 def test_one_transform_is_given(given: dict[str, Any], received: str) -> None:
-    with pytest.raises(InvalidInputError, match=f"by one function; received '{received}'; allowed: transform=, or "):
+    with pytest.raises(
+        InvalidInputError, match=f"exactly one transform; received '{received}'; allowed: transform=, or "
+    ):
         make(**given)
 
 

@@ -45,7 +45,7 @@ def test_more_than_may_be_skipped_is_an_error() -> None:
     batches = make(Damaged(12, {0, 4, 5, 11}), batch_size=4, transform=np.array, on_error=Skip(2), read_ahead=2)
     iterator = iter(batches)
     assert next(iterator).tolist() == [1, 1, 2, 3]
-    message = r"more records cannot be read than may be skipped; the last one: file\.tfrec: record 5"
+    message = r"more unreadable records than may be skipped; the last one: file\.tfrec: record 5"
     with pytest.raises(CorruptDataError, match=message):
         next(iterator)
     with pytest.raises(InvalidInputError, match="the limit of Skip; received 0"):
@@ -68,7 +68,7 @@ def test_no_whole_record_at_all_is_an_error(limit: int) -> None:
     batches = make(source, batch_size=1, transform=np.array, on_error=Skip(limit), read_ahead=0)
     iterator = iter(batches)
     for _ in range(2):
-        with pytest.raises(CorruptDataError, match=r"no record is found .* the last one: file\.tfrec: record \d+"):
+        with pytest.raises(CorruptDataError, match=r"no readable record found .* last error: file\.tfrec: record \d+"):
             next(iterator)
     assert source.num_reads <= 52
 
@@ -77,5 +77,5 @@ def test_what_was_skipped_ahead_and_dropped_counts_when_it_comes() -> None:
     batches = make(Damaged(6, {1, 4}), batch_size=3, transform=np.array, on_error=Skip(1), num_threads=1)
     assert next(iter(batches)).tolist() == [0, 0, 2]  # Keras looks at one, and drops what was made ahead with it
     assert batches._plan.make(0, 1).skipped.keys() == {4}
-    with pytest.raises(CorruptDataError, match="more records cannot be read than may be skipped"):
+    with pytest.raises(CorruptDataError, match="more unreadable records than may be skipped"):
         list(batches)

@@ -92,7 +92,12 @@ NEGATIVE = WHOLE.replace(b"(50,), }", b"(-5,), }")
             InvalidInputError,
             "this type cannot be packed; received 'object'",
         ),
-        ("x.npy", npy(np.array(3)), InvalidInputError, r"its first dimension counts the records; received \(\)"),
+        (
+            "x.npy",
+            npy(np.array(3)),
+            InvalidInputError,
+            r"its first dimension must be the number of records; received \(\)",
+        ),
         ("x.npy", npy(np.zeros((3, 0))), InvalidInputError, "the length of one record; received 0"),
         ("x.npy", npy(np.zeros(3, [("a", int)])), InvalidInputError, "cannot be packed"),
         ("x.npy", npy(np.zeros(3, complex)), InvalidInputError, "cannot be packed; received 'complex128'"),
@@ -100,9 +105,9 @@ NEGATIVE = WHOLE.replace(b"(50,), }", b"(-5,), }")
             "x.npy",
             npy(np.asfortranarray(np.zeros((3, 2)))),
             InvalidInputError,
-            "saved column by column; save numpy.asc",
+            "saved in Fortran order; save numpy.asc",
         ),
-        ("x.npy", NEGATIVE, InvalidInputError, r"counts the records; received \(-5,\)"),
+        ("x.npy", NEGATIVE, InvalidInputError, r"must be the number of records; received \(-5,\)"),
         ("x.npy", b"", CorruptDataError, r"x\.npy: value: not an array that can be read"),
         ("x.npy", WHOLE[:-9], CorruptDataError, "it is cut off; received '391 of 400 bytes'"),
         ("x.npz", b"PK", CorruptDataError, r"x\.npz: not an \.npz file that can be read"),
@@ -150,11 +155,11 @@ def test_a_head_that_states_more_than_there_is_is_named_at_once(tmp_path: Path) 
         open_source(write_head(tmp_path / "x.npy", "", stated=3 << 30))
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("a.npy", b"")
-    with pytest.raises(CorruptDataError, match=r"x.npz: it is packed by another method; received 'bzip2'"):
+    with pytest.raises(CorruptDataError, match=r"x.npz: unsupported compression method; received 'bzip2'"):
         open_source(str(tmp_path / "x.npz"))
     np.savez(tmp_path / "x.npz", a=np.zeros(3))
     data = bytearray((tmp_path / "x.npz").read_bytes())
     struct.pack_into("<I", data, data.find(b"PK\x01\x02") + 24, 1 << 31)
     (tmp_path / "x.npz").write_bytes(data)
-    with pytest.raises(CorruptDataError, match="it states a length that it cannot unpack to; received '2,147,483,648"):
+    with pytest.raises(CorruptDataError, match="the stated length is impossible; received '2,147,483,648"):
         open_source(str(tmp_path / "x.npz"))

@@ -44,18 +44,21 @@ def test_a_column_is_numbers_only_where_they_lose_nothing(
     source = open_source(path)
     assert source.features["x"] == FixedLenFeature((), dtype)
     assert [row[1] for row in values(path)] == expected
-    is_told = any("column 'x' is packed as text" in remark for remark in source.remarks)
+    is_told = any("column 'x' is packed as text" in notice for notice in source.notices)
     assert is_told == (texts[0] in ("00042", "-007", "0x1F", "01.50", "12345678901234567890"))
 
 
 def test_what_a_column_is_can_be_said(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "zip,n\n00042,1\n10115,2\n")
-    assert open_source(path).remarks[1:] == [
-        "column 'zip' is packed as text: '00042' begins with 0, which a number loses (as numbers: --column zip=int)"
+    assert open_source(path).notices[1:] == [
+        (
+            "column 'zip' is packed as text: '00042' begins with 0, which a number would drop (as numbers: "
+            "--column zip=int)"
+        )
     ]
     for word, expected in (("int", [42, 10115]), ("float", [42.0, 10115.0]), ("text", ["00042", "10115"])):
         assert [row[0] for row in values(path, column_types={"zip": word})] == expected
-        assert open_source(path, column_types={"zip": word}).remarks[1:] == []
+        assert open_source(path, column_types={"zip": word}).notices[1:] == []
 
 
 def test_a_code_behind_the_first_rows_is_no_number_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +79,11 @@ LINES = 'x,y\n1,"two\nlines, and ""quotes"""\n\n2,b\n'
 @pytest.mark.parametrize(
     ("line", "error", "message"),
     [
-        ("3.5,c", CorruptDataError, "line 6: '3.5' in column 'x' is no int; mend it, or .*: --column x=float or text"),
+        (
+            "3.5,c",
+            CorruptDataError,
+            "line 6: '3.5' in column 'x' is not a valid int; correct it, or .*: --column x=float or text",
+        ),
         (
             "3",
             CorruptDataError,
@@ -97,7 +104,7 @@ def test_errors_name_the_line_of_the_file(tmp_path: Path, line: str, error: type
 def test_a_float_that_a_record_cannot_hold_is_named_by_its_line(tmp_path: Path, text: str) -> None:
     path = write(tmp_path / "a.csv", f"x\n1.5\n-inf\n\n{text}\n".encode())
     with pytest.raises(
-        CorruptDataError, match=f"a.csv: line 5: '{text}' in column 'x' is beyond what a record's floats"
+        CorruptDataError, match=f"a.csv: line 5: '{text}' in column 'x' exceeds the range of 32-bit floats"
     ):
         values(path, column_types={"x": "float"})
     assert values(path, column_types={"x": "text"})[-1] == [text]
@@ -106,7 +113,7 @@ def test_a_float_that_a_record_cannot_hold_is_named_by_its_line(tmp_path: Path, 
 def test_the_line_is_that_of_its_own_file(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "x\n1\n2\n3\n")
     write(tmp_path / "b.csv", "x\n4\nfive\n")
-    with pytest.raises(CorruptDataError, match=r"b\.csv: line 3: 'five' in column 'x' is no int"):
+    with pytest.raises(CorruptDataError, match=r"b\.csv: line 3: 'five' in column 'x' is not a valid int"):
         values(str(tmp_path / "*.csv"))
 
 
@@ -127,7 +134,7 @@ def test_values_of_several_lines_are_whole_wherever_a_block_ends(
 
 def test_truth_values_are_checked(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "x\n1\nFALSE\nyes\n")
-    with pytest.raises(CorruptDataError, match=r"line 4: 'yes' in column 'x' is no bool; .*--column x=text"):
+    with pytest.raises(CorruptDataError, match=r"line 4: 'yes' in column 'x' is not a valid bool; .*--column x=text"):
         values(path, column_types={"x": "bool"})
 
 
@@ -135,5 +142,5 @@ def test_a_file_without_rows_or_of_another_encoding_is_told(tmp_path: Path) -> N
     with pytest.raises(CorruptDataError, match=r"a\.csv has no rows after the line of names; received 'x, y'"):
         open_source(write(tmp_path / "a.csv", "x,y\n"))
     source = open_source(write(tmp_path / "b.csv", "x,y\n1,é\n".encode("latin-1")))
-    assert source.remarks[1:] == ["column 'y' is packed as bytes: it is no text in UTF-8"]
+    assert source.notices[1:] == ["column 'y' is packed as bytes: it is not UTF-8 text"]
     assert [item.value["y"] for item in source.splits()["train"].items()] == [b"\xe9"]

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from lockstep.data.sources import open_source
-from lockstep.data.sources.delimiters import find_delimiter, read_delimiter
+from lockstep.data.sources.delimiters import find_delimiter, parse_delimiter
 from lockstep.errors import CorruptDataError, InvalidInputError
 
 
@@ -32,9 +32,7 @@ def test_what_divides_all_lines_alike_separates_the_columns(tmp_path: Path, text
 @pytest.mark.parametrize("text", ["a;b,c\n1;2,3\n", "a;b,c\n1\n"], ids=["even", "uneven"])
 def test_what_cannot_be_told_has_to_be_said(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.csv").write_text(text)
-    with pytest.raises(
-        InvalidInputError, match=r"a\.csv: what separates the columns cannot be told; .* --delimiter ','"
-    ):
+    with pytest.raises(InvalidInputError, match=r"a\.csv: the delimiter is ambiguous; .* --delimiter ','"):
         open_source(tmp_path / "a.csv")
     if text.endswith("3\n"):
         assert list(open_source(tmp_path / "a.csv", delimiter=";").features) == ["a", "b,c"]
@@ -47,10 +45,10 @@ def test_an_empty_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_delimiter_is_a_character_or_tab() -> None:
-    assert [read_delimiter(text) for text in (";", "tab", "\\t", "\t", ":")] == [";", "\t", "\t", "\t", ":"]
+    assert [parse_delimiter(text) for text in (";", "tab", "\\t", "\t", ":")] == [";", "\t", "\t", "\t", ":"]
     for text in ("", ";;", "a", "é", '"', "\n"):
         with pytest.raises(InvalidInputError, match=r"what separates the columns .*; received"):
-            read_delimiter(text)
+            parse_delimiter(text)
 
 
 @pytest.mark.parametrize(("name", "delimiter"), [("a.csv", ";"), ("a.TSV", "\t")])
@@ -62,4 +60,4 @@ def test_the_columns_are_those_that_it_separates(tmp_path: Path, name: str, deli
     assert source.options == {"delimiter": delimiter}
     said: Any = open_source(tmp_path / name, delimiter=delimiter)
     assert said.fingerprint() == source.fingerprint()
-    assert source.remarks == [f"columns are separated by {'tab' if delimiter == chr(9) else chr(34) + ';' + chr(34)}"]
+    assert source.notices == [f"columns are separated by {'tab' if delimiter == chr(9) else chr(34) + ';' + chr(34)}"]

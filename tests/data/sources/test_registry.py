@@ -33,7 +33,7 @@ def test_a_path_gives_a_name(tmp_path: Path, name: str, expected: str) -> None:
             "there is no file or folder .*/nothing; allowed: fashion-mnist, digits, a folder",
         ),
         ("pets.zip", MissingInputError, r"there is no file or folder pets\.zip"),
-        ("{tmp}/notes.txt", InvalidInputError, "no kind of data set that can be packed"),
+        ("{tmp}/notes.txt", InvalidInputError, "this kind of data set cannot be packed"),
         ("{tmp}/none.npy", MissingInputError, "there is no object"),
     ],
 )
@@ -50,7 +50,7 @@ def test_what_is_no_source_is_named(tmp_path: Path, source: str, error: type[Exc
         ("digits", {"key": "x"}, "a column for keys .key. is for tables; received 'digits'"),
         ("{tmp}/x.npy", {"column_types": {"x": "int"}}, "types of columns .* are for CSV files"),
         ("{tmp}/x.npy", {"delimiter": ";"}, "what separates columns .delimiter. is for CSV files"),
-        ("{tmp}/x.npy", {"folder": "."}, "a folder .folder. is for a data set by name"),
+        ("{tmp}/x.npy", {"folder": "."}, "a folder .folder. applies only to data sets by name"),
     ],
 )
 def test_an_option_of_another_kind_is_refused(

@@ -63,7 +63,9 @@ def test_several_files_are_one_table(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"part-3\.csv has other columns than .*part-0\.csv; received 'y: "):
         packed(str(tmp_path / "part-*.csv"), tmp_path / "bucket")
     write(tmp_path / "part-3.csv", "x\n1.5\n")
-    with pytest.raises(CorruptDataError, match=r"part-3\.csv: line 2: '1.5' in column 'x' is no int; mend it,"):
+    with pytest.raises(
+        CorruptDataError, match=r"part-3\.csv: line 2: '1.5' in column 'x' is not a valid int; correct it,"
+    ):
         packed(str(tmp_path / "part-*.csv"), tmp_path / "bucket")
     for number, column in enumerate([np.arange(2), np.arange(2.0)]):
         pq.write_table(pa.table({"x": column}), str(tmp_path / f"part-{number}.parquet"))
@@ -164,7 +166,7 @@ def test_large_rows_are_read_a_few_at_a_time(tmp_path: Path) -> None:
             "x\na\n",
             {"column_types": {"x": "int"}},
             CorruptDataError,
-            "2: 'a' in column 'x' is no int; .* x=float or text",
+            "2: 'a' in column 'x' is not a valid int; .* x=float or text",
         ),
         ("", {}, CorruptDataError, r"a\.csv is empty; allowed: a first line that names"),
         ("x,y\n1,\n2,\n", {}, InvalidInputError, "column 'y' cannot be packed; received 'null'; .*--column NAME=text"),
@@ -189,7 +191,7 @@ def test_a_parquet_file_that_cannot_be_packed_is_named(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1, None]}), path)
     with pytest.raises(InvalidInputError, match=r"row 1 \(counted from 0\) has no value in column 'x'; .*fill it$"):
         packed(path, tmp_path / "bucket")
-    with pytest.raises(InvalidInputError, match=r"types of columns and what separates them .* are for CSV files"):
+    with pytest.raises(InvalidInputError, match=r"types of columns and a delimiter .* apply only to CSV files"):
         open_source(path, column_types={"x": "int"})
     with pytest.raises(MissingInputError, match="no file matches"):
         open_source(str(tmp_path / "none*.parquet"))
@@ -205,7 +207,9 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def test_what_no_record_can_have_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "x.csv", "a,b,a\n1,2,3\n")
-    with pytest.raises(InvalidInputError, match=r"x.csv has several columns of one name; received 'a'; name them diff"):
+    with pytest.raises(
+        InvalidInputError, match=r"x.csv has several columns with the same name; received 'a'; name them diff"
+    ):
         open_source(path)
     for name, array, message in (
         ("time", pa.array([0], pa.timestamp("us", "No/Where")), "time.parquet: Cannot locate"),

@@ -84,8 +84,8 @@ def test_codec_and_quality() -> None:
         ({"resizing": "stretch"}, r"how images are resized \(resizing\); received 'stretch'; allowed: crop, fit"),
         ({"codec": "webp"}, r"the codec of images \(codec\); received 'webp'; allowed: jpeg, png"),
         ({"codec": "jpeg", "quality": 101}, r"the quality of JPEGs \(quality\); received 101"),
-        ({"quality": 80}, "a quality .* is of JPEGs that are encoded anew; give a size .*, or jpeg as the codec"),
-        ({"codec": "png", "quality": 80}, "a quality .* is of JPEGs"),
+        ({"quality": 80}, "a quality .* applies only to images encoded as JPEG; give a size .*, or jpeg as the codec"),
+        ({"codec": "png", "quality": 80}, "a quality .* applies only to images encoded as JPEG"),
     ],
 )
 def test_what_is_not_usable_is_named(options: dict[str, object], message: str) -> None:

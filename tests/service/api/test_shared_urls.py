@@ -58,7 +58,7 @@ def test_a_job_names_places_that_all_processes_find(context: ServiceContext, fie
 def test_a_versions_packages_lie_where_all_processes_find_them(context: ServiceContext) -> None:
     context.models.create_model(project="local", name="m", description="", labels={})
     body = {"name": "v1", "deploymentUri": "/m", "packageUris": ["/p.tar.gz", "p.whl"]}
-    with pytest.raises(InvalidInputError, match=r"^packageUris\.1: other processes have to find the same place"):
+    with pytest.raises(InvalidInputError, match=r"^packageUris\.1: must mean the same place"):
         create_version(project="local", model="m", body=body, context=context, by=HOME_PRINCIPAL)
     assert context.models.list_versions(project="local", model="m") == []
 
@@ -66,7 +66,7 @@ def test_a_versions_packages_lie_where_all_processes_find_them(context: ServiceC
 @pytest.mark.parametrize("url", ["model", "memory://model"])
 def test_a_version_names_a_place_that_all_processes_find(context: ServiceContext, url: str) -> None:
     context.models.create_model(project="local", name="m", description="", labels={})
-    with pytest.raises(InvalidInputError, match=r"^deploymentUri: other processes have to find the same place"):
+    with pytest.raises(InvalidInputError, match=r"^deploymentUri: must mean the same place"):
         create_version(
             project="local", model="m", body={"name": "v1", "deploymentUri": url}, context=context, by=HOME_PRINCIPAL
         )

@@ -76,7 +76,7 @@ def read_size(text: str) -> int:
 
 def read_split(text: str | None) -> str | dict[str, float] | None:
     """Parses ``--split``: the name of a split, or the fractions of several splits by name."""
-    from lockstep.data.packing.dealing import parse_fractions
+    from lockstep.data.packing.assigning import parse_fractions
 
     return parse_fractions(text) if text is not None and "=" in text else text
 
@@ -146,7 +146,9 @@ def check_one_size(given: Mapping[str, object]) -> None:
     flags = [flag for flag, value in given.items() if value is not None]
     if len(flags) > 1:
         raise InvalidInputError(
-            "the size of shards is said twice", received=", ".join(flags), allowed=f"one of {', '.join(given)}"
+            "the size of shards is given more than once",
+            received=", ".join(flags),
+            allowed=f"one of {', '.join(given)}",
         )
 
 

@@ -218,8 +218,8 @@ def _say(text: str) -> None:
 def _show_source(source: AbstractSource, *, name: str) -> None:
     """Prints what will be packed, before packing starts."""
     _say(f"{name}: from {source.origin}")
-    for remark in source.remarks:
-        _say(remark)
+    for notice in source.notices:
+        _say(notice)
     features = source.features.items()
     show_fields(
         OUTPUT, {"features": [f"{feature_name}: {describe_feature(feature)}" for feature_name, feature in features]}

@@ -166,7 +166,7 @@ class _Copies:
         self._max_bytes = max_bytes
         self._folder = Home.from_env().cache / "array_records"
         self._lock = threading.Lock()
-        self._is_coming: dict[str, int] = {}
+        self._downloading: dict[str, int] = {}
 
     def path_of(self, url: str) -> Path:
         """Returns the local path of a file; a remote file is copied unless its copy already exists."""
@@ -184,26 +184,26 @@ class _Copies:
         if path.is_file() and path.stat().st_size == item.size_bytes:
             return path
         with self._lock:
-            held = sum(self._is_coming.values()) + self._held_bytes()
+            held = sum(self._downloading.values()) + self._held_bytes()
             if held + item.size_bytes > self._max_bytes:
                 raise InvalidInputError(
-                    f"copies of ArrayRecord files would take more than they may in {self._folder}",
+                    f"copies of ArrayRecord files would exceed the limit in {self._folder}",
                     received=f"{held + item.size_bytes} bytes with {url}",
                     allowed=f"{self._max_bytes} bytes, by cached_bytes",
                     action="delete older copies, allow more, or take TFRecord files, which are read in place",
                 )
-            self._is_coming[path.name] = item.size_bytes
+            self._downloading[path.name] = item.size_bytes
         try:
             bucket.download(key, path=path)
         finally:
             with self._lock:
-                self._is_coming.pop(path.name, None)
+                self._downloading.pop(path.name, None)
         return path
 
     def _held_bytes(self) -> int:
         num_bytes = 0
         for path in self._folder.glob("*.array_record"):
-            if path.name not in self._is_coming:
+            if path.name not in self._downloading:
                 with suppress(FileNotFoundError):  # somebody may be deleting older copies
                     num_bytes += path.stat().st_size
         return num_bytes

@@ -116,8 +116,8 @@ class _OpenFile:
             for number in range(self.num_read):
                 if next(self._records, None) is None:
                     raise CorruptDataError(
-                        f"{self._url}: {number} records found, {self.num_read} were read of it before",
-                        action="the file is another one: begin anew, or put the one back that was there",
+                        f"{self._url}: {number} records found, but {self.num_read} were already read",
+                        action="the file was replaced: start again, or restore the old file",
                     )
         record = next(self._records, None)
         self.num_read += record is not None
@@ -179,10 +179,10 @@ class _CompressedIterator(grain.DatasetIterator):
         is_open = [(int(file), int(num_read)) for file, num_read in state["open"]]
         if state["num_files"] != len(self._urls) or len(is_open) > self._cycle_length:
             raise InvalidInputError(
-                "the state of an iteration over compressed files is of others",
+                "the iterator state belongs to other files",
                 received=f"{state['num_files']} files, {len(is_open)} of them open",
                 allowed=f"{len(self._urls)} files, at most {self._cycle_length} open",
-                action="read the same files with the same cycle_length, or begin anew",
+                action="read the same files with the same cycle_length, or start from the beginning",
             )
         self._close_files()
         self._next_file = int(state["next_file"])

@@ -100,7 +100,7 @@ def read_compressed(url: str, *, compression: Compression | None = None) -> Iter
             head = read_fully(file, HEAD_BYTES)
             if is_array_record(head):
                 raise CorruptDataError(
-                    f"{url}: it is an ArrayRecord file, and was to be read as a TFRecord file, compressed or not",
+                    f"{url}: it is an ArrayRecord file, not a TFRecord file",
                     action="name files of one kind; lockstep.data.ArrayRecordSource reads this one",
                 )
             compression = compression_of(head)
@@ -155,7 +155,7 @@ class Unpacking(io.RawIOBase):
         self._compression = compression
         self._unpacker = zlib.decompressobj(WINDOW_BITS[compression])
         self._packed = b""
-        self._left = b""  # decompressed bytes before the damage that have not been returned yet
+        self._pending = b""  # decompressed bytes before the damage that have not been returned yet
         self.failure: str | None = None
 
     def readable(self) -> bool:
@@ -170,8 +170,8 @@ class Unpacking(io.RawIOBase):
 
     def _unpack(self, num_bytes: int) -> bytes:
         """Returns up to ``num_bytes`` decompressed bytes; b"" at the end or at damage."""
-        while self.failure is None and not self._left:
-            if self._unpacker.eof and not self._go_on():
+        while self.failure is None and not self._pending:
+            if self._unpacker.eof and not self._begin_next_stream():
                 return b""
             if not self._packed:
                 self._packed = self._file.read(_READ_BYTES)
@@ -181,17 +181,17 @@ class Unpacking(io.RawIOBase):
                 unpacked = self._unpacker.decompress(packed, num_bytes)
                 self._packed = self._unpacker.unconsumed_tail
             except zlib.error:
-                self._left = self._up_to_damage(before, packed)
-                self.failure = f"the file is damaged, or not {self._compression}: it does not unpack any further"
+                self._pending = self._up_to_damage(before, packed)
+                self.failure = f"the file is damaged, or not {self._compression}: decompression failed"
                 break
             if unpacked:
                 return unpacked
             if not packed and not self._unpacker.eof:
                 self.failure = f"the file is cut off: its {self._compression} stream does not end"
-        given, self._left = self._left[:num_bytes], self._left[num_bytes:]
+        given, self._pending = self._pending[:num_bytes], self._pending[num_bytes:]
         return given
 
-    def _go_on(self) -> bool:
+    def _begin_next_stream(self) -> bool:
         """Begins the next stream after one that has ended, as in a file from ``cat a.gz b.gz``; False at the end."""
         behind = self._unpacker.unused_data or self._file.read(_READ_BYTES)
         if not behind:
@@ -200,7 +200,7 @@ class Unpacking(io.RawIOBase):
             self._unpacker = zlib.decompressobj(WINDOW_BITS[self._compression])
             self._packed = behind
             return True
-        self.failure = f"something else lies behind the end of the {self._compression} stream"
+        self.failure = f"unexpected data after the end of the {self._compression} stream"
         return False
 
     @staticmethod

@@ -11,7 +11,7 @@ from lockstep.errors import StorageError
 _lock = threading.Lock()
 
 
-def allow_more_files(num_more: int) -> None:
+def raise_open_file_limit(num_more: int) -> None:
     """Raises the soft limit on open files if necessary. Most systems have a low soft limit and a far higher hard limit.
 
     Args:
@@ -35,7 +35,7 @@ def allow_more_files(num_more: int) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (ValueError, OSError):
             raise StorageError(
-                "this process may not have so many files open",
+                "this process may not open that many files",
                 received=f"{wanted} files",
                 allowed=f"{soft if hard == resource.RLIM_INFINITY else hard}",
                 action="raise the limit (ulimit -n), or pack the data into fewer files",

@@ -52,7 +52,7 @@ def records(
         return grain.MapDataset.source(ArrayRecordSource(urls, on_error=on_error))
     if on_error != "raise":
         raise InvalidInputError(
-            "records of compressed files cannot be skipped: behind a damaged one there is no next one",
+            "records of compressed files cannot be skipped: no record after a damaged one can be found",
             received=f"{first}, compressed by {kind}",
             action="leave out on_error, or pack the data again without compression",
         )

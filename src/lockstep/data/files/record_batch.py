@@ -52,7 +52,7 @@ class RecordBatch(Sequence[bytes]):
         if others:
             number = next(number for number, part in enumerate(parts) if type(part) in others)
             raise InvalidInputError(
-                f"record {number} of a batch is no record", received=f"{parts[number]!r}", allowed="bytes"
+                f"record {number} of a batch is not bytes", received=f"{parts[number]!r}", allowed="bytes"
             )
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         buffer = np.frombuffer(b"".join(parts), np.uint8)

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final, NoReturn, final
 import numpy as np
 
 from lockstep.data.files.compression import HEAD_BYTES
-from lockstep.data.files.descriptors import allow_more_files
+from lockstep.data.files.descriptors import raise_open_file_limit
 from lockstep.data.files.framing import FOOTER_BYTES, HEADER_BYTES, checked_data, find_damaged, scan_lengths
 from lockstep.data.files.kinds import kind_of
 from lockstep.data.files.record_index import RecordIndex, find_index
@@ -36,7 +36,7 @@ _COPY_AGAIN: Final = "copy the file again from its source, or pack it again"
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Part:
+class ByteRange:
     """A byte range of a file that is read in one request.
 
     Attributes:
@@ -54,16 +54,16 @@ class Part:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Fetched:
+class FetchedRanges:
     """Byte ranges of a file, with the bytes of each."""
 
-    parts: Sequence[Part]
+    ranges: Sequence[ByteRange]
     bodies: Sequence[bytes]
 
 
 @final
 @dataclass(kw_only=True)
-class Hold:
+class MemoryBudget:
     """The memory that is left for holding remote files, shared by all files of a source.
 
     Attributes:
@@ -74,7 +74,7 @@ class Hold:
     left_bytes: int
     lock: threading.Lock
 
-    def take(self, size_bytes: int) -> bool:
+    def reserve(self, size_bytes: int) -> bool:
         """Reserves a number of bytes; False, with nothing reserved, if not enough are left."""
         with self.lock:
             fits = size_bytes <= self.left_bytes
@@ -90,7 +90,7 @@ class RecordFile:
 
     Args:
         url: the file's URL.
-        hold: the memory that is left for holding remote files.
+        budget: the memory that is left for holding remote files.
         on_error: the policy for unreadable records: "raise", or `Skip`.
 
     Raises:
@@ -100,13 +100,13 @@ class RecordFile:
         StorageError: the file could not be read.
     """
 
-    def __init__(self, url: str, *, hold: Hold, on_error: OnError = "raise") -> None:
+    def __init__(self, url: str, *, budget: MemoryBudget, on_error: OnError = "raise") -> None:
         self.url = url
         self._lock = threading.Lock()
         self._bucket, self._key = _locate(url)
         self._contents: bytes | mmap.mmap | None = self._map()
         size_bytes = self._bucket.size_bytes(self._key) if self._contents is None else len(self._contents)
-        if self._contents is None and hold.take(size_bytes):
+        if self._contents is None and budget.reserve(size_bytes):
             self._contents = self._bucket.read(self._key)
             size_bytes = len(self._contents)
         self._read_by_range = self._contents is None
@@ -127,7 +127,7 @@ class RecordFile:
         self.offsets, self.lengths = index.offsets, index.lengths
         self._num_whole = len(index.lengths)
         if self._lost is not None:
-            self._take_in_lost_records()
+            self._number_lost_records()
         self._is_checked = np.zeros(len(self.offsets), bool)
 
     @property
@@ -153,10 +153,12 @@ class RecordFile:
                 action=_COPY_AGAIN,
             )
 
-    def _take_in_lost_records(self) -> None:
+    def _number_lost_records(self) -> None:
         """Gives numbers to the lost records too: those that the file's name counts and the file no longer has."""
         if self._num_stated is None:
-            logger.warning("its name does not tell how many records are lost with what is damaged: %s", self._lost)
+            logger.warning(
+                "the number of lost records is unknown, because the file name does not state it: %s", self._lost
+            )
             return
         if self._num_stated < self._num_whole:  # more records than the name states: the file is not this shard
             raise CorruptDataError(self._lost or "")
@@ -188,7 +190,7 @@ class RecordFile:
         with self._bucket.open(self._key) if self._contents is None else io.BytesIO(self._contents) as file:
             yield file
 
-    def plan(self, numbers: np.ndarray) -> list[Part] | None:
+    def plan(self, numbers: np.ndarray) -> list[ByteRange] | None:
         """Returns the byte ranges to read for some records; None if the file is in memory.
 
         Records that are near each other share a range, so a batch in file order needs only a few large reads.
@@ -205,7 +207,7 @@ class RecordFile:
         rows = np.argsort(numbers, kind="stable")
         starts = self.offsets[numbers[rows]]
         ends = starts + self.lengths[numbers[rows]] + FOOTER_BYTES
-        parts: list[Part] = []
+        ranges: list[ByteRange] = []
         first = 0
         for row in range(1, len(rows) + 1):
             if row < len(rows):
@@ -213,12 +215,13 @@ class RecordFile:
                 if is_near and ends[row] - starts[first] <= _MAX_RANGE_BYTES:
                     continue
             chosen = rows[first:row]
-            part = Part(start=int(starts[first]), end=int(ends[row - 1]), numbers=numbers[chosen], rows=chosen)
-            parts.append(part)
+            ranges.append(
+                ByteRange(start=int(starts[first]), end=int(ends[row - 1]), numbers=numbers[chosen], rows=chosen)
+            )
             first = row
-        return parts
+        return ranges
 
-    def fetch(self, part: Part) -> bytes:
+    def fetch(self, byte_range: ByteRange) -> bytes:
         """Reads a byte range of the file, and verifies the checksums of the requested records in it.
 
         Raises:
@@ -226,25 +229,25 @@ class RecordFile:
             CorruptDataError: the file has become shorter, or a record is damaged.
             StorageError: the file could not be read.
         """
-        first = int(part.numbers[0])
+        first = int(byte_range.numbers[0])
         try:
-            body = self._bucket.read(self._key, start_byte=part.start, end_byte=part.end)
+            body = self._bucket.read(self._key, start_byte=byte_range.start, end_byte=byte_range.end)
         except MissingInputError:
             raise MissingInputError(
-                f"{self.url}: record {first} at byte {part.start - HEADER_BYTES}: the file is no longer there",
+                f"{self.url}: record {first} at byte {byte_range.start - HEADER_BYTES}: the file is no longer there",
                 action="put it back, or open the files again",
             ) from None
-        self._check_whole(part, found_bytes=len(body))
-        offsets = self.places(part)
-        damaged = find_damaged(body, offsets=offsets, lengths=self.lengths[part.numbers])
+        self._check_whole(byte_range, found_bytes=len(body))
+        offsets = self.offsets_in(byte_range)
+        damaged = find_damaged(body, offsets=offsets, lengths=self.lengths[byte_range.numbers])
         if damaged is not None:
-            number, start = int(part.numbers[damaged]), int(offsets[damaged])
+            number, start = int(byte_range.numbers[damaged]), int(offsets[damaged])
             self._check(number, body[start : start + int(self.lengths[number]) + FOOTER_BYTES])
         return body
 
-    def places(self, part: Part) -> np.ndarray:
+    def offsets_in(self, byte_range: ByteRange) -> np.ndarray:
         """Returns the offsets of the requested records' data within a byte range, int64 of shape (k,)."""
-        return self.offsets[part.numbers] - part.start
+        return self.offsets[byte_range.numbers] - byte_range.start
 
     def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Verifies records of a file that is in memory, and returns the file's bytes and the records' offsets.
@@ -277,11 +280,13 @@ class RecordFile:
         if self._lost is not None and (numbers >= self._num_whole).any():
             raise CorruptDataError(self._lost)
 
-    def _check_whole(self, part: Part, *, found_bytes: int) -> None:
-        if found_bytes == part.end - part.start:
+    def _check_whole(self, byte_range: ByteRange, *, found_bytes: int) -> None:
+        if found_bytes == byte_range.end - byte_range.start:
             return
-        ends = self.offsets[part.numbers] + self.lengths[part.numbers] + FOOTER_BYTES
-        self._fail_cut_off(int(part.numbers[np.argmax(ends > part.start + found_bytes)]), part.start + found_bytes)
+        ends = self.offsets[byte_range.numbers] + self.lengths[byte_range.numbers] + FOOTER_BYTES
+        self._fail_cut_off(
+            int(byte_range.numbers[np.argmax(ends > byte_range.start + found_bytes)]), byte_range.start + found_bytes
+        )
 
     def _check_there(self, contents: bytes | mmap.mmap, numbers: np.ndarray) -> None:
         # Accessing a page beyond the end of a mapped file kills the process (SIGBUS), so a truncated file has to be
@@ -312,7 +317,7 @@ class RecordFile:
             cause = error.__cause__ if isinstance(error, StorageError) else error
             if not isinstance(cause, OSError) or cause.errno != errno.EMFILE:
                 raise
-        allow_more_files(_SPARE_FILES)
+        raise_open_file_limit(_SPARE_FILES)
         return self._mapped()
 
     def _mapped(self) -> bytes | mmap.mmap | None:

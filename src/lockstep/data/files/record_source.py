@@ -12,10 +12,10 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from lockstep.data.files.descriptors import allow_more_files
+from lockstep.data.files.descriptors import raise_open_file_limit
 from lockstep.data.files.numbered import AbstractRecordSource, name_of
 from lockstep.data.files.record_batch import RecordBatch
-from lockstep.data.files.record_file import Fetched, Hold, RecordFile
+from lockstep.data.files.record_file import FetchedRanges, MemoryBudget, RecordFile
 from lockstep.data.files.shards import find_shards
 from lockstep.data.files.skipping import OnError
 from lockstep.errors import InvalidInputError, StorageError
@@ -82,9 +82,9 @@ class RecordSource(AbstractRecordSource[RecordFile]):
                 buffer_of[chosen] = len(buffers)
                 buffers.append(buffer)
                 continue
-            for part, body in zip(fetched.parts, fetched.bodies, strict=True):
-                starts[chosen[part.rows]] = file.places(part)
-                buffer_of[chosen[part.rows]] = len(buffers)
+            for byte_range, body in zip(fetched.ranges, fetched.bodies, strict=True):
+                starts[chosen[byte_range.rows]] = file.offsets_in(byte_range)
+                buffer_of[chosen[byte_range.rows]] = len(buffers)
                 buffers.append(np.frombuffer(body, np.uint8))
         return RecordBatch(buffers, buffer_of=buffer_of, starts=starts, lengths=lengths)
 
@@ -168,7 +168,7 @@ class _Connections:
         self._executor: ThreadPoolExecutor | None = None
         self._process = os.getpid()
 
-    def fetch(self, parts: Sequence[tuple[RecordFile, np.ndarray]]) -> list[Fetched | None]:
+    def fetch(self, parts: Sequence[tuple[RecordFile, np.ndarray]]) -> list[FetchedRanges | None]:
         """Reads records of several files in parallel.
 
         Args:
@@ -186,12 +186,14 @@ class _Connections:
                 self._executor = ThreadPoolExecutor(self._num_threads, "lockstep-fetch")
             executor = self._executor
         under_way = [
-            None if plan is None else [executor.submit(file.fetch, part) for part in plan]
+            None if plan is None else [executor.submit(file.fetch, byte_range) for byte_range in plan]
             for (file, _), plan in zip(parts, plans, strict=True)
         ]
         try:
             return [
-                None if plan is None or futures is None else Fetched(parts=plan, bodies=[f.result() for f in futures])
+                None
+                if plan is None or futures is None
+                else FetchedRanges(ranges=plan, bodies=[f.result() for f in futures])
                 for plan, futures in zip(plans, under_way, strict=True)
             ]
         finally:  # after an error, the other ranges are not needed
@@ -209,15 +211,15 @@ def _allow_open_files(urls: Sequence[str]) -> None:
     counts = Counter(split_url(url)[0] for url in urls)
     num_local = sum(count for url, count in counts.items() if isinstance(open_bucket(url), LocalBucket))
     with suppress(StorageError):  # spare files for the rest of the program, if the limit allows them
-        allow_more_files(num_local + _SPARE_FILES)
-    allow_more_files(num_local)
+        raise_open_file_limit(num_local + _SPARE_FILES)
+    raise_open_file_limit(num_local)
 
 
 def _scan(urls: Sequence[str], *, held_bytes: int, on_error: OnError) -> list[RecordFile]:
     if held_bytes < 0:
         raise InvalidInputError("held_bytes", received=held_bytes, allowed="0 or more")
-    hold = Hold(left_bytes=held_bytes, lock=threading.Lock())
+    budget = MemoryBudget(left_bytes=held_bytes, lock=threading.Lock())
     _allow_open_files(urls)
     # Scanned in parallel: a remote bucket responds slowly, but to many requests at once.
     with ThreadPoolExecutor(min(_NUM_SCANNERS, len(urls)), "lockstep-scan") as executor:
-        return list(executor.map(lambda url: RecordFile(url, hold=hold, on_error=on_error), urls))
+        return list(executor.map(lambda url: RecordFile(url, budget=budget, on_error=on_error), urls))

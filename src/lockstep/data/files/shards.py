@@ -16,7 +16,9 @@ from lockstep.storage import glob_urls, open_bucket
 
 SUFFIX: Final = ".tfrec"
 _WILDCARD: Final = re.compile(r"[*?[]")
-_OTHERS: Final = re.compile(r"(?P<set>.+)-(?P<index>\d{5,})-of-(?P<count>\d{5,})(?P<suffix>(?:\.[A-Za-z_]\w*)*)")
+_OTHER_TOOLS_NAME: Final = re.compile(
+    r"(?P<set>.+)-(?P<index>\d{5,})-of-(?P<count>\d{5,})(?P<suffix>(?:\.[A-Za-z_]\w*)*)"
+)
 """Shard names of other tools: ``mnist.tfrecord-00000-of-00010``, ``train-00000-of-01024``, ``x-00000-of-00002.gz``."""
 
 _NAME: Final = re.compile(r"(?P<set>.+)-(?P<index>\d{5,})-of-(?P<count>\d{5,})(?:-(?P<records>\d+))?\.tfrec(?:ord)?")
@@ -99,7 +101,7 @@ def data_set_of(name: str) -> str:
     shard = ShardName.parse(name)
     if shard is not None:
         return shard.data_set
-    found = _OTHERS.fullmatch(name)
+    found = _OTHER_TOOLS_NAME.fullmatch(name)
     return name if found is None else found["set"] + found["suffix"]
 
 
@@ -147,7 +149,7 @@ def check_complete(urls: Iterable[str], *, what: str) -> None:
         name = ShardName.parse(file)
         if name is not None:
             sets.setdefault((folder, name.data_set), []).append(name)
-        elif found := _OTHERS.fullmatch(file):
+        elif found := _OTHER_TOOLS_NAME.fullmatch(file):
             numbers = {"index": int(found["index"]), "num_shards": int(found["count"]), "num_records": None}
             name = ShardName(data_set=found["set"], **numbers)
             sets.setdefault((folder, found["set"] + "*" + found["suffix"]), []).append(name)
@@ -156,8 +158,8 @@ def check_complete(urls: Iterable[str], *, what: str) -> None:
         if any(name.num_shards != num_shards for name in names):
             counts = sorted({name.num_shards for name in names})
             raise CorruptDataError(
-                f"{what}: {names[0].data_set} is there in {' and in '.join(map(str, counts))} shards",
-                action="delete the older ones, or name a pattern that finds one of both",
+                f"{what}: {names[0].data_set} exists with {' and '.join(map(str, counts))} shards",
+                action="delete the older ones, or use a pattern that matches only one of them",
             )
         present = sorted(name.index for name in names)
         repeated = sorted({index for index, following in pairwise(present) if index == following})

@@ -82,14 +82,14 @@ class SkippedRecords:
                 return
             if len(self._reasons) == self._limit:
                 raise CorruptDataError(
-                    f"more records cannot be read than may be skipped; the last one: {reason}",
+                    f"more unreadable records than may be skipped; the last one: {reason}",
                     received=f"{self._limit + 1} records",
                     allowed=f"{self._limit}, by on_error",
                 )
-            is_told = reason in self._reasons.values()  # all lost records of a cut-off file have the same reason
+            is_known = reason in self._reasons.values()  # all lost records of a cut-off file have the same reason
             self._reasons[number] = reason
             count = len(self._reasons)
-        if is_told:
+        if is_known:
             return
         logger.warning("skipped record %d (%d of at most %d): %s", number, count, self._limit, reason)
 

@@ -12,7 +12,7 @@ from typing import Final
 from lockstep.data.files.shards import ShardName
 from lockstep.data.packing.journal import journal_folder
 from lockstep.data.packing.manifest import Manifest, manifest_key
-from lockstep.data.packing.placing import find_earlier
+from lockstep.data.packing.placing import find_earlier_keys
 from lockstep.data.packing.plan import Plan
 from lockstep.data.packing.run import Say
 from lockstep.errors import CorruptDataError, MissingInputError
@@ -47,20 +47,20 @@ def find_finished(bucket: AbstractBucket, plan: Plan, *, say: Say) -> dict[str, 
         except (CorruptDataError, MissingInputError):
             return None
     if any(manifest.fingerprint is None for manifest in manifests.values()):
-        reason = "whether its source has changed since cannot be told"
+        reason = "it cannot be determined whether its source has changed"
     elif any((of.fingerprint, of.source) != (plan.fingerprint, plan.source.origin) for of in manifests.values()):
         reason = "the source or the options are not the same"
     elif sum(len(manifest.skipped) for manifest in manifests.values()) > plan.options.max_skipped:
-        reason = "more of its items were damaged than may be left out now"
+        reason = "it skipped more damaged items than may be skipped now"
     elif not _are_there(bucket, plan, manifests):
-        reason = "its files are not those that it states"
+        reason = "its files do not match its manifests"
     else:
         return manifests
-    say(f"packing {plan.name} anew: {reason}")
+    say(f"packing {plan.name} again: {reason}")
     return None
 
 
-def lasting_fingerprint(plan: Plan, *, begun: datetime) -> str | None:
+def settled_fingerprint(plan: Plan, *, begun: datetime) -> str | None:
     """Returns the fingerprint for the manifests.
 
     Args:
@@ -78,6 +78,6 @@ def lasting_fingerprint(plan: Plan, *, begun: datetime) -> str | None:
 
 def _are_there(bucket: AbstractBucket, plan: Plan, manifests: dict[str, Manifest]) -> bool:
     stated = {shard.file: shard.size_bytes for manifest in manifests.values() for shard in manifest.shards}
-    names = [key for key in find_earlier(bucket, plan.name, plan.splits) if ShardName.parse(key) is not None]
+    names = [key for key in find_earlier_keys(bucket, plan.name, plan.splits) if ShardName.parse(key) is not None]
     sizes = {item.key: item.size_bytes for item in bucket.list(f"{plan.name}-")}
     return {key: sizes.get(key) for key in names} == stated

@@ -23,7 +23,7 @@ _CHUNKS_AHEAD: Final = 2
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
+class PackingItem:
     """An item to encode as a record.
 
     Attributes:
@@ -43,13 +43,13 @@ class Encoded:
     """The result of encoding an item.
 
     Attributes:
-        work: the item with its position.
+        packing_item: the item with its position.
         framed: the framed record; None if the item is damaged.
         data_bytes: the length of the record's data without the frame, in bytes.
         reason: the description of the damage; "" if the item is not damaged.
     """
 
-    work: Work
+    packing_item: PackingItem
     framed: bytes | None
     data_bytes: int
     reason: str
@@ -68,23 +68,23 @@ class Encoder:
         self.part = part
         self._features = features
 
-    def encode(self, works: Sequence[Work]) -> list[Encoded]:
+    def encode(self, packing_items: Sequence[PackingItem]) -> list[Encoded]:
         """Encodes items as records.
 
         Raises:
             InvalidInputError: an item's values do not match the features.
         """
-        return [self._encode(work) for work in works]
+        return [self._encode(packing_item) for packing_item in packing_items]
 
-    def _encode(self, work: Work) -> Encoded:
+    def _encode(self, packing_item: PackingItem) -> Encoded:
         try:
-            values = self.part.load(work.item)
+            values = self.part.load(packing_item.item)
         except CorruptDataError as error:
-            return Encoded(work=work, framed=None, data_bytes=0, reason=str(error))
-        number = work.item.number
+            return Encoded(packing_item=packing_item, framed=None, data_bytes=0, reason=str(error))
+        number = packing_item.item.number
         if values.keys() != self._features.keys():
             raise InvalidInputError(
-                f"example {number} has other features than stated",
+                f"example {number} does not have the declared features",
                 received=sorted(values),
                 allowed=sorted(self._features),
             )
@@ -98,21 +98,23 @@ class Encoder:
             data = encode_example(encoded)
         except InvalidInputError as error:
             raise InvalidInputError(f"example {number}: {error}") from None
-        return Encoded(work=work, framed=frame(data), data_bytes=len(data), reason="")
+        return Encoded(packing_item=packing_item, framed=frame(data), data_bytes=len(data), reason="")
 
 
-def encode_in_order(encoder: Encoder, works: Iterator[Work], *, num_workers: int) -> Generator[list[Encoded]]:
+def encode_in_order(
+    encoder: Encoder, packing_items: Iterator[PackingItem], *, num_workers: int
+) -> Generator[list[Encoded]]:
     """Encodes all items in order, and holds only a bounded number of records in memory.
 
     Args:
         encoder: the encoder.
-        works: the items. The caller's thread iterates over them.
+        packing_items: the items. The caller's thread iterates over them.
         num_workers: the number of threads that encode; 1 encodes in the caller's thread.
 
     Yields:
         Chunks of encoded items.
     """
-    chunks = _chunks(works, items_at_once(encoder.part))
+    chunks = _chunks(packing_items, items_at_once(encoder.part))
     if num_workers == 1:
         yield from map(encoder.encode, chunks)
         return
@@ -136,6 +138,6 @@ def items_at_once(part: AbstractPart) -> int:
     return max(1, min(MAX_ITEMS_AT_ONCE, _BYTES_AT_ONCE * part.num_items // max(part.size_bytes, 1)))
 
 
-def _chunks(works: Iterator[Work], num_items: int) -> Iterator[list[Work]]:
-    while chunk := list(islice(works, num_items)):
+def _chunks(packing_items: Iterator[PackingItem], num_items: int) -> Iterator[list[PackingItem]]:
+    while chunk := list(islice(packing_items, num_items)):
         yield chunk

@@ -32,7 +32,7 @@ class JournalState:
         created: the time at which packing began.
         is_direct: whether shards are uploaded directly under their final names; otherwise, they wait in the journal's
             folder.
-        is_placing: whether all shards are finished, an earlier data set has been deleted, and the waiting shards are
+        is_publishing: whether all shards are finished, an earlier data set has been deleted, and the waiting shards are
             being moved to their final names.
         shards: the finished shards in the bucket, those of each split in the order of their index.
         run: the id of the run that writes this journal. A run that takes the journal over replaces it by its own id.
@@ -41,7 +41,7 @@ class JournalState:
     fingerprint: str | None
     created: datetime
     is_direct: bool
-    is_placing: bool = False
+    is_publishing: bool = False
     shards: tuple[FinishedShard, ...] = ()
     run: str = ""
 
@@ -52,7 +52,7 @@ class JournalState:
             "fingerprint": self.fingerprint,
             "created": self.created.isoformat(),
             "is_direct": self.is_direct,
-            "is_placing": self.is_placing,
+            "is_placing": self.is_publishing,
             "run": self.run,
             "shards": [asdict(shard) for shard in self.shards],
         }
@@ -69,7 +69,7 @@ class JournalState:
                 fingerprint=document["fingerprint"],
                 created=datetime.fromisoformat(document["created"]),
                 is_direct=bool(document["is_direct"]),
-                is_placing=bool(document["is_placing"]),
+                is_publishing=bool(document["is_placing"]),
                 shards=tuple(_read_shard(shard) for shard in document["shards"]),
                 run=str(document.get("run", "")),
             )
@@ -94,7 +94,7 @@ def name_of_journal(key: str) -> str | None:
     return folder.removesuffix(_FOLDER_SUFFIX) if separator and folder.endswith(_FOLDER_SUFFIX) else None
 
 
-def waiting_key(name: str, shard: FinishedShard) -> str:
+def pending_key(name: str, shard: FinishedShard) -> str:
     """Returns the key of a finished shard until it is moved to its final name."""
     return f"{journal_folder(name)}{shard.split}-{shard.index:05d}.part"
 
@@ -107,11 +107,11 @@ def read_journal(bucket: AbstractBucket, name: str) -> JournalState | None:
         return None
 
 
-def take_journal(bucket: AbstractBucket, name: str, state: JournalState) -> JournalState:
+def claim_journal(bucket: AbstractBucket, name: str, state: JournalState) -> JournalState:
     """Writes the journal of a run that begins or resumes, with a new run id, and returns it."""
-    taken = replace(state, run=uuid.uuid4().hex)
-    bucket.write(journal_key(name), taken.to_json().encode())
-    return taken
+    claimed = replace(state, run=uuid.uuid4().hex)
+    bucket.write(journal_key(name), claimed.to_json().encode())
+    return claimed
 
 
 def write_journal(bucket: AbstractBucket, name: str, state: JournalState) -> None:
@@ -136,8 +136,8 @@ def check_journal(bucket: AbstractBucket, name: str, state: JournalState) -> Non
     found = read_journal(bucket, name)
     if found is None or found.run != state.run:
         raise StorageWriteError(
-            f"another run packs {name} into {bucket.url}",
-            action="let that one end; or, if it has ended, start this one again, which goes on where it can",
+            f"another run is packing {name} into {bucket.url}",
+            action="wait until it ends; if it has already ended, start this run again: it resumes where it can",
         )
 
 

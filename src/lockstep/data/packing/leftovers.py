@@ -38,7 +38,7 @@ class Unfinished:
         """Whether any shard of a split is finished."""
         return self.state is not None and any(shard.split == split for shard in self.state.shards)
 
-    def makes(self, url: str) -> bool:
+    def has_placed(self, url: str) -> bool:
         """Whether the run has written shards of a split, ``BUCKET/NAME-train``, directly under their final names."""
         name, split = url[: len(self.url) + 1], url[len(self.url) + 1 :]
         return self.state is not None and self.state.is_direct and name == f"{self.url}-" and self.has_begun(split)
@@ -48,18 +48,20 @@ class Unfinished:
         if self.state is None:
             return (
                 f"{self.url}: its packing was interrupted, and what it left in {journal_folder(self.url)} cannot be "
-                "gone on with: the same command starts anew"
+                "resumed: the same command starts from the beginning"
             )
         written = "" if self.written is None else f" (last sign of it: {self.written:{TIME_FORMAT}})"
-        goes_on = "the same command goes on with it"
+        goes_on = "the same command resumes it"
         if self.state.fingerprint is None:
-            goes_on = "packing it again starts anew, since nobody can tell that the source is the same"
+            goes_on = (
+                "packing it again starts from the beginning: it cannot be determined whether the source is the same"
+            )
         begun = f"its packing, begun {self.state.created:{TIME_FORMAT}}, was interrupted or still runs{written}"
         return f"{self.url}: {begun}; {self._describe_progress(self.state)}; {goes_on}"
 
     def _describe_progress(self, state: JournalState) -> str:
-        if state.is_placing:
-            return "all shards are finished, and being brought to their places"
+        if state.is_publishing:
+            return "all shards are finished and are being moved to their final names"
         parts: list[str] = []
         for split in dict.fromkeys(shard.split for shard in state.shards):
             shards = [shard for shard in state.shards if shard.split == split]
@@ -106,7 +108,7 @@ class _Packing:
 
     created: datetime
     source: str
-    dealt: tuple[str, ...]
+    divided_among: tuple[str, ...]
     urls: list[str] = field(default_factory=list[str])
     splits: list[str] = field(default_factory=list[str])
 
@@ -127,13 +129,13 @@ def describe_earlier(manifests: Mapping[str, Manifest]) -> list[str]:
     for url, manifest in sorted(manifests.items()):
         packings = data_sets.setdefault((url.rpartition("/")[0], manifest.name), {})
         stated = (manifest.created.isoformat(), manifest.source, json.dumps(dict(manifest.options), sort_keys=True))
-        dealt = manifest.options.get("split")
+        fractions = manifest.options.get("split")
         packing = packings.setdefault(
             stated,
             _Packing(
                 created=manifest.created,
                 source=manifest.source,
-                dealt=tuple(dealt) if isinstance(dealt, Mapping) else (),
+                divided_among=tuple(fractions) if isinstance(fractions, Mapping) else (),
             ),
         )
         packing.urls.append(url)
@@ -150,24 +152,24 @@ def describe_earlier(manifests: Mapping[str, Manifest]) -> list[str]:
 
 def _shares(earlier: _Packing, later: _Packing) -> bool:
     is_same_source = bool(earlier.source) and earlier.source == later.source
-    return is_same_source or bool(set(earlier.dealt) & set(later.splits))
+    return is_same_source or bool(set(earlier.divided_among) & set(later.splits))
 
 
 def _describe_pair(name: str, earlier: _Packing, later: _Packing) -> str:
     now = [f"{name}-{split}" for split in later.splits]
     if earlier.source and earlier.source == later.source:
-        how = f"from the same source as {_and(now)} at {later.created:{TIME_FORMAT}}"
+        how = f"from the same source as {_join_names(now)} at {later.created:{TIME_FORMAT}}"
         where = "there"
     else:
-        replaced = [f"{name}-{split}" for split in later.splits if split in earlier.dealt]
-        how = f"together with another {_and(replaced)} than is here now, of {later.created:{TIME_FORMAT}}"
+        replaced = [f"{name}-{split}" for split in later.splits if split in earlier.divided_among]
+        how = f"together with another {_join_names(replaced)} than is here now, of {later.created:{TIME_FORMAT}}"
         where = "in that"
     were, its = ("was", "its") if len(earlier.urls) == 1 else ("were", "their")
     return (
-        f"{_and(earlier.urls)} {were} packed at {earlier.created:{TIME_FORMAT}} {how}: {its} records may be {where} "
-        f"too; delete {its} files if they are out of date"
+        f"{_join_names(earlier.urls)} {were} packed at {earlier.created:{TIME_FORMAT}} {how}: {its} records may be "
+        f"{where} too; delete {its} files if they are out of date"
     )
 
 
-def _and(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -168,7 +168,7 @@ def _read_shard(*, file: object, num_records: object, size_bytes: object, crc32c
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.40} is no text")
+        raise TypeError(f"{value!r:.40} is not text")
     return value
 
 
@@ -178,7 +178,7 @@ def _text_or_none(value: object) -> str | None:
 
 def _count(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r:.40} counts nothing")
+        raise ValueError(f"{value!r:.40} is not a count")
     return value
 
 

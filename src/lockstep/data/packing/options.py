@@ -65,14 +65,14 @@ class PackOptions:
         given = {name: size for name, size in sizes.items() if size is not None}
         if len(given) > 1:
             raise InvalidInputError(
-                "the size of shards is said twice", received=given, allowed=f"one of {', '.join(sizes)}"
+                "the size of shards is given more than once", received=given, allowed=f"one of {', '.join(sizes)}"
             )
         for name, size in given.items():
             if size < 1:
                 raise InvalidInputError(f"the size of shards ({name})", received=size, allowed="1 or more")
         for what, value, words in (
             ("the compression of shards (compression)", self.compression, get_args(Compression)),
-            ("what is done about damaged items (on_error)", self.on_error, get_args(OnError)),
+            ("how to handle damaged items (on_error)", self.on_error, get_args(OnError)),
         ):
             if value is not None and value not in words:
                 raise InvalidInputError(what, received=value, allowed=words)

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from typing import Any, Literal, final
 
 from lockstep.data.examples.features import AbstractFeature
-from lockstep.data.packing.delivery import Delivery
-from lockstep.data.packing.earlier import find_finished, lasting_fingerprint
+from lockstep.data.packing.delivery import ShardUploader
+from lockstep.data.packing.earlier import find_finished, settled_fingerprint
 from lockstep.data.packing.manifest import Manifest, Skipped
 from lockstep.data.packing.options import DEFAULT_MAX_SKIPPED, PackOptions
-from lockstep.data.packing.placing import find_other_splits, place
+from lockstep.data.packing.placing import find_other_splits, publish
 from lockstep.data.packing.plan import make_plan
-from lockstep.data.packing.run import Progress, Report, Run, Say, begin
+from lockstep.data.packing.run import Progress, Report, Run, Say, begin_run
 from lockstep.data.packing.workspace import workspace
 from lockstep.data.sources.base import AbstractSource
 from lockstep.data.sources.examples import Example, ExamplePart, Examples
@@ -167,31 +167,29 @@ def pack(
     others = find_other_splits(bucket, plan.name, plan.splits, origin=opened.origin)
     if others:
         say(
-            f"{plan.name} was packed from here before, with other splits, which stay: {', '.join(others)}; records of "
-            "them are in the new ones too: delete them, or pack under another name"
+            f"{plan.name} was already packed from this source with other splits, which remain: {', '.join(others)}; "
+            "the new splits contain their records too: delete the other splits, or pack under another name"
         )
     finished = find_finished(bucket, plan, say=say) if resume else None
     if finished is not None:
         say(f"{plan.name} is packed already, from the same source and with the same options: nothing to do")
         return Packed(manifests=finished, was_there=True)
     now = datetime.now(UTC)
-    state = begin(bucket, plan, created=created or now, resume=resume, say=say)
+    state = begin_run(bucket, plan, created=created or now, resume=resume, say=say)
     with workspace() as folder:
-        if not state.is_placing:
-            with Delivery(bucket, plan, state) as delivery:
-                Run(plan, delivery, folder=folder, report=progress or _ignore, say=say).pack()
-                state = delivery.state
-        fingerprint = lasting_fingerprint(plan, begun=min(now, state.created))
-        return Packed(manifests=place(bucket, plan, state, fingerprint=fingerprint))
+        if not state.is_publishing:
+            with ShardUploader(bucket, plan, state) as uploader:
+                Run(plan, uploader, folder=folder, report=progress or _ignore, say=say).pack()
+                state = uploader.state
+        fingerprint = settled_fingerprint(plan, begun=min(now, state.created))
+        return Packed(manifests=publish(bucket, plan, state, fingerprint=fingerprint))
 
 
 def _as_source(source: AbstractSource | Iterable[Example], *, name: str | None, **of_examples: Any) -> AbstractSource:
     if isinstance(source, AbstractSource):
         given = sorted(option for option, value in of_examples.items() if value is not None)
         if given:
-            raise InvalidInputError(
-                "an argument is for iterables of examples; a source says it itself", received=given[0]
-            )
+            raise InvalidInputError("this argument applies only to iterables of examples", received=given[0])
         return source
     if of_examples["features"] is None or name is None:
         raise InvalidInputError("examples need a name and features", action="give name and features")

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from lockstep.data.files.record_index import SUFFIX as INDEX_SUFFIX
 from lockstep.data.files.shards import ShardName
-from lockstep.data.packing.journal import JournalState, check_journal, journal_folder, waiting_key, write_journal
+from lockstep.data.packing.journal import JournalState, check_journal, journal_folder, pending_key, write_journal
 from lockstep.data.packing.manifest import SUFFIX as MANIFEST_SUFFIX
 from lockstep.data.packing.manifest import Manifest, Shard, manifest_key
 from lockstep.data.packing.plan import Plan
@@ -31,7 +31,7 @@ def final_key(name: str, shard: FinishedShard, *, num_shards: int) -> str:
     return str(stated)
 
 
-def find_earlier(bucket: AbstractBucket, name: str, splits: Collection[str]) -> list[str]:
+def find_earlier_keys(bucket: AbstractBucket, name: str, splits: Collection[str]) -> list[str]:
     """Returns the keys of an earlier packing with this name and these splits: manifests, then shards and indexes."""
     data_sets = {f"{name}-{split}" for split in splits}
     manifests = [key for key in (manifest_key(name, split=split) for split in splits) if bucket.exists(key)]
@@ -66,7 +66,7 @@ def find_other_splits(bucket: AbstractBucket, name: str, splits: Collection[str]
     return found
 
 
-def still_there(bucket: AbstractBucket, name: str, state: JournalState, num_shards: Mapping[str, int]) -> JournalState:
+def check_shards(bucket: AbstractBucket, name: str, state: JournalState, num_shards: Mapping[str, int]) -> JournalState:
     """Checks which of a journal's shards are still in the bucket.
 
     Args:
@@ -77,20 +77,20 @@ def still_there(bucket: AbstractBucket, name: str, state: JournalState, num_shar
 
     Returns:
         The journal with the shards of each split before the first missing one. If the shards were being moved to their
-        final names and one is missing, ``is_placing`` is reset to False.
+        final names and one is missing, ``is_publishing`` is reset to False.
     """
     sizes = {item.key: item.size_bytes for prefix in (journal_folder(name), f"{name}-") for item in bucket.list(prefix)}
-    totals = Counter(shard.split for shard in state.shards) if state.is_placing else num_shards
+    totals = Counter(shard.split for shard in state.shards) if state.is_publishing else num_shards
 
     def is_there(shard: FinishedShard, *, placed: bool) -> bool:
-        key = final_key(name, shard, num_shards=totals[shard.split]) if placed else waiting_key(name, shard)
+        key = final_key(name, shard, num_shards=totals[shard.split]) if placed else pending_key(name, shard)
         has_index = not shard.has_index or key + INDEX_SUFFIX in sizes
         return sizes.get(key) == shard.size_bytes and has_index
 
-    if state.is_placing:
+    if state.is_publishing:
         if all(is_there(shard, placed=True) or is_there(shard, placed=False) for shard in state.shards):
             return state
-        state = replace(state, is_placing=False)
+        state = replace(state, is_publishing=False)
         totals = num_shards
     kept: list[FinishedShard] = []
     lost: set[str] = set()
@@ -102,7 +102,7 @@ def still_there(bucket: AbstractBucket, name: str, state: JournalState, num_shar
     return replace(state, shards=tuple(kept))
 
 
-def place(bucket: AbstractBucket, plan: Plan, state: JournalState, *, fingerprint: str | None) -> dict[str, Manifest]:
+def publish(bucket: AbstractBucket, plan: Plan, state: JournalState, *, fingerprint: str | None) -> dict[str, Manifest]:
     """Replaces an earlier data set by the shards of a finished run. May be interrupted and repeated.
 
     Args:
@@ -119,16 +119,16 @@ def place(bucket: AbstractBucket, plan: Plan, state: JournalState, *, fingerprin
     """
     totals = Counter(shard.split for shard in state.shards)
     keys = {shard: final_key(plan.name, shard, num_shards=totals[shard.split]) for shard in state.shards}
-    if not state.is_placing:
+    if not state.is_publishing:
         ours = {*keys.values(), *(key + INDEX_SUFFIX for key in keys.values())} if state.is_direct else set[str]()
-        for key in find_earlier(bucket, plan.name, plan.splits):
+        for key in find_earlier_keys(bucket, plan.name, plan.splits):
             if key not in ours:
                 bucket.delete(key)
-        state = replace(state, is_placing=True)
+        state = replace(state, is_publishing=True)
         write_journal(bucket, plan.name, state)
     if not state.is_direct:
         for shard, key in keys.items():
-            waiting = waiting_key(plan.name, shard)
+            waiting = pending_key(plan.name, shard)
             if shard.has_index:
                 _move(bucket, waiting + INDEX_SUFFIX, key + INDEX_SUFFIX)
             _move(bucket, waiting, key)

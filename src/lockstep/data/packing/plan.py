@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from lockstep.data.packing.dealing import Dealer
+from lockstep.data.packing.assigning import SplitAssigner
 from lockstep.data.packing.options import DEFAULT_NUM_SHARDS, DEFAULT_SHARD_BYTES, PackOptions, check_name
 from lockstep.data.sources.base import AbstractPart, AbstractSource, Item, digest_of
 from lockstep.data.sources.examples import ExamplePart
@@ -60,13 +60,13 @@ class PartPlan:
 
     Attributes:
         part: the part, which has the items.
-        dealer: the object that assigns each item to a split.
+        assigner: the object that assigns each item to a split.
         shards: the division of each split into shards, by the split's name.
         seed: the seed of the shuffling; None keeps the order.
     """
 
     part: AbstractPart
-    dealer: Dealer
+    assigner: SplitAssigner
     shards: Mapping[str, ShardPlan]
     seed: int | None
 
@@ -138,24 +138,24 @@ def make_plan(
     named = check_name(source.name if name is None else name, what="name")
     if split is not None and len(parts) > 1:
         raise InvalidInputError(
-            "the data set is divided already (split)", received=split, allowed=f"its own splits: {', '.join(parts)}"
+            "the data set already has splits (split)", received=split, allowed=f"its own splits: {', '.join(parts)}"
         )
     shuffle = source.is_sorted if options.shuffle is None else options.shuffle
     planned: list[PartPlan] = []
     for part_name, part in parts.items():
         shares = {part_name: 1.0} if split is None else {split: 1.0} if isinstance(split, str) else dict(split)
-        dealer = Dealer(shares)
+        assigner = SplitAssigner(shares)
         planned.append(
             PartPlan(
                 part=part,
-                dealer=dealer,
-                shards=_cut(part, dealer, options, what=named),
+                assigner=assigner,
+                shards=_cut(part, assigner, options, what=named),
                 seed=options.seed if shuffle else None,
             )
         )
     document: dict[str, Any] = {**options.to_json(shuffle=shuffle), **source.options}
     if len(parts) == 1 and len(planned[0].shards) > 1:
-        document["split"] = dict(planned[0].dealer.fractions)
+        document["split"] = dict(planned[0].assigner.fractions)
     return Plan(
         name=named,
         source=source,
@@ -166,14 +166,14 @@ def make_plan(
     )
 
 
-def _cut(part: AbstractPart, dealer: Dealer, options: PackOptions, *, what: str) -> dict[str, ShardPlan]:
-    counts = _count(part, dealer)
+def _cut(part: AbstractPart, assigner: SplitAssigner, options: PackOptions, *, what: str) -> dict[str, ShardPlan]:
+    counts = _count(part, assigner)
     plans: dict[str, ShardPlan] = {}
-    for split, share in dealer.fractions.items():
+    for split, share in assigner.fractions.items():
         num_items = counts.get(split, 0) if counts is not None else None
         if num_items == 0:
             raise InvalidInputError(
-                f"{what} has no record for the split {split!r}", action="give it a larger share, or leave it out"
+                f"{what} has no record for the split {split!r}", action="give it a larger fraction, or leave it out"
             )
         plans[split] = _cut_split(num_items, part=part, share=share, options=options)
     return plans
@@ -188,7 +188,7 @@ def _cut_split(num_items: int | None, *, part: AbstractPart, share: float, optio
         if num_items is None:
             count = ", or num_examples" if isinstance(part, ExamplePart) else ""
             raise InvalidInputError(
-                "a number of shards (num_shards) needs the number of records, which only reading them tells",
+                "num_shards needs the number of records, which is known only after reading them",
                 action=f"give records_per_shard or bytes_per_shard in its place{count}",
             )
         if num_shards > num_items:
@@ -216,12 +216,12 @@ def _default_num_shards(num_items: int | None, *, part: AbstractPart, share: flo
     return min(num_items, max(DEFAULT_NUM_SHARDS, by_length))
 
 
-def _count(part: AbstractPart, dealer: Dealer) -> Mapping[str, int] | None:
+def _count(part: AbstractPart, assigner: SplitAssigner) -> Mapping[str, int] | None:
     """Returns the number of items of each split; None if the items would have to be read for it."""
-    if len(dealer.fractions) == 1:
-        return None if part.num_items is None else dict.fromkeys(dealer.fractions, part.num_items)
+    if len(assigner.fractions) == 1:
+        return None if part.num_items is None else dict.fromkeys(assigner.fractions, part.num_items)
     keys = part.keys()
-    return None if keys is None else Counter(map(dealer.split_of, keys))
+    return None if keys is None else Counter(map(assigner.split_of, keys))
 
 
 def _random(seed: int) -> np.random.Generator:

@@ -9,10 +9,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import final
 
-from lockstep.data.packing.delivery import Delivery
-from lockstep.data.packing.encoding import Encoded, Encoder, Work, encode_in_order
-from lockstep.data.packing.journal import JournalState, journal_folder, read_journal, take_journal
-from lockstep.data.packing.placing import find_earlier, still_there
+from lockstep.data.packing.delivery import ShardUploader
+from lockstep.data.packing.encoding import Encoded, Encoder, PackingItem, encode_in_order
+from lockstep.data.packing.journal import JournalState, claim_journal, journal_folder, read_journal
+from lockstep.data.packing.placing import check_shards, find_earlier_keys
 from lockstep.data.packing.plan import PartPlan, Plan
 from lockstep.data.packing.writer import SplitWriter
 from lockstep.errors import CorruptDataError, InvalidInputError, counted
@@ -41,7 +41,7 @@ Report = Callable[[Progress], None]
 Say = Callable[[str], None]
 
 
-def begin(bucket: AbstractBucket, plan: Plan, *, created: datetime, resume: bool, say: Say) -> JournalState:
+def begin_run(bucket: AbstractBucket, plan: Plan, *, created: datetime, resume: bool, say: Say) -> JournalState:
     """Decides where to begin, and writes the journal of the run.
 
     Args:
@@ -58,34 +58,35 @@ def begin(bucket: AbstractBucket, plan: Plan, *, created: datetime, resume: bool
     if found is not None:
         is_same = plan.fingerprint is not None and found.fingerprint == plan.fingerprint
         if resume and is_same:
-            return _go_on(bucket, plan, found, say)
+            return _resume(bucket, plan, found, say)
         if not resume:
-            reason = "as asked for"
+            reason = "as requested"
         elif plan.fingerprint is None:
-            reason = "whether the source is the same cannot be told"
+            reason = "it cannot be determined whether the source is the same"
         else:
             reason = "the source or the options are not the same"
         if found.shards:
             say(
-                f"starting anew: {reason}; without {counted(len(found.shards), 'finished shard')} of an interrupted run"
+                f"starting from the beginning: {reason}; discarding "
+                f"{counted(len(found.shards), 'finished shard')} of an interrupted run"
             )
     bucket.delete_prefix(journal_folder(plan.name))
-    is_direct = plan.counts_are_known and not find_earlier(bucket, plan.name, plan.splits)
+    is_direct = plan.counts_are_known and not find_earlier_keys(bucket, plan.name, plan.splits)
     state = JournalState(fingerprint=plan.fingerprint, created=created, is_direct=is_direct)
-    return take_journal(bucket, plan.name, state)
+    return claim_journal(bucket, plan.name, state)
 
 
-def _go_on(bucket: AbstractBucket, plan: Plan, found: JournalState, say: Say) -> JournalState:
+def _resume(bucket: AbstractBucket, plan: Plan, found: JournalState, say: Say) -> JournalState:
     num_shards = {split: shards.num_shards or 0 for part in plan.parts for split, shards in part.shards.items()}
-    state = still_there(bucket, plan.name, found, num_shards)
+    state = check_shards(bucket, plan.name, found, num_shards)
     if found.shards:
         num_records = sum(shard.num_records for shard in state.shards)
         lost = len(found.shards) - len(state.shards)
         also = f"; no longer there: {counted(lost, 'shard')}" if lost else ""
         say(
-            f"going on after {counted(len(state.shards), 'finished shard')} with {counted(num_records, 'record')}{also}"
+            f"resuming after {counted(len(state.shards), 'finished shard')} with {counted(num_records, 'record')}{also}"
         )
-    return take_journal(bucket, plan.name, state)
+    return claim_journal(bucket, plan.name, state)
 
 
 @final
@@ -94,19 +95,19 @@ class Run:
 
     Args:
         plan: the plan of the run.
-        delivery: the object that uploads finished shards.
+        uploader: the object that uploads finished shards.
         folder: the folder for temporary files.
         report: the function to call with the progress.
         say: the function to call with a message about each skipped item.
     """
 
-    def __init__(self, plan: Plan, delivery: Delivery, *, folder: Path, report: Report, say: Say) -> None:
+    def __init__(self, plan: Plan, uploader: ShardUploader, *, folder: Path, report: Report, say: Say) -> None:
         self._plan = plan
-        self._delivery = delivery
+        self._uploader = uploader
         self._folder = folder
         self._report = report
         self._say = say
-        finished = delivery.state.shards
+        finished = uploader.state.shards
         self._progress = Progress(total_items=plan.num_items, num_skipped=sum(len(shard.skipped) for shard in finished))
 
     def pack(self) -> None:
@@ -120,18 +121,18 @@ class Run:
         """
         for part in self._plan.parts:
             self._pack_part(part)
-        self._delivery.wait()
+        self._uploader.wait()
         for split in self._plan.splits:
-            if not any(shard.num_records for shard in self._delivery.state.shards if shard.split == split):
+            if not any(shard.num_records for shard in self._uploader.state.shards if shard.split == split):
                 raise InvalidInputError(
                     f"{self._plan.name} has no record for the split {split!r}",
-                    action="give it a larger share, or leave it out",
+                    action="give it a larger fraction, or leave it out",
                 )
 
     def _pack_part(self, plan: PartPlan) -> None:
         finished = dict.fromkeys(plan.shards, 0)
         done = dict.fromkeys(plan.shards, -1)
-        for shard in self._delivery.state.shards:
+        for shard in self._uploader.state.shards:
             if shard.split in done:
                 finished[shard.split] += 1
                 done[shard.split] = max(done[shard.split], shard.last_position)
@@ -149,21 +150,21 @@ class Run:
             for split, shards in plan.shards.items()
         }
         encoder = Encoder(plan.part, self._plan.source.features)
-        works = self._works(plan, done)
+        packing_items = self._unfinished_items(plan, done)
         try:
-            with closing(encode_in_order(encoder, works, num_workers=self._plan.options.num_threads)) as chunks:
+            with closing(encode_in_order(encoder, packing_items, num_workers=self._plan.options.num_threads)) as chunks:
                 for chunk in chunks:
                     for encoded in chunk:
-                        self._write(writers[encoded.work.split], encoded)
+                        self._write(writers[encoded.packing_item.split], encoded)
                     self._advance(num_new=len(chunk))
             for writer in writers.values():
-                for made in writer.end():
-                    self._delivery.add(made)
+                for local_shard in writer.end():
+                    self._uploader.add(local_shard)
         finally:
             for writer in writers.values():
                 writer.abandon()
 
-    def _works(self, plan: PartPlan, done: dict[str, int]) -> Iterator[Work]:
+    def _unfinished_items(self, plan: PartPlan, done: dict[str, int]) -> Iterator[PackingItem]:
         """Yields the items of a part that are not in finished shards."""
         stated = plan.part.num_items
         num_items = 0
@@ -171,9 +172,9 @@ class Run:
             num_items += 1
             if stated is not None and num_items > stated:
                 raise InvalidInputError("there are more examples than stated", allowed=f"{stated}")
-            split = plan.dealer.split_of(item.key)
+            split = plan.assigner.split_of(item.key)
             if position > done[split]:
-                yield Work(position=position, split=split, item=item)
+                yield PackingItem(position=position, split=split, item=item)
             else:
                 self._progress = replace(self._progress, num_items=self._progress.num_items + 1)
                 self._progress = replace(self._progress, num_resumed=self._progress.num_resumed + 1)
@@ -183,21 +184,21 @@ class Run:
     def _write(self, writer: SplitWriter, encoded: Encoded) -> None:
         if encoded.framed is None:
             self._skip(encoded)
-        for made in writer.add(encoded):
-            self._delivery.add(made)
+        for local_shard in writer.add(encoded):
+            self._uploader.add(local_shard)
 
     def _skip(self, encoded: Encoded) -> None:
         options = self._plan.options
-        named = f"{_printable(encoded.work.item.key)}: {encoded.reason}"
+        named = f"{_printable(encoded.packing_item.item.key)}: {encoded.reason}"
         if options.on_error == "raise":
-            raise CorruptDataError(named, action="repair it, take it away, or leave such items out (on_error: skip)")
+            raise CorruptDataError(named, action="repair or remove it, or skip such items (on_error: skip)")
         self._progress = replace(self._progress, num_skipped=self._progress.num_skipped + 1)
         if self._progress.num_skipped > options.max_skipped:
             raise CorruptDataError(
                 f"more than {counted(options.max_skipped, 'damaged item')}; the last one: {named}",
-                action="look at the source, or allow more to be left out (max_skipped)",
+                action="check the source, or raise max_skipped",
             )
-        self._say(f"left out: {named}")
+        self._say(f"skipped: {named}")
 
     def _advance(self, *, num_new: int = 0, num_resumed: int = 0) -> None:
         now = self._progress

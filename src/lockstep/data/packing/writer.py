@@ -51,7 +51,7 @@ class FinishedShard:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class MadeShard:
+class LocalShard:
     """A finished shard on the local disk, before its upload.
 
     Attributes:
@@ -87,7 +87,7 @@ class SplitWriter:
         self._index = next_index
         self._file: _ShardFile | None = None
 
-    def add(self, encoded: Encoded) -> Iterator[MadeShard]:
+    def add(self, encoded: Encoded) -> Iterator[LocalShard]:
         """Writes a record, or adds a damaged item to the shard's skipped items.
 
         Yields:
@@ -105,7 +105,7 @@ class SplitWriter:
         if self._file.num_items >= self._plan.num_items_in(self._index):
             yield self._finish(self._file)
 
-    def end(self) -> Iterator[MadeShard]:
+    def end(self) -> Iterator[LocalShard]:
         """Yields the last shard, if one has been begun."""
         if self._file is not None:
             yield self._finish(self._file)
@@ -115,7 +115,7 @@ class SplitWriter:
         if self._file is not None:
             self._file.abandon()
 
-    def _finish(self, file: _ShardFile) -> MadeShard:
+    def _finish(self, file: _ShardFile) -> LocalShard:
         file.close()
         # Records of a compressed file cannot be read by position, and small files are read as a whole.
         has_index = self._compression is None and file.size_bytes >= MIN_INDEXED_BYTES
@@ -132,7 +132,7 @@ class SplitWriter:
         index = RecordIndex(lengths=np.array(file.lengths, np.int64)).to_bytes() if has_index else None
         self._file = None
         self._index += 1
-        return MadeShard(shard=shard, path=file.path, record_index=index)
+        return LocalShard(shard=shard, path=file.path, record_index=index)
 
 
 @final
@@ -154,9 +154,9 @@ class _ShardFile:
 
     def add(self, encoded: Encoded) -> None:
         self.num_items += 1
-        self.last_position = encoded.work.position
+        self.last_position = encoded.packing_item.position
         if encoded.framed is None:
-            self.skipped.append(Skipped(key=encoded.work.item.key, reason=encoded.reason))
+            self.skipped.append(Skipped(key=encoded.packing_item.item.key, reason=encoded.reason))
             return
         self.lengths.append(encoded.data_bytes)
         self.framed_bytes += len(encoded.framed)
@@ -181,7 +181,7 @@ class _ShardFile:
         except OSError as error:
             raise StorageWriteError(
                 f"cannot write the temporary file {self.path}: {error.strerror or error}",
-                action="free its disk, or name a folder of another one (TMPDIR)",
+                action="free disk space, or choose a folder on another disk (TMPDIR)",
             ) from error
 
     def _write(self, data: bytes) -> None:

@@ -140,7 +140,7 @@ class Batches(grain.IterDataset, AbstractBatchAdapter):
             seed=seed,
             input_context=context,
             policy=decided,
-            shares=None if whole else _share(own, batch_size=batch_size, context=context, gather=gather),
+            shares=None if whole else _gather_shares(own, batch_size=batch_size, context=context, gather=gather),
             on_error=decided_on_error,
         )
         self._workers = Workers(self._plan, num_processes=num_processes) if num_processes else None
@@ -238,7 +238,7 @@ class Batches(grain.IterDataset, AbstractBatchAdapter):
             batch=place.batch,
             is_endless=self._is_endless,
             finished=finished,
-            note=self._note,
+            add_skipped=self._add_skipped,
         )
 
     def _read_from(self, epoch: int) -> ReadAhead:
@@ -250,7 +250,7 @@ class Batches(grain.IterDataset, AbstractBatchAdapter):
             workers=self._workers,
         )
 
-    def _note(self, skipped: dict[int, str]) -> None:
+    def _add_skipped(self, skipped: dict[int, str]) -> None:
         for number, reason in skipped.items():
             assert self._skipped is not None
             self._skipped.add(number, reason)
@@ -302,7 +302,7 @@ class _BatchIterator(grain.DatasetIterator):
         batch: int,
         is_endless: bool,
         finished: Callable[[int], None] | None,
-        note: Callable[[dict[int, str]], None],
+        add_skipped: Callable[[dict[int, str]], None],
     ) -> None:
         super().__init__()
         self._plan = plan
@@ -311,7 +311,7 @@ class _BatchIterator(grain.DatasetIterator):
         self._batch = batch
         self._is_endless = is_endless
         self._finished = finished
-        self._note = note
+        self._add_skipped = add_skipped
         self._ahead: ReadAhead | None = None
 
     def __next__(self) -> Any:
@@ -323,7 +323,7 @@ class _BatchIterator(grain.DatasetIterator):
         # The batch is counted only after it was read, so after an error the same batch is next.
         made = self._ahead.take(self._batch)
         try:
-            self._note(made.skipped)
+            self._add_skipped(made.skipped)
         except CorruptDataError:
             self._stop_reading()
             raise
@@ -368,12 +368,12 @@ _BatchIterator.__next__.is_traceback_filtered = True  # pyright: ignore[reportFu
 def _check_numbered(source: Any) -> None:
     if isinstance(source, str | bytes | os.PathLike):
         raise InvalidInputError(
-            "Batches reads records, and this names files", received=source, action="give it RecordSource(...) of them"
+            "Batches takes records, not file names", received=source, action="pass RecordSource(...)"
         )
     if isinstance(source, Files) or (hasattr(source, "__len__") and hasattr(source, "__getitem__")):
         return
     raise InvalidInputError(
-        "Batches reads records by number, and its source has none",
+        "Batches reads records by number, which its source does not support",
         received=source,
         allowed="RecordSource, RecordFiles, ArrayRecordSource, or anything with len() and [number]",
         action="give it to fit as it is, after .batch(); or pack compressed files again, without compression",
@@ -392,11 +392,13 @@ def _open(source: Records | Files, *, policy: AutoShardPolicy, context: InputCon
     return source if isinstance(source, RecordSource) else source.open_files(range(source.num_files))
 
 
-def _share(own: Records, *, batch_size: int, context: InputContext, gather: Callable[[int], Sequence[int]]) -> Shares:
+def _gather_shares(
+    own: Records, *, batch_size: int, context: InputContext, gather: Callable[[int], Sequence[int]]
+) -> Shares:
     counts = tuple(gather(len(own)))
     _check(
         len(counts) == context.num_input_pipelines,
-        "workers that read records of their own are as many as the processes of this job",
+        "the number of processes differs from the input context",
         f"{len(counts)} processes",
         f"{context.num_input_pipelines}, by the input context",
     )
@@ -414,11 +416,11 @@ def _check_transforms(transform: Transform | None, random_transform: RandomTrans
     given = [each for each in (transform, random_transform) if each is not None]
     if len(given) != 1:
         raise InvalidInputError(
-            "Batches makes arrays of records by one function",
+            "Batches needs exactly one transform",
             received="none" if not given else "transform and random_transform",
             allowed="transform=, or random_transform= where it is random",
         )
-    _check(callable(given[0]), "what makes arrays of records", given[0], "a function")
+    _check(callable(given[0]), "the transform of Batches", given[0], "a function")
 
 
 def _check(fits: bool, what: str, received: object, allowed: str) -> None:  # noqa: FBT001 - a private condition

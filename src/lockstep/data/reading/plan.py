@@ -48,7 +48,7 @@ class Files(Protocol):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class MadeBatch:
     """A batch that was made.
 
     Attributes:
@@ -113,7 +113,7 @@ class Plan:
         size = self.shares.rows_of_process(self.input_context.input_pipeline_id)
         return order[batch * size : (batch + 1) * size]
 
-    def make(self, epoch: int, batch: int) -> Made:
+    def make(self, epoch: int, batch: int) -> MadeBatch:
         """Reads the records of a batch, and applies the transform.
 
         Raises:
@@ -124,18 +124,18 @@ class Plan:
         """
         records = self.records_of(epoch, batch)
         if not len(records):
-            return Made(value=self._empty, skipped={})
+            return MadeBatch(value=self._empty, skipped={})
         if self.on_error == "raise":
-            return Made(value=self._make(records, epoch), skipped={})
+            return MadeBatch(value=self._make(records, epoch), skipped={})
         try:
             value = self._make(self._readable(records, epoch), epoch)
         except (CorruptDataError, MissingInputError):
             for number in sorted(set(records.tolist())):
-                self._try(number, epoch)
+                self._check_readable(number, epoch)
             value = self._make(self._readable(records, epoch), epoch)
         with self._lock:
             skipped = {number: self._unreadable[number] for number in records.tolist() if number in self._unreadable}
-        return Made(value=value, skipped=skipped)
+        return MadeBatch(value=value, skipped=skipped)
 
     @property
     def _stream(self) -> int:
@@ -154,28 +154,28 @@ class Plan:
             return records
         is_good = np.array([number not in self._unreadable for number in records.tolist()])
         if not is_good.any():
-            return np.full_like(records, self._stand_in(records, epoch))
+            return np.full_like(records, self._find_replacement(records, epoch))
         before = np.maximum.accumulate(np.where(is_good, np.arange(len(records)), -1))
         return records[np.where(before < 0, np.argmax(is_good), before)]
 
-    def _stand_in(self, records: np.ndarray, epoch: int) -> int:
+    def _find_replacement(self, records: np.ndarray, epoch: int) -> int:
         """Finds a replacement for a batch without readable records: the nearest record before it, or else after it."""
         assert self.on_error != "raise"
         order = self._order_of(epoch)
         error: str | None = None
         place = int(np.flatnonzero(order == records[0])[0])
         for number in (*order[:place][::-1].tolist(), *order[place:].tolist()):
-            error = self._try(number, epoch)
+            error = self._check_readable(number, epoch)
             if error is None:
                 return number
             if len(self._unreadable) > self.on_error.limit:
                 break
         raise CorruptDataError(
-            f"no record is found in place of those that cannot be read; the last one: {error}",
+            f"no readable record found as a replacement; last error: {error}",
             allowed=f"{self.on_error.limit} skipped, by on_error",
         )
 
-    def _try(self, number: int, epoch: int) -> str | None:
+    def _check_readable(self, number: int, epoch: int) -> str | None:
         """Makes a batch of one record; if it cannot be read, stores and returns the reason."""
         if number not in self._unreadable:
             try:

@@ -7,7 +7,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, final
 
-from lockstep.data.reading.plan import Made, Plan
+from lockstep.data.reading.plan import MadeBatch, Plan
 from lockstep.data.reading.workers import Workers
 
 
@@ -39,7 +39,7 @@ class ReadAhead:
         # than by `__del__` later.
         weakref.finalize(self, self._making.stop)
 
-    def take(self, batch: int) -> Made:
+    def take(self, batch: int) -> MadeBatch:
         """Returns a batch, which has to be the one after the last returned batch, or the same one after an error."""
         if not self._num_ahead:
             return self._plan.make(self._epoch, batch)

@@ -23,13 +23,13 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from lockstep.data.reading.plan import Made, Plan
+from lockstep.data.reading.plan import MadeBatch, Plan
 from lockstep.errors import BackendError
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a folder of its own is created in it
 _ALIGNMENT: Final = 64
 _PARENT_POLL_S: Final = 1.0
-_begun: _Begun | None = None
+_state: _WorkerState | None = None
 """The plan and the folder of this process, set in a worker process only."""
 
 
@@ -53,7 +53,7 @@ class Workers:
         )
         self._num_processes = num_processes
         self._executors: list[Any] = []  # at most one
-        weakref.finalize(self, _end, self._executors, self._folder)
+        weakref.finalize(self, _shut_down, self._executors, self._folder)
 
     def submit(self, epoch: int, batch: int) -> Future[Any]:
         """Requests a batch. Pass the returned future to `take` or `drop`."""
@@ -70,7 +70,7 @@ class Workers:
 
         if not self._executors:
             self._executors.append(
-                ProcessPoolExecutor(self._num_processes, initializer=_begin, initargs=(self._plan, self._folder))
+                ProcessPoolExecutor(self._num_processes, initializer=_initialize, initargs=(self._plan, self._folder))
             )
         return self._executors[0]
 
@@ -78,7 +78,7 @@ class Workers:
         while self._executors:
             self._executors.pop().shutdown(wait=False, kill_workers=True)
 
-    def take(self, future: Future[Any]) -> Made:
+    def take(self, future: Future[Any]) -> MadeBatch:
         """Waits for a batch and returns it.
 
         Raises:
@@ -98,19 +98,19 @@ class Workers:
     @staticmethod
     def drop(future: Future[Any]) -> None:
         """Frees the memory of a batch that will not be taken, as soon as the batch is made."""
-        future.add_done_callback(_forget)
+        future.add_done_callback(_delete_file)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class _Begun:
+class _WorkerState:
     plan: Plan
     folder: str
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class _Place:
+class _ArrayPosition:
     """The position of an array in the file of its batch, with its dtype and shape."""
 
     start: int
@@ -123,10 +123,10 @@ class _Place:
 class _Packed:
     """A batch as a worker process returns it. Without a file, the batch contains its arrays."""
 
-    made: Made
+    made: MadeBatch
     file: str | None
 
-    def unpack(self) -> Made:
+    def unpack(self) -> MadeBatch:
         if self.file is None:
             return self.made
         with open(self.file, "r+b") as file:
@@ -134,15 +134,15 @@ class _Packed:
             memory = mmap.mmap(file.fileno(), 0)
 
         def fill(leaf: Any) -> Any:
-            if not isinstance(leaf, _Place):
+            if not isinstance(leaf, _ArrayPosition):
                 return leaf
             size = int(np.prod(leaf.shape, dtype=np.int64))
             return np.frombuffer(memory, leaf.dtype, size, leaf.start).reshape(leaf.shape)
 
-        return Made(value=_map(fill, self.made.value), skipped=self.made.skipped)
+        return MadeBatch(value=_map(fill, self.made.value), skipped=self.made.skipped)
 
 
-def _forget(future: Future[Any]) -> None:
+def _delete_file(future: Future[Any]) -> None:
     if not future.cancelled() and future.exception() is None:
         file = future.result().file
         if file is not None:
@@ -150,15 +150,15 @@ def _forget(future: Future[Any]) -> None:
                 os.unlink(file)
 
 
-def _begin(plan: Plan, folder: str) -> None:
-    global _begun
+def _initialize(plan: Plan, folder: str) -> None:
+    global _state
     # Ctrl-C goes to all processes of a terminal. The main program decides how to react, and may continue.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _begun = _Begun(plan=plan, folder=folder)
-    threading.Thread(target=_end_with, args=(os.getppid(), folder), name="lockstep-parent", daemon=True).start()
+    _state = _WorkerState(plan=plan, folder=folder)
+    threading.Thread(target=_exit_with_parent, args=(os.getppid(), folder), name="lockstep-parent", daemon=True).start()
 
 
-def _end_with(parent: int, folder: str) -> None:
+def _exit_with_parent(parent: int, folder: str) -> None:
     """Ends this process when its parent process has ended, for any reason."""
     while os.getppid() == parent:
         time.sleep(_PARENT_POLL_S)
@@ -167,11 +167,11 @@ def _end_with(parent: int, folder: str) -> None:
 
 
 def _make(epoch: int, batch: int) -> _Packed:
-    assert _begun is not None
+    assert _state is not None
     try:
-        made = _begun.plan.make(epoch, batch)
+        made = _state.plan.make(epoch, batch)
     except Exception as error:
-        _check_portable(error)
+        _check_picklable(error)
         raise
     arrays: list[np.ndarray] = []
     end = 0
@@ -183,12 +183,12 @@ def _make(epoch: int, batch: int) -> _Packed:
         start = -(-end // _ALIGNMENT) * _ALIGNMENT
         end = start + leaf.nbytes
         arrays.append(leaf)
-        return _Place(start=start, dtype=leaf.dtype, shape=leaf.shape)
+        return _ArrayPosition(start=start, dtype=leaf.dtype, shape=leaf.shape)
 
     placed = _map(place, made.value)
     if not arrays:
         return _Packed(made=made, file=None)
-    descriptor, path = tempfile.mkstemp(dir=_begun.folder)
+    descriptor, path = tempfile.mkstemp(dir=_state.folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
             for array in arrays:
@@ -198,10 +198,10 @@ def _make(epoch: int, batch: int) -> _Packed:
         with suppress(OSError):
             os.unlink(path)
         return _Packed(made=made, file=None)
-    return _Packed(made=Made(value=placed, skipped=made.skipped), file=path)
+    return _Packed(made=MadeBatch(value=placed, skipped=made.skipped), file=path)
 
 
-def _check_portable(error: Exception) -> None:
+def _check_picklable(error: Exception) -> None:
     """Raises a BackendError in place of an error that cannot be pickled, which would end all worker processes."""
     import cloudpickle  # loky sends errors with it
 
@@ -222,7 +222,7 @@ def _map(change: Callable[[Any], Any], value: Any) -> Any:
     return change(value)
 
 
-def _end(executors: list[Any], folder: str) -> None:
+def _shut_down(executors: list[Any], folder: str) -> None:
     for executor in executors:
         executor.shutdown(wait=False, kill_workers=True)
     shutil.rmtree(folder, ignore_errors=True)

@@ -130,7 +130,7 @@ class ArrayPart(AbstractPart):
             for name, array in _open_arrays(self._url, stack).items():
                 header = _read_header(array, self._url, name)
                 if header != self._headers[name]:
-                    raise CorruptDataError(f"{self._url}: {name} is another array than when it was opened")
+                    raise CorruptDataError(f"{self._url}: {name} has changed since it was opened")
                 rows.append(_rows(array.file, header, f"{self._url}: {name}"))
             for number, row in enumerate(zip(*rows, strict=True)):
                 yield Item(number=number, key=str(number), value=row)
@@ -189,7 +189,7 @@ class ArrayFile(AbstractSource):
         return False
 
     @property
-    def remarks(self) -> tuple[str, ...]:
+    def notices(self) -> tuple[str, ...]:
         """None."""
         return ()
 
@@ -266,10 +266,12 @@ def _read_header(array: _Array, url: str, name: str) -> ArrayHeader:
             allowed="numbers, truth values, text",
         )
     if not shape or len(shape) > _MAX_DIMS or min(shape) < 0:
-        raise InvalidInputError(f"{where}: its first dimension counts the records", received=shape)
+        raise InvalidInputError(
+            f"{where}: invalid shape: its first dimension must be the number of records", received=shape
+        )
     if is_fortran and len(shape) > 1:
         raise InvalidInputError(
-            f"{where}: saved column by column", action="save numpy.ascontiguousarray(array) in its place"
+            f"{where}: saved in Fortran order", action="save numpy.ascontiguousarray(array) in its place"
         )
     header = ArrayHeader(shape=shape, dtype=dtype)
     if not 0 < header.row_bytes <= _MAX_ROW_BYTES:

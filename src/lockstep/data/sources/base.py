@@ -166,7 +166,7 @@ class AbstractSource(ABC):
 
     @property
     @abstractmethod
-    def remarks(self) -> Sequence[str]:
+    def notices(self) -> Sequence[str]:
         """What was detected when the source was opened and the user should know, one line each."""
 
     @property
@@ -200,9 +200,9 @@ class AbstractSource(ABC):
         splits = self.splits()
         if len(splits) != 1:
             raise InvalidInputError(
-                f"data set {self.name} has several parts, and was gone through as one",
+                f"data set {self.name} has several parts",
                 received=", ".join(splits),
-                action=f'go through one of them: source.splits()["{next(iter(splits), "train")}"]',
+                action=f'iterate over one of them: source.splits()["{next(iter(splits), "train")}"]',
             )
         (part,) = splits.values()
         return iter(part)
@@ -231,7 +231,7 @@ class AbstractSmallImages(AbstractSource):
 
     @property
     @final
-    def remarks(self) -> Sequence[str]:
+    def notices(self) -> Sequence[str]:
         """None."""
         return ()
 
@@ -262,6 +262,6 @@ def digest_of(*parts: object) -> str:
     return digest.hexdigest()
 
 
-def newest(times_s: Iterable[float]) -> float:
+def latest_time_s(times_s: Iterable[float]) -> float:
     """Returns the latest of some modification times, in seconds since 1970 UTC; infinity if one is 0 (unknown)."""
     return max((time_s if time_s > 0 else math.inf for time_s in times_s), default=math.inf)

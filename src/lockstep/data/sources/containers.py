@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from lockstep.data.sources.base import newest
+from lockstep.data.sources.base import latest_time_s
 from lockstep.errors import CorruptDataError, MissingInputError
 from lockstep.storage import open_bucket, split_url
 
@@ -106,7 +106,7 @@ class FolderContainer(AbstractContainer):
     @property
     def changed_time_s(self) -> float:
         """See the base class."""
-        return newest(file.version for file in self._files)
+        return latest_time_s(file.version for file in self._files)
 
     def read(self, file: ContainedFile) -> bytes:
         """See the base class."""
@@ -203,14 +203,14 @@ def check_entry(entry: zipfile.ZipInfo) -> None:
     """
     if entry.compress_type not in _METHODS:
         raise CorruptDataError(
-            "it is packed by another method",
+            "unsupported compression method",
             received=_OTHER_METHODS.get(entry.compress_type, entry.compress_type),
             allowed="store, deflate",
             action="pack the archive again, by deflate",
         )
     if entry.file_size > _MOST_UNPACKED * entry.compress_size:
         raise CorruptDataError(
-            "it states a length that it cannot unpack to",
+            "the stated length is impossible",
             received=f"{entry.file_size:,} bytes, of {entry.compress_size:,} packed ones",
         )
 

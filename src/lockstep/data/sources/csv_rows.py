@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from lockstep.data.sources.delimiters import find_delimiter, spoken
+from lockstep.data.sources.delimiters import display_name, find_delimiter
 from lockstep.data.sources.rows import BLOCK_BYTES, AbstractTable
 from lockstep.errors import CorruptDataError, InvalidInputError, counted
 from lockstep.storage import open_bucket, split_url
@@ -58,22 +58,22 @@ class CsvTable(AbstractTable):
         self, urls: Sequence[str], *, key: str | None, column_types: Mapping[str, str], delimiter: str | None
     ) -> None:
         self.delimiter = find_delimiter(urls[0]) if delimiter is None else delimiter
-        self._said = dict(column_types)
-        self._remarks = [f"columns are separated by {spoken(self.delimiter)}"]
+        self._given_types = dict(column_types)
+        self._notices = [f"columns are separated by {display_name(self.delimiter)}"]
         super().__init__(urls, key=key)
 
     @property
-    def remarks(self) -> Sequence[str]:
+    def notices(self) -> Sequence[str]:
         """The delimiter, and the columns that are packed as text or bytes instead of what they look like."""
-        return self._remarks
+        return self._notices
 
-    def _look(self) -> tuple[pa.Schema, None, int]:
+    def _inspect(self) -> tuple[pa.Schema, None, int]:
         import pyarrow as pa
 
         url = self._urls[0]
         with self._open(url, types={}) as reader:
             guessed = reader.schema
-        unknown = sorted(self._said.keys() - set(guessed.names))
+        unknown = sorted(self._given_types.keys() - set(guessed.names))
         if unknown:
             raise InvalidInputError(
                 f"{url} has no such column (column_types)", received=unknown[0], allowed=tuple(guessed.names)
@@ -85,26 +85,26 @@ class CsvTable(AbstractTable):
             raise CorruptDataError(f"{url} has no rows after the line of names", received=", ".join(guessed.names))
         fields: list[pa.Field] = []
         for number, field in enumerate(guessed):
-            word = self._said.get(field.name)
-            kind = self._checked(field, head.column(number)) if word is None else types[word]
+            word = self._given_types.get(field.name)
+            kind = self._safe_type(field, head.column(number)) if word is None else types[word]
             fields.append(pa.field(field.name, kind))
         return pa.schema(fields), None, sum(_size_bytes(url) for url in self._urls)
 
-    def _checked(self, field: pa.Field, values: pa.Array) -> pa.DataType:
+    def _safe_type(self, field: pa.Field, values: pa.Array) -> pa.DataType:
         """Returns the type of a column: the guessed type if the first rows lose no information with it, else text."""
         import pyarrow as pa
         from pyarrow import types
 
         compute = _compute()
         if types.is_binary(field.type):
-            self._remarks.append(f"column {field.name!r} is packed as bytes: it is no text in UTF-8")
+            self._notices.append(f"column {field.name!r} is packed as bytes: it is not UTF-8 text")
         if types.is_null(field.type) or types.is_binary(field.type):
             return field.type
         if not types.is_integer(field.type) and not types.is_floating(field.type):
             return pa.bool_() if types.is_boolean(field.type) else pa.string()  # dates and times stay text
         texts = _stripped(values.cast(pa.string()))
         lost = compute.match_substring_regex(texts, _CODE)
-        reason = "begins with 0, which a number loses"
+        reason = "begins with 0, which a number would drop"
         if not compute.any(lost).as_py() and types.is_floating(field.type):
             whole = compute.all(compute.match_substring_regex(texts, _WHOLE)).as_py()
             lost = compute.and_(compute.greater(compute.utf8_length(texts), _MAX_DIGITS), whole)
@@ -113,7 +113,7 @@ class CsvTable(AbstractTable):
         if first is None:
             return field.type
         number = "float" if types.is_floating(field.type) else "int"
-        self._remarks.append(
+        self._notices.append(
             f"column {field.name!r} is packed as text: {texts[first].as_py()!r} {reason} "
             f"(as numbers: --column {field.name}={number})"
         )
@@ -151,34 +151,35 @@ class CsvTable(AbstractTable):
         if types.is_string(field.type) or types.is_binary(field.type):
             return values
         texts = _stripped(values)
-        if field.name not in self._said and not types.is_boolean(field.type):
-            self._refuse_codes(texts, field, url=url, first=first)
+        if field.name not in self._given_types and not types.is_boolean(field.type):
+            self._reject_leading_zeros(texts, field, url=url, first=first)
         converted, bad = _booleans(texts) if types.is_boolean(field.type) else _numbers(texts, field.type)
         if bad is not None:
             word = "bool" if types.is_boolean(field.type) else "float" if types.is_floating(field.type) else "int"
             other = "float or text" if word == "int" else "text"
             raise CorruptDataError(
-                f"{url}: {self._place(url, first + bad)}: {texts[bad].as_py()!r} in column {field.name!r} is no {word}",
-                action=f"mend it, or say what the column is: --column {field.name}={other}",
+                f"{url}: {self._describe_row(url, first + bad)}: {texts[bad].as_py()!r} in column {field.name!r} "
+                f"is not a valid {word}",
+                action=f"correct it, or give the type of the column: --column {field.name}={other}",
             )
-        if types.is_floating(field.type) and (beyond := _beyond_float32(texts, converted)) is not None:
+        if types.is_floating(field.type) and (overflow := _first_float32_overflow(texts, converted)) is not None:
             raise CorruptDataError(
-                f"{url}: {self._place(url, first + beyond)}: {texts[beyond].as_py()!r} in column {field.name!r} is "
-                "beyond what a record's floats of 32 bits hold",
-                action=f"mend it, or keep the column as it is written: --column {field.name}=text",
+                f"{url}: {self._describe_row(url, first + overflow)}: {texts[overflow].as_py()!r} in column "
+                f"{field.name!r} exceeds the range of 32-bit floats",
+                action=f"correct it, or keep the column as it is written: --column {field.name}=text",
             )
         return converted
 
-    def _refuse_codes(self, texts: pa.Array, field: pa.Field, *, url: str, first: int) -> None:
+    def _reject_leading_zeros(self, texts: pa.Array, field: pa.Field, *, url: str, first: int) -> None:
         found = _first(_compute().match_substring_regex(texts, _CODE))
         if found is not None:
             raise CorruptDataError(
-                f"{url}: {self._place(url, first + found)}: {texts[found].as_py()!r} in column {field.name!r} begins "
-                "with 0, which a number loses, and the column's first rows look like numbers",
+                f"{url}: {self._describe_row(url, first + found)}: {texts[found].as_py()!r} in column {field.name!r} "
+                "begins with 0, which a number would drop, and the column's first rows look like numbers",
                 action=f"say what it is: --column {field.name}=text, int or float",
             )
 
-    def _place(self, url: str, row: int) -> str:
+    def _describe_row(self, url: str, row: int) -> str:
         """Reads the file again to find the line of a row, because values may span lines and empty lines do not count.
 
         If a value is too long for Python's reader, returns the number of the row instead.
@@ -201,7 +202,7 @@ class CsvTable(AbstractTable):
                 pass
         return f"row {row + 1} after the line of names"
 
-    def _mending(self, name: str) -> str:
+    def _missing_value_advice(self, name: str) -> str:
         return f"fill it, or read the column as floats: --column {name}=float"
 
     @contextmanager
@@ -238,16 +239,16 @@ class CsvTable(AbstractTable):
         if uneven and uneven[0].number is not None:
             row = uneven[0]
             return CorruptDataError(
-                f"{url}: {self._place(url, row.number - _HEAD_ROWS)} has {counted(row.actual_columns, 'value')}, and "
-                f"the first line {counted(row.expected_columns, 'column')}",
+                f"{url}: {self._describe_row(url, row.number - _HEAD_ROWS)} has "
+                f"{counted(row.actual_columns, 'value')}, and the first line {counted(row.expected_columns, 'column')}",
                 received=row.text,
-                action=f"mend it; or, if {spoken(self.delimiter)} is not what separates columns: --delimiter",
+                action=f"correct it; or, if {display_name(self.delimiter)} is not the delimiter: --delimiter",
             )
         found = _ROW.search(reason)
         if found is None:
             return CorruptDataError(f"{url}: {reason}")
         return CorruptDataError(
-            f"{url}: {self._place(url, int(found[2]) - _HEAD_ROWS)}: column {int(found[1]) + 1}: {found[3]}",
+            f"{url}: {self._describe_row(url, int(found[2]) - _HEAD_ROWS)}: column {int(found[1]) + 1}: {found[3]}",
             action="write the file in UTF-8",
         )
 
@@ -273,15 +274,15 @@ def _numbers(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, int | None]:
         return texts, next(number for number in range(len(texts)) if not _is_number(texts[number], kind))
 
 
-def _beyond_float32(texts: pa.Array, numbers: pa.Array) -> int | None:
+def _first_float32_overflow(texts: pa.Array, numbers: pa.Array) -> int | None:
     """Returns the position of the first finite number that becomes infinite as float32, or None."""
     values = numbers.fill_null(0.0).to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):
         is_infinite = np.isinf(values.astype(np.float32))
     if not is_infinite.any():
         return None
-    said = _compute().match_substring_regex(texts, _INFINITY).fill_null(True).to_numpy(zero_copy_only=False)
-    found = np.flatnonzero(is_infinite & ~said)
+    is_written = _compute().match_substring_regex(texts, _INFINITY).fill_null(True).to_numpy(zero_copy_only=False)
+    found = np.flatnonzero(is_infinite & ~is_written)
     return int(found[0]) if len(found) else None
 
 

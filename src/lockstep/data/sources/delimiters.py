@@ -17,7 +17,7 @@ _HEAD_BYTES: Final = 1 << 16
 _MAX_RECORDS: Final = 200
 
 
-def read_delimiter(text: str) -> str:
+def parse_delimiter(text: str) -> str:
     """Parses a delimiter: one character, or "tab".
 
     Raises:
@@ -31,7 +31,7 @@ def read_delimiter(text: str) -> str:
     return delimiter
 
 
-def spoken(delimiter: str) -> str:
+def display_name(delimiter: str) -> str:
     """Returns a delimiter as messages show it."""
     return "tab" if delimiter == "\t" else f'"{delimiter}"'
 
@@ -65,9 +65,9 @@ def find_delimiter(url: str) -> str:
     possible = even or named or [","]
     if len(possible) > 1:
         raise InvalidInputError(
-            f"{url}: what separates the columns cannot be told",
-            received=f"lines that {' and '.join(map(spoken, possible))} divide",
-            action=f"say which it is, such as --delimiter '{_typed(possible[0])}'",
+            f"{url}: the delimiter is ambiguous",
+            received=f"lines that {' or '.join(map(display_name, possible))} could divide",
+            action=f"state it, such as --delimiter '{_typed(possible[0])}'",
         )
     return possible[0]
 

@@ -134,7 +134,7 @@ class Examples(AbstractSource):
         return False
 
     @property
-    def remarks(self) -> tuple[str, ...]:
+    def notices(self) -> tuple[str, ...]:
         """None."""
         return ()
 

@@ -244,7 +244,7 @@ class _Silence:
     def left_s(self) -> float:
         return max(0.0, self.limit_s - (time.monotonic() - self._since_s))
 
-    def end(self) -> None:
+    def reset(self) -> None:
         self._since_s = time.monotonic()
 
 
@@ -281,5 +281,5 @@ def _fetch(url: str, silence: _Silence) -> bytes:
             return b"".join(parts)
         if isinstance(part, Exception):
             raise OSError(str(part) or type(part).__name__) from part
-        silence.end()
+        silence.reset()
         parts.append(part)

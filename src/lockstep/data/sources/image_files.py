@@ -109,7 +109,7 @@ class ImageFiles(AbstractSource):
         self._container = container
         self._name = name
         self._transcoding = transcoding or Transcoding()
-        named = [file for file in container.files if _is_shown(file.name)]
+        named = [file for file in container.files if _is_visible(file.name)]
         files = [file for file in named if file.name.lower().endswith(SUFFIXES)]
         self._left_out = Counter(os.path.splitext(file.name.lower())[1] or "without an ending" for file in named)
         self._left_out.subtract(os.path.splitext(file.name.lower())[1] for file in files)
@@ -160,7 +160,7 @@ class ImageFiles(AbstractSource):
         return True
 
     @property
-    def remarks(self) -> tuple[str, ...]:
+    def notices(self) -> tuple[str, ...]:
         """None."""
         return ()
 
@@ -189,7 +189,7 @@ class ImageFiles(AbstractSource):
         return ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(self._left_out.items()) if count)
 
 
-def _is_shown(name: str) -> bool:
+def _is_visible(name: str) -> bool:
     return not any(part.startswith(".") or part == "__MACOSX" for part in name.split("/"))
 
 
@@ -205,7 +205,7 @@ def _classify(files: Sequence[ContainedFile], *, where: str) -> list[tuple[str, 
     for file, folder in zip(files, folders, strict=True):
         if len(folder) <= max(depth, 0) or depth < 0:
             raise InvalidInputError(
-                f"an image in {where} is in no folder of its class",
+                f"an image in {where} is not in a class folder",
                 received=file.name,
                 allowed="one subfolder for each class, such as PetImages/Cat/0.jpg",
             )

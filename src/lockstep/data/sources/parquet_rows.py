@@ -26,11 +26,11 @@ class ParquetTable(AbstractTable):
     """
 
     @property
-    def remarks(self) -> tuple[str, ...]:
+    def notices(self) -> tuple[str, ...]:
         """None."""
         return ()
 
-    def _look(self) -> tuple[pa.Schema, int, int]:
+    def _inspect(self) -> tuple[pa.Schema, int, int]:
         num_rows = 0
         size_bytes = 0
         schema: Any = None
@@ -49,10 +49,10 @@ class ParquetTable(AbstractTable):
             rows_at_once = BLOCK_BYTES * file.metadata.num_rows // max(size_bytes, 1)
             yield from file.iter_batches(max(1, min(_MAX_BATCH_ROWS, rows_at_once)))
 
-    def _place(self, url: str, row: int) -> str:
+    def _describe_row(self, url: str, row: int) -> str:
         return f"row {row} (counted from 0)"
 
-    def _mending(self, name: str) -> str:
+    def _missing_value_advice(self, name: str) -> str:
         return "fill it"
 
     @contextmanager

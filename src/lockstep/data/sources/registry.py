@@ -68,7 +68,7 @@ def open_source(
     }
     for option, value in given.items():
         if value is not None and option not in takes:
-            raise InvalidInputError(_REFUSALS[option], received=text)
+            raise InvalidInputError(_WRONG_OPTION_MESSAGES[option], received=text)
     if kind == "named":
         return _open_named(text, folder)
     if kind == "table":
@@ -79,8 +79,8 @@ def open_source(
     return ImageFiles(open_container(text), name=_name_of(text), transcoding=transcoding)
 
 
-_REFUSALS: Final = {
-    "folder": "a folder (folder) is for a data set by name, whose files it has; of others it is the source itself",
+_WRONG_OPTION_MESSAGES: Final = {
+    "folder": "a folder (folder) applies only to data sets by name; for others, the source itself is the folder",
     "transcoding": "sizes, codecs and qualities (transcoding) are for image files",
     "key": "a column for keys (key) is for tables",
     "column_types": "types of columns (column_types) are for CSV files",
@@ -102,7 +102,7 @@ def _kind(text: str) -> str:
         raise InvalidInputError("no such data set", received=text, allowed=FORMS, action=closest(text, SOURCES))
     if ending == ".zip" or "://" in text or os.path.isdir(text):
         return "images"
-    raise InvalidInputError("no kind of data set that can be packed", received=text, allowed=FORMS)
+    raise InvalidInputError("this kind of data set cannot be packed", received=text, allowed=FORMS)
 
 
 def _open_named(name: str, folder: str | os.PathLike[str] | None) -> AbstractSource:

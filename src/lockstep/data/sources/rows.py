@@ -37,11 +37,13 @@ class AbstractTable(AbstractPart):
         self._key = key
         self._schema: pa.Schema | None = None
         with self._reading(self._urls[0]):
-            schema, self._num_items, self._size_bytes = self._look()
+            schema, self._num_items, self._size_bytes = self._inspect()
         repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
         if repeated:
             raise InvalidInputError(
-                f"{urls[0]} has several columns of one name", received=repeated[0], action="name them differently"
+                f"{urls[0]} has several columns with the same name",
+                received=repeated[0],
+                action="name them differently",
             )
         self._schema = schema
         self._features = {name: _feature(name, schema.field(name).type, url=urls[0]) for name in schema.names}
@@ -106,11 +108,11 @@ class AbstractTable(AbstractPart):
 
     @property
     @abstractmethod
-    def remarks(self) -> Sequence[str]:
+    def notices(self) -> Sequence[str]:
         """What was detected when the table was opened, one line each."""
 
     @abstractmethod
-    def _look(self) -> tuple[pa.Schema, int | None, int | None]:
+    def _inspect(self) -> tuple[pa.Schema, int | None, int | None]:
         """Returns the schema, the number of rows and the length in bytes; None for numbers that need reading."""
 
     @abstractmethod
@@ -118,7 +120,7 @@ class AbstractTable(AbstractPart):
         """Reads a file in batches."""
 
     @abstractmethod
-    def _place(self, url: str, row: int) -> str:
+    def _describe_row(self, url: str, row: int) -> str:
         """Describes the position of a row in its file, for error messages.
 
         Args:
@@ -127,7 +129,7 @@ class AbstractTable(AbstractPart):
         """
 
     @abstractmethod
-    def _mending(self, name: str) -> str:
+    def _missing_value_advice(self, name: str) -> str:
         """Returns the advice for a column with a missing value."""
 
     @final
@@ -178,14 +180,14 @@ class AbstractTable(AbstractPart):
         if _is_list(column.type) and feature.kind != "float_list" and column.flatten().null_count:
             row = first + next(row for row, values in enumerate(column.to_pylist()) if values and None in values)
             raise InvalidInputError(
-                f"{url}: {self._place(url, row)} lacks a value within column {name!r}", action="fill it"
+                f"{url}: {self._describe_row(url, row)} lacks a value within column {name!r}", action="fill it"
             )
         if column.null_count:
             row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
             raise InvalidInputError(
-                f"{url}: {self._place(url, row)} has no value in column {name!r}",
-                allowed="a value in each row; in columns of floats none is NaN",
-                action=self._mending(name),
+                f"{url}: {self._describe_row(url, row)} has no value in column {name!r}",
+                allowed="a value in each row; in float columns a missing value is NaN",
+                action=self._missing_value_advice(name),
             )
         return column.to_pylist()
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, final
 
 from lockstep.data.examples.features import AbstractFeature
-from lockstep.data.sources.base import AbstractSource, digest_of, newest
+from lockstep.data.sources.base import AbstractSource, digest_of, latest_time_s
 from lockstep.data.sources.csv_rows import CsvTable
-from lockstep.data.sources.delimiters import read_delimiter
+from lockstep.data.sources.delimiters import parse_delimiter
 from lockstep.data.sources.parquet_rows import ParquetTable
 from lockstep.data.sources.rows import AbstractTable
 from lockstep.errors import InvalidInputError
@@ -68,9 +68,9 @@ class TableFiles(AbstractSource):
         return False
 
     @property
-    def remarks(self) -> Sequence[str]:
+    def notices(self) -> Sequence[str]:
         """See the base class."""
-        return self._table.remarks
+        return self._table.notices
 
     @property
     def changed_time_s(self) -> float:
@@ -123,14 +123,14 @@ def open_table(
     options: dict[str, Any] = {} if key is None else {"key": key}
     table: AbstractTable
     if urls[0].lower().endswith(CSV_SUFFIXES):
-        said = None if delimiter is None else read_delimiter(delimiter)
-        table = CsvTable(urls, key=key, column_types=types, delimiter=said)
+        parsed = None if delimiter is None else parse_delimiter(delimiter)
+        table = CsvTable(urls, key=key, column_types=types, delimiter=parsed)
         options |= {"columns": types} if types else {}
         options |= {"delimiter": table.delimiter} if table.delimiter != "," else {}
     elif types or delimiter is not None:
         raise InvalidInputError(
-            "types of columns and what separates them (column_types, delimiter) are for CSV files; a Parquet file "
-            "states its own",
+            "types of columns and a delimiter (column_types, delimiter) apply only to CSV files; a Parquet file "
+            "states its own types",
             received=urls[0],
         )
     else:
@@ -147,7 +147,7 @@ def file_state(url: str) -> tuple[object, ...]:
 
 def changed_time_s(urls: Iterable[str]) -> float:
     """Returns the modification time of the newest file, in seconds since 1970 UTC; infinity if unknown."""
-    return newest(item.modified_time_s for url in urls for item in _listed(url))
+    return latest_time_s(item.modified_time_s for url in urls for item in _listed(url))
 
 
 def _listed(url: str) -> list[StoredObject]:

@@ -61,7 +61,7 @@ class Transcoding:
                 raise InvalidInputError("the quality of JPEGs (quality)", received=self.quality, allowed="1 to 100")
             if self.keeps_files or self.codec == "png":
                 raise InvalidInputError(
-                    "a quality (quality) is of JPEGs that are encoded anew",
+                    "a quality (quality) applies only to images encoded as JPEG",
                     action="give a size (size), or jpeg as the codec (codec)",
                 )
 

@@ -67,7 +67,7 @@ from lockstep.service.security.job_folders import job_folders
 from lockstep.service.security.locations import check_location
 from lockstep.service.store import JobRecord
 from lockstep.service.telemetry.logs import Cursor, read_log
-from lockstep.storage import QUICK_POLICY, check_shared_url, may_pass, open_bucket
+from lockstep.storage import QUICK_POLICY, check_shared_url, may_succeed_later, open_bucket
 
 LOG_PAGE_SIZE: Final = 1000
 
@@ -273,7 +273,7 @@ def _check_bucket(url: str) -> None:
     try:
         open_bucket(url, policy=QUICK_POLICY).check_writable()
     except StorageError as error:
-        if may_pass(error):
+        if may_succeed_later(error):
             raise UnavailableError(str(error), action="try again") from error
         raise InvalidInputError(str(error)) from error
 

@@ -16,7 +16,7 @@ _TOLERANCE: Final = 1e-6
 
 
 @final
-class Dealer:
+class SplitAssigner:
     """Assigns records to splits by their keys.
 
     The BLAKE2b digest of a key (8 bytes), read as a big-endian number and divided by 2**64, is a point from 0 to 1. The
@@ -37,9 +37,9 @@ class Dealer:
         usable = fractions and all(0 < share <= 1 for share in fractions.values())  # False for NaN
         if not usable or abs(total - 1) > _TOLERANCE:
             raise InvalidInputError(
-                "the shares of the splits (split)",
+                "the fractions of the splits (split)",
                 received=dict(fractions),
-                allowed="numbers above 0 that are 1 together, such as train=0.8,val=0.1,test=0.1",
+                allowed="numbers above 0 that sum to 1, such as train=0.8,val=0.1,test=0.1",
             )
         self._fractions = dict(fractions)
         # The last split ends at infinity, so that rounding of the sum leaves no gap.
@@ -71,7 +71,8 @@ def parse_fractions(text: str) -> dict[str, float]:
     """Parses fractions of splits, such as ``train=0.8,val=0.1,test=0.1``.
 
     Raises:
-        InvalidInputError: the text does not have this form, a split occurs twice, or `Dealer` rejects the fractions.
+        InvalidInputError: the text does not have this form, a split occurs twice, or `SplitAssigner` rejects the
+            fractions.
     """
     fractions: dict[str, float] = {}
     for part in text.split(","):
@@ -85,8 +86,8 @@ def parse_fractions(text: str) -> dict[str, float]:
             raise InvalidInputError(
                 "the splits (split)",
                 received=text,
-                allowed="a name, or names and shares, such as train=0.8,val=0.1,test=0.1",
+                allowed="a name, or names and fractions, such as train=0.8,val=0.1,test=0.1",
             )
         fractions[name] = value
-    Dealer(fractions)
+    SplitAssigner(fractions)
     return fractions
