@@ -89,7 +89,7 @@ def test_who_is_lost_in_training_is_the_last_thing_that_the_others_say(tmp_path,
             "another optimizer", "the processes differ at variable sgd/learning_rate", marks=pytest.mark.heavy
         ),
         ("other data", "the processes differ at the first batch: chief 0"),
-        pytest.param("another method", "begins fit and worker 0", marks=pytest.mark.heavy),
+        pytest.param("another method", "starts fit and worker 0", marks=pytest.mark.heavy),
     ],
 )
 def test_processes_that_do_not_do_the_same_are_told_so(tmp_path, what, difference):

@@ -25,7 +25,7 @@ def _table() -> str:
         lines += [
             f"When {stage.value}:",
             "",
-            "| function | parameters, or methods, that it has to have | what it does then | needless once |",
+            "| function | required parameters or methods | effect of the replacement | unnecessary once |",
             "|---|---|---|---|",
         ]
         for row in REPLACEMENTS:

@@ -62,7 +62,7 @@ _LAYERS: Final = "lockstep.strategies.keras_layers"
 _XLA_CPU: Final = "lockstep.strategies.xla_cpu"
 _HOOK: Final = "Keras has a hook around a model's methods"
 _GRADIENTS: Final = "Keras has a hook between gradients and updates"
-_REPLICAS: Final = "Keras knows replicas on JAX"
+_REPLICAS: Final = "Keras supports replicas on JAX"
 
 
 def _runs(name: str, first: str = "x") -> Replacement:
@@ -84,7 +84,7 @@ def _makes(kind: str) -> Replacement:
         name=f"make_{kind}_function",
         parameters=("self", "force"),
         wrapper=f"{_FITTING}:making_{kind}_function",
-        becomes="makes the strategy's own function of a step",
+        becomes="creates the strategy's own step function",
         until=f"Keras takes `{kind}_function` from the distribution",
     )
 
@@ -96,8 +96,8 @@ def _steps(kind: str) -> Replacement:
         name=f"{kind}_step",
         parameters=("self", "state", "data"),
         wrapper="lockstep.strategies.keras_steps:taking_a_batch_alone",
-        becomes=f"takes a batch alone as well: `super().{kind}_step(data)`",
-        until="Keras's JAX trainer takes steps of this form",
+        becomes=f"also accepts a batch alone: `super().{kind}_step(data)`",
+        until="Keras's JAX trainer accepts such steps",
     )
 
 
@@ -115,8 +115,8 @@ def _applies(owner: str, name: str, parameters: tuple[str, ...], wrapper: str, b
 
 def _optimizes(owner: str) -> tuple[Replacement, ...]:
     return (
-        _applies(owner, "apply", ("grads", "trainable_variables"), "applying", "sums gradients, or sets updates aside"),
-        _applies(owner, "build", (), "building", "notes the optimizer, and checks a layout map's patterns"),
+        _applies(owner, "apply", ("grads", "trainable_variables"), "applying", "sums gradients, or defers updates"),
+        _applies(owner, "build", (), "building", "records the optimizer, and checks a layout map's patterns"),
     )
 
 
@@ -139,7 +139,7 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         name="compile",
         parameters=("self",),
         wrapper=f"{_FITTING}:remembering_strategy",
-        becomes="notes the current strategy",
+        becomes="records the current strategy",
         until=_HOOK,
     ),
     *(_runs(name) for name in ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")),
@@ -151,7 +151,7 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         name="_symbolic_build",
         parameters=("self", "data_batch"),
         wrapper=f"{_FITTING}:building_steps",
-        becomes="has a step that takes a batch alone make its variables, without a `call` that fits the data",
+        becomes="builds a model by its step if the step takes a batch alone, because `call` may not fit the data",
         until="Keras builds a model by its own step",
     ),
     Replacement(
@@ -160,7 +160,7 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         name="_distribute_data",
         parameters=("data",),
         wrapper=f"{_FITTING}:placing_batches",
-        becomes="places a batch of any number of rows, of which each process may hold the whole",
+        becomes="places a batch with any number of rows, which each process may hold whole",
         until="`Distribution` places batches itself",
     ),
     Replacement(
@@ -169,8 +169,8 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         name="JAXEpochIterator",
         parameters=("_get_iterator", "_enumerate_iterator", "_interrupted_warning"),
         wrapper="lockstep.strategies.epochs:placing_epochs",
-        becomes="places each batch by its own number of rows, begins within an epoch, begins data anew that ends",
-        until="Keras lays out each batch by itself (3.16 does), and can begin within an epoch",
+        becomes="places each batch by its own number of rows, starts within an epoch, restarts data that ends",
+        until="Keras places each batch by its own number of rows (3.16 does), and can start within an epoch",
     ),
     *_optimizes(_OPTIMIZER),
     *_optimizes(_SCALED),
@@ -179,7 +179,7 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         "stateless_apply",
         ("optimizer_variables", "grads", "trainable_variables"),
         "applying_statelessly",
-        "sums gradients, or sets updates aside; other optimizers do so in `apply`, which theirs calls",
+        "sums gradients, or defers updates; for other optimizers, `stateless_apply` calls `apply`, which does so",
     ),
     Replacement(
         stage=Stage.STRATEGY,
@@ -187,8 +187,8 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         name="add_variable",
         parameters=("self", "shape", "layout"),
         wrapper=f"{_SHARDING}:laying_out_state",
-        becomes="cuts an optimizer's variables as `ShardedStrategy` says",
-        until="`Distribution` is asked for the layout of an optimizer's variables with their parameter",
+        becomes="divides an optimizer's variables as `ShardedStrategy` specifies",
+        until="Keras passes the parameter when it asks `Distribution` for the layout of an optimizer's variable",
     ),
     Replacement(
         stage=Stage.STRATEGY,
@@ -196,8 +196,8 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         name="stateless_call",
         parameters=("self", "trainable_variables"),
         wrapper=f"{_SHARDING}:gathering_parameters",
-        becomes="brings parameters that are cut together for use",
-        until="`Distribution` tells a variable's layout in use from its layout at rest",
+        becomes="gathers divided parameters for use",
+        until="`Distribution` distinguishes a variable's layout in use from its layout at rest",
     ),
     Replacement(
         stage=Stage.STRATEGY,
@@ -205,7 +205,7 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         name="next",
         parameters=("self", "ordered"),
         wrapper=f"{_LAYERS}:drawing_for_replicas",
-        becomes="draws other numbers on each replica",
+        becomes="draws different random numbers on each replica",
         until=_REPLICAS,
     ),
     Replacement(
@@ -214,7 +214,7 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         name="__init__",
         parameters=("self", "synchronized"),
         wrapper=f"{_LAYERS}:allowing_synchronized",
-        becomes="takes `synchronized=True`, which Keras refuses on JAX",
+        becomes="accepts `synchronized=True`, which Keras rejects on JAX",
         until=_REPLICAS,
     ),
     Replacement(
@@ -223,7 +223,7 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         name="_moments",
         parameters=("self", "inputs", "mask"),
         wrapper=f"{_LAYERS}:taking_moments_over_replicas",
-        becomes="takes synchronized moments over all replicas",
+        becomes="computes synchronized moments over all replicas",
         until=_REPLICAS,
     ),
     Replacement(
@@ -232,7 +232,7 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         name="assign",
         parameters=("self", "value"),
         wrapper="lockstep.strategies.assigning:copying",
-        becomes="copies what comes from another variable: a compiled step gives buffers away",
+        becomes="copies another variable's value, because compiled steps donate buffers",
         until="`Variable.assign` copies, as TensorFlow's does",
     ),
     Replacement(
@@ -241,8 +241,8 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         name="_direct_assign",
         parameters=("self", "value"),
         wrapper="lockstep.strategies.peers.agreement:agreeing",
-        becomes="places a value over several processes without a collective, once they agree on it",
-        until="JAX places a value over processes without gathering it from all",
+        becomes="places a value on the devices of several processes without a collective, once they agree on it",
+        until="JAX places a value on the devices of several processes without gathering it from all of them",
     ),
     Replacement(
         stage=Stage.STRATEGY,
@@ -250,8 +250,8 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         name="get_current_value",
         parameters=("self", "variable"),
         wrapper="lockstep.strategies.loops.lifting:finding_outer_values",
-        becomes="finds in the scopes around it what it has no value of",
-        until="Keras's stateless scopes nest",
+        becomes="looks up missing values in the enclosing scopes",
+        until="Keras's stateless scopes can be nested",
     ),
     _lowers(
         "select_and_scatter_add_p",
@@ -262,14 +262,14 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
     _lowers(
         "dot_general_p",
         f"{_XLA_CPU}:lowering_narrow_products",
-        "keeps a wide layer's weight gradient in its order on CPUs",
-        "XLA's CPU products pack the narrower side",
+        "keeps XLA from rearranging a wide layer's weight gradient on CPUs",
+        "XLA's matrix products on CPUs pack the narrower operand",
     ),
     _lowers(
         "conv_general_dilated_p",
         "lockstep.strategies.grouped_convolutions:dividing_rows",
-        "divides grouped convolutions and kernels' gradients by rows, which the partitioner gets wrong",
-        "https://github.com/openxla/xla/issues/47945 and the partitioner's sum over copies are mended",
+        "divides grouped convolutions and kernels' gradients by rows, because XLA's partitioner divides them wrongly",
+        "https://github.com/openxla/xla/issues/47945 and the partitioner's sum over copies are fixed",
     ),
     Replacement(
         stage=Stage.MEETING,
@@ -277,8 +277,8 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         name="make_gloo_tcp_collectives",
         parameters=(),
         wrapper="lockstep.upstream.jax_processes:listening_at_host",
-        becomes="has collectives on CPUs listen at the address by which the processes have met",
-        until="`jax.distributed.initialize` takes the address",
+        becomes="makes collectives on CPUs listen at the address by which the processes have met",
+        until="`jax.distributed.initialize` accepts the address",
     ),
     Replacement(
         stage=Stage.PLAN,
@@ -286,7 +286,7 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         name="distribute_tensor",
         parameters=("tensor", "layout"),
         wrapper="lockstep.planning.sharing:sharing_copies",
-        becomes="has all copies of a replicated array share one buffer of the host",
+        becomes="makes all copies of a replicated array share one host buffer",
         until="JAX has virtual devices without memory of their own",
     ),
     Replacement(
