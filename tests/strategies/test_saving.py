@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 X, Y = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
-LINE = "class Silent does not say how it is made again"
+LINE = "class Silent has no get_config() that describes its arguments"
 ANSWER = "@keras.saving.register_keras_serializable() above class Silent, and into it def get_config"
 
 

@@ -152,7 +152,10 @@ class StatefulStep:
             if not self._sets_aside:
                 raise
             # For example, a GAN's generator learns from the discriminator that was just updated.
-            logger.info("train_step of %s goes on with what it has updated: it updates where it computes", self._name)
+            logger.info(
+                "train_step of %s reads parameters that it has just updated; updating them on the compute devices instead",
+                self._name,
+            )
             self._sets_aside = False
             self._lifted = self._lift()
             return getattr(self._lifted, method)(data)

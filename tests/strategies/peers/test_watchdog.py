@@ -132,14 +132,14 @@ def test_agreement_does_not_wait_for_one_that_has_ended(tmp_path, leaver):
         for process in others(processes, leaver):
             assert process.end() == PeerLostError.exit_code
             assert f"{NAMES[leaver]}" in process.last_line
-            assert "has ended its program, and others begin fit" in process.last_line
+            assert "has ended its program, but others start fit" in process.last_line
 
 
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
         ({"a": ("fit", ["1"]), "b": ("fit", ["1"])}, None),
-        ({"a": ("fit", []), "b": ("predict", [])}, "a begins fit and b begins predict"),
+        ({"a": ("fit", []), "b": ("predict", [])}, "a starts fit and b starts predict"),
         ({"a": ("fit", ["1", "2"]), "b": ("fit", ["1"])}, "the processes differ at fit: a has 2, b has nothing more"),
         (
             {"a": ("fit", ["1"]), "b": ("fit", ["1"]), "c": ("fit", ["3"])},

@@ -322,7 +322,7 @@ class _Program:
                     agree_on_variables(self._variables.values(), self.name)
                 return
         raise InvalidInputError(
-            f"{self.name} touches other variables each time it is traced",
+            f"{self.name} uses different variables each time it is traced",
             allowed="code that makes its variables once",
             action="make models, optimizers and metrics before, or on the first call alone",
         )
@@ -378,7 +378,7 @@ class _Program:
                 outputs = self._run(scope, arrays)
             if scope.unknown:
                 paths = [variable.path for variable in scope.unknown.values()]
-                raise InvalidInputError(f"{self.name} touches other variables when it is traced again", received=paths)
+                raise InvalidInputError(f"{self.name} uses different variables when it is traced again", received=paths)
             self._deferred = [] if self.forgets else list(scope.deferred)
             gradients = [update.gradients for update in self._deferred]
             return outputs, [scope.state_mapping[id(variable)] for variable in self._written], gradients

@@ -253,7 +253,9 @@ class _Gathering:
             if messages and messages[0]["kind"] == "hello":
                 self._come[link] = _parse_hello(messages[0], remote_host=link.remote_host)
         except (WireError, KeyError, TypeError, ValueError) as error:
-            logger.warning("what connected from %s is no process of this job: %s", link.remote_host, error)
+            logger.warning(
+                "the client that connected from %s is not a process of this job: %s", link.remote_host, error
+            )
             link.ended = True
         if link.ended:
             self._selector.unregister(link)
@@ -269,10 +271,10 @@ class _Gathering:
             for rank in range(1, len(addresses))
             if rank not in come
         ]
-        waited_for = f"{' and '.join(missing)} never came"
+        waited_for = f"{' and '.join(missing)} did not arrive at the meeting"
         return PeerLostError(
             f"{waited_for}: {self._own.role} waited at {self._own.address}",
-            action="see that it runs and can reach this address",
+            action="check that it runs and can reach this address",
         )
 
     def _refuse(self, fault: LockstepError) -> None:
@@ -323,7 +325,7 @@ def _listen(address: str) -> socket.socket:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
             # No interface of this machine has the address that others use for it: addresses are translated (NAT).
-            logger.warning("%s is no address of this machine: listening at all that are", address)
+            logger.warning("%s is not an address of this machine; listening on all interfaces", address)
             listener = socket.create_server(("", port), family=family)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
@@ -338,7 +340,7 @@ def _interface_of(host: str) -> tuple[str, socket.AddressFamily]:
     try:
         family, _, _, _, where = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
-        logger.warning("the chief's own name %s does not resolve here: listening at all addresses", host)
+        logger.warning("the chief's own name %s does not resolve here; listening on all interfaces", host)
         return "", socket.AF_INET
     found = str(where[0])
     # On Debian, a machine's own name resolves to 127.0.1.1 on that machine, but to another address on the others.
@@ -381,12 +383,12 @@ def _arrive(own: Hello, *, chief: str, wait_s: float, timeout_s: float) -> Meeti
             banner = _await(link, deadline=time.monotonic() + _BANNER_TIMEOUT_S, chief=chief)
             if banner is not None:
                 return _be_welcomed(own, link, waits_s=float(banner["waits_s"]) + timeout_s, chief=chief)
-            reason = "what listens there says nothing" if not link.ended else "it hung up"
+            reason = "the server there sends nothing" if not link.ended else "it closed the connection"
             link.close()
         if time.monotonic() >= deadline:
             raise PeerLostError(
-                f"the chief (rank 0, {chief}) never came: {reason}, for {wait_s:g} s",
-                action="see that it runs, and that this machine can reach its address",
+                f"the chief (rank 0, {chief}) did not arrive at the meeting: {reason}, for {wait_s:g} s",
+                action="check that it runs, and that this machine can reach its address",
             )
         time.sleep(_RETRY_S)
 
@@ -431,7 +433,7 @@ def _await(link: Connection, *, deadline: float, chief: str) -> Message | None:
             if message["kind"] not in ("lockstep", "welcome", "refused") or message.get("protocol", 1) != PROTOCOL:
                 link.close()
                 raise UnavailableError(
-                    f"what answers at {chief} is not the chief of this version of Lockstep",
+                    f"the process at {chief} is not a chief of this version of Lockstep",
                     received=message["kind"],
                     action="give the chief a port of its own",
                 )
@@ -443,9 +445,9 @@ def _be_welcomed(own: Hello, link: Connection, *, waits_s: float, chief: str) ->
     link.send({"kind": "hello", **asdict(own)})
     told = _await(link, deadline=time.monotonic() + waits_s, chief=chief)
     if told is None:
-        happened = "died before all had come" if link.ended else f"has said nothing for {waits_s:.0f} s"
+        happened = "died before all processes had arrived" if link.ended else f"has sent nothing for {waits_s:.0f} s"
         link.close()
-        raise PeerLostError(f"the chief (rank 0, {chief}) {happened}", action="look at its log")
+        raise PeerLostError(f"the chief (rank 0, {chief}) {happened}", action="check its log")
     if told["kind"] == "refused":
         link.close()
         raise _ERRORS.get(str(told.get("error")), BackendError)(str(told["what"]))

@@ -61,7 +61,7 @@ def first_difference(told: Mapping[str, tuple[str, Sequence[str]]]) -> str | Non
     (first, (what, entries)), *others = told.items()
     for other, (other_what, other_entries) in others:
         if other_what != what:
-            return f"{first} begins {what} and {other} begins {other_what}"
+            return f"{first} starts {what} and {other} starts {other_what}"
         for position in range(max(len(entries), len(other_entries))):
             one = entries[position] if position < len(entries) else "nothing more"
             two = other_entries[position] if position < len(other_entries) else "nothing more"
@@ -171,13 +171,13 @@ class Watchdog:
         with self._changed:
             if not self._wait_for_answer(number, what, timeout_s):
                 raise BackendError(
-                    f"another process did not come to {what} within {timeout_s:g} s",
+                    f"another process did not reach {what} within {timeout_s:g} s",
                     action=f"call {what} in every process",
                 )
             settled = self._settled.pop(number, {"left": 0})
         left = settled.get("left")
         if left is not None:
-            raise PeerLostError(f"{self._meeting.peers[left]} has ended its program, and others begin {what}")
+            raise PeerLostError(f"{self._meeting.peers[left]} has ended its program, but others start {what}")
         return settled["difference"]
 
     def _wait_for_answer(self, number: int, what: str, timeout_s: float) -> bool:
@@ -188,7 +188,7 @@ class Watchdog:
 
         if self._changed.wait_for(has_come, min(timeout_s, _SAID_AFTER_S)):
             return True
-        logger.warning("waiting at %s for another process, which does something else", what)
+        logger.warning("waiting in %s for another process, which has not reached it", what)
         return self._changed.wait_for(has_come, timeout_s - _SAID_AFTER_S)
 
     def await_loss(self) -> PeerLostError | None:
@@ -291,7 +291,7 @@ class Watchdog:
                 for message in messages:
                     self._take(rank, message)
             except (WireError, KeyError, TypeError, ValueError) as error:
-                self._lose([rank], f"sent what is no message: {type(error).__name__}: {error}")
+                self._lose([rank], f"sent an invalid message: {type(error).__name__}: {error}")
                 continue
             if link.ended:
                 self._forget(rank)
@@ -337,7 +337,7 @@ class Watchdog:
             self._lose(ranks, happened)
             return
         teller, own = self._meeting.peers[told_by], self._meeting.peers[self._meeting.rank]
-        loss = PeerLostError(f"{own}, which is this process, {happened}: {teller} has gone on without it and ended")
+        loss = PeerLostError(f"{own}, which is this process, {happened}: {teller} considered it lost and has ended")
         self._end(loss)
 
     def _send(self, now: float) -> None:
