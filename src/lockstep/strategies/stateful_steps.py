@@ -153,7 +153,8 @@ class StatefulStep:
                 raise
             # For example, a GAN's generator learns from the discriminator that was just updated.
             logger.info(
-                "train_step of %s reads parameters that it has just updated; updating them on the compute devices instead",
+                "train_step of %s reads parameters that it has just updated; "
+                "updating them on the compute devices instead",
                 self._name,
             )
             self._sets_aside = False
