@@ -62,7 +62,7 @@ class ShareLayer:
         self._template: Any = None
         self._is_agreed = False
 
-    def lay(self, rows: Any, *, shares: Sequence[int] | None = None) -> Any:
+    def place(self, rows: Any, *, shares: Sequence[int] | None = None) -> Any:
         """Places a global batch on the devices.
 
         Args:

@@ -31,7 +31,7 @@ def _table() -> str:
         for row in REPLACEMENTS:
             if row.stage is stage:
                 expected = ", ".join(row.parameters) or "-"
-                lines.append(f"| `{row.title}` | {expected} | {row.becomes} | {row.until} |")
+                lines.append(f"| `{row.title}` | {expected} | {row.effect} | {row.removable_when} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -12,7 +12,7 @@ from tests.strategies import watched_process
 from tests.strategies.job_processes import job, loopback_cluster, tf_config
 
 from lockstep.errors import ConfigError, PeerLostError, PortInUseError, UnavailableError
-from lockstep.strategies.peers.meeting import Hello, _interface_of, fault_among, installed_versions, meet_peers
+from lockstep.strategies.peers.meeting import Introduction, _interface_of, fault_among, installed_versions, meet_peers
 from lockstep.testing.ports import free_port
 from lockstep.topology import Topology
 
@@ -25,7 +25,7 @@ def topology(rank, *, cluster=None, num_processes=2):
 
 
 def hello(rank, *, num_processes=2, **versions):
-    return Hello(
+    return Introduction(
         rank=rank,
         num_processes=num_processes,
         role=f"worker {rank}",

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from lockstep.errors import BackendError, ConfigError, UnavailableError
-from lockstep.strategies.peers.endings import Ending
+from lockstep.strategies.peers.endings import ProcessExit
 from lockstep.strategies.peers.meeting import Meeting, meet_peers, open_relay
 from lockstep.strategies.peers.relay import LOOPBACK, Relay
 from lockstep.strategies.peers.watchdog import Watchdog, set_current_watchdog
@@ -95,11 +95,11 @@ def meet(topology: Topology, *, timeout_s: float | None = None, wait_s: float | 
     patience_s = (
         wait_s or seconds_from(os.environ, WAIT_VARIABLE) or (MANAGED_WAIT_S if topology.managed else silence_s)
     )
-    ending = Ending()
+    process_exit = ProcessExit()
     meeting = meet_peers(topology, wait_s=patience_s, timeout_s=silence_s)
-    watchdog = Watchdog(meeting, on_loss=ending.end_now)
+    watchdog = Watchdog(meeting, on_loss=process_exit.exit_now)
     set_current_watchdog(watchdog)
-    ending.watch(watchdog, on_exit=functools.partial(_finish, watchdog))
+    process_exit.watch(watchdog, on_exit=functools.partial(_finish, watchdog))
     _start_jax(meeting, watchdog)
 
 
