@@ -15,10 +15,10 @@ XLA's partitioner handles three kinds of convolutions badly (jaxlib 0.10 to 0.12
 
 `lower_convolution_by_rows` lowers the first two kinds as a `jax.shard_map`: each device convolves its own rows, and
 gradients are summed over the devices whose rows differ. For every other convolution under a layout whose devices may
-hold copies of rows, it keeps height and width undivided. It replaces the lowering of JAX's primitive, so it covers Keras's layers,
-JAX's functions, gradients and `jax.vmap` alike. Other convolutions, programs of one device, and code inside a
-`jax.shard_map` over all axes of its mesh are lowered as before. Inside a `jax.shard_map` over some of the axes, rows
-are divided over the other axes.
+hold copies of rows, it keeps height and width undivided. It replaces the lowering of JAX's primitive, so it covers
+Keras's layers, JAX's functions, gradients and `jax.vmap` alike. Other convolutions, programs of one device, and code
+inside a `jax.shard_map` over all axes of its mesh are lowered as before. Inside a `jax.shard_map` over some of the
+axes, rows are divided over the other axes.
 """
 
 # JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.

@@ -39,6 +39,8 @@ FIRST_START_S: Final = 1_000.0
 BETWEEN_STARTS_S: Final = 5_000.0
 RUN_S: Final = 3_600.0
 """The duration of every program, in seconds."""
+_GENERATIONS: Final = "generations"
+"""The file with the latest generation of each owner. It has no suffix, so it is not taken for a gang's."""
 
 
 @final
@@ -143,16 +145,16 @@ class ScriptedCluster(AbstractCluster):
     def fence(self, generation: int, *, owner: str) -> None:
         self._before_act("fence")
         with self._locked():
-            path = self._folder / "generation"
-            if generation > self._generation():
-                path.with_suffix(".partial").write_text(str(generation))
-                path.with_suffix(".partial").replace(path)
+            generations = self._generations()
+            if generation > generations.get(owner, 0):
+                self._save(self._folder / _GENERATIONS, {**generations, owner: generation})
 
     @override
     def place(self, order: GangOrder) -> None:
         self._before_act("place")
         with self._locked():
-            if order.generation >= self._generation() and not (path := self._path(order.gang_id)).exists():
+            current = self._generations().get(order.owner, 0)
+            if order.generation >= current and not (path := self._path(order.gang_id)).exists():
                 job, _, _ = order.gang_id.rpartition("-")
                 earlier = [json.loads(found.read_text()) for found in self._gangs(f"{job}-*")]
                 number = sum(gang["number"] >= 0 for gang in earlier)
@@ -210,9 +212,9 @@ class ScriptedCluster(AbstractCluster):
         for path in self._gangs("*"):
             self.forget(path.stem)
 
-    def _generation(self) -> int:
-        path = self._folder / "generation"
-        return int(path.read_text()) if path.exists() else 0
+    def _generations(self) -> dict[str, int]:
+        path = self._folder / _GENERATIONS
+        return json.loads(path.read_text()) if path.exists() else {}
 
     def _script_of(self, gang: Mapping[str, Any]) -> AttemptScript:
         return self._scripts[min(gang["number"], len(self._scripts) - 1)]
@@ -279,9 +281,9 @@ class ScriptedCluster(AbstractCluster):
                 self._save(self._path(gang_id), {**gang, **changes})
 
     @staticmethod
-    def _save(path: Path, gang: Mapping[str, Any]) -> None:
+    def _save(path: Path, document: Mapping[str, Any]) -> None:
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(gang))
+        partial.write_text(json.dumps(document))
         partial.replace(path)
 
     @contextmanager

@@ -252,7 +252,7 @@ class Lifted:
     def prepare(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
         """Returns the function from `jax.jit` that a call would run, and its arguments.
 
-        If this function forgets, the returned function returns the results of this function and two empty lists.
+        If `discards_state` is set, the returned function returns the results of this function and two empty lists.
         """
         arguments = split_arguments(args, kwargs, name=self._name)
         return self.program_for(arguments).prepare(arguments.arrays)

@@ -188,6 +188,8 @@ class Watchdog:
 
         if self._changed.wait_for(has_answer, min(timeout_s, _SAID_AFTER_S)):
             return True
+        if timeout_s <= _SAID_AFTER_S:
+            return False
         logger.warning("waiting in %s for another process, which has not reached it", what)
         return self._changed.wait_for(has_answer, timeout_s - _SAID_AFTER_S)
 
