@@ -41,7 +41,6 @@ def test_the_port_of_the_registry_is_reserved(tmp_path: Path, monkeypatch: pytes
     program.write_text(REGISTRY)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with Podman(tmp_path).registry() as address:
-        with pytest.raises(EngineError, match="was given to another replica"):
-            hold_again(address, timeout_s=0)
+    with Podman(tmp_path).registry() as address, pytest.raises(EngineError, match="was given to another replica"):
+        hold_again(address, timeout_s=0)
     hold_again(address, timeout_s=0).close()

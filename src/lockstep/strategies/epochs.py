@@ -307,7 +307,7 @@ class PlacingEpochIterator(AbstractEpochIterator):
     def _ran_out(self) -> InvalidInputError:
         return InvalidInputError(
             "the data ran out before the last step",
-            received="a generator that has ended, and cannot be begun anew"
+            received="a generator that has ended, and cannot be restarted"
             if self._is_read_once
             else "data without a batch",
             allowed="as many batches as all steps take",
