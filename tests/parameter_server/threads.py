@@ -31,10 +31,10 @@ TIMEOUT_S = 30.0
 class NoRuns(AbstractRuns):
     """Leaves Keras's methods alone."""
 
-    def around(self, model: Any, method: str, arguments: dict[str, Any]) -> Any:
+    def wrap_call(self, model: Any, method: str, arguments: dict[str, Any]) -> Any:
         raise AssertionError("not called here")
 
-    def function(self, model: Any, kind: str) -> Callable[[Any, Any], Any] | None:
+    def step_function(self, model: Any, kind: str) -> Callable[[Any, Any], Any] | None:
         return None
 
 

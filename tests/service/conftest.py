@@ -14,7 +14,7 @@ from tests.service.postgres import Server, serving, why_not
 from lockstep.home import Home
 from lockstep.service.settings import Settings
 from lockstep.service.store import database
-from lockstep.testing.bench import Bench, opened
+from lockstep.testing.bench import Bench, open_bench
 from lockstep.testing.local_cluster import LocalCluster
 from lockstep.testing.served import Served
 
@@ -47,7 +47,7 @@ def databases_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     home = Home(path=tmp_path)
-    with opened(Settings(home=home, bucket=str(home.bucket), max_running_jobs=2)) as made:
+    with open_bench(Settings(home=home, bucket=str(home.bucket), max_running_jobs=2)) as made:
         yield made
 
 
@@ -62,5 +62,5 @@ def service(bench: Bench) -> Iterator[Served]:
 def lab(tmp_path: Path) -> Iterator[Lab]:
     home = Home(path=tmp_path)
     settings = Settings(home=home, bucket=str(home.bucket))
-    with opened(settings, cluster=LocalCluster(simulates_machines=True)) as bench:
+    with open_bench(settings, cluster=LocalCluster(simulates_machines=True)) as bench:
         yield Lab(bench)

@@ -153,9 +153,9 @@ def test_what_is_lent_is_small_for_the_optimizer():
 def test_gradients_come_as_one_copy():
     strategy = central(2)
     layout = strategy.layout
-    lent = layout.lend({"a": np.ones(3, np.float32), "none": None})
+    lent = layout.to_compute_devices({"a": np.ones(3, np.float32), "none": None})
     assert lent["a"].sharding.device_set == set(strategy.devices)
-    stored = layout.store(lent)
+    stored = layout.to_state_devices(lent)
     assert stored["a"].sharding.device_set == {jax.devices()[0]}
     assert stored["none"] is None
 

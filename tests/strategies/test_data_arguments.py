@@ -269,7 +269,9 @@ def test_class_weights_that_would_weigh_nothing_are_refused(kind: str, class_wei
 def test_a_batch_that_is_laid_over_replicas_is_no_whole_one(method: str) -> None:
     inputs, targets = next(iter(STRATEGY.experimental_distribute_dataset(BATCHES)))
     laid = {"x": inputs} if method.startswith("predict") else {"x": inputs, "y": targets}
-    with pytest.raises(InvalidInputError, match=f"{method} was given a batch that is laid over replicas"):
+    with pytest.raises(
+        InvalidInputError, match=f"{method} takes whole batches, not batches that are divided over replicas"
+    ):
         call(method, laid, is_distributed=True)
 
 

@@ -180,7 +180,7 @@ def test_a_value_for_each_replica() -> None:
     assert [int(number) for number in found["id"].values] == [0, 1, 2, 3]
     assert [row.tolist() for row in found["row"].values] == [[0, 0], [1, 1], [2, 2], [3, 3]]
     assert {shard.data.shape for shard in found["row"].stacked.addressable_shards} == {(1, 2)}
-    with pytest.raises(InvalidInputError, match="do not look alike"):
+    with pytest.raises(InvalidInputError, match="have different structures, shapes or dtypes"):
         distribute_values(layout(), lambda context: np.zeros(context.replica_id_in_sync_group))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import MirroredStrategy, epochs
-from lockstep.strategies.fitting import current_layout, current_run
+from lockstep.strategies.fitting import current_call, current_layout
 from lockstep.strategies.mesh import ReplicatedLayout
 
 
@@ -50,13 +50,13 @@ def test_no_scope_is_left_behind():
         model = make_linear()
     model.fit(*rows(5), batch_size=4, verbose=0)
     assert current_layout() is None
-    assert current_run() is None
+    assert current_call() is None
 
 
 def test_a_callback_finds_the_data_of_its_fit():
     data, seen = rows(4), []
     model = make_linear()
-    note = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: seen.append(current_run().data))
+    note = keras.callbacks.LambdaCallback(on_train_begin=lambda logs: seen.append(current_call().data))
     model.fit(*data, verbose=0, callbacks=[note])
     assert seen[0] is data[0]
 

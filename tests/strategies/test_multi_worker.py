@@ -65,7 +65,7 @@ def train_until(folder, what, *, victim, num_processes=2):
         pytest.param(3, "kill", 0, "died: its connection ended without a goodbye", marks=pytest.mark.heavy),
         pytest.param(4, "stop", 1, "hangs or cannot be reached", marks=pytest.mark.heavy),
         pytest.param(3, "stop", 0, "hangs or cannot be reached", marks=pytest.mark.heavy),
-        pytest.param(3, "leave", 1, "has ended its program, and others begin fit", marks=pytest.mark.heavy),
+        pytest.param(3, "leave", 1, "has ended its program, but others start fit", marks=pytest.mark.heavy),
     ],
 )
 def test_who_is_lost_in_training_is_the_last_thing_that_the_others_say(tmp_path, num_processes, what, victim, happened):
@@ -89,7 +89,7 @@ def test_who_is_lost_in_training_is_the_last_thing_that_the_others_say(tmp_path,
             "another optimizer", "the processes differ at variable sgd/learning_rate", marks=pytest.mark.heavy
         ),
         ("other data", "the processes differ at the first batch: chief 0"),
-        pytest.param("another method", "begins fit and worker 0", marks=pytest.mark.heavy),
+        pytest.param("another method", "starts fit and worker 0", marks=pytest.mark.heavy),
     ],
 )
 def test_processes_that_do_not_do_the_same_are_told_so(tmp_path, what, difference):

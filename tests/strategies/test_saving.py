@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 X, Y = np.ones((4, 3), "float32"), np.ones((4, 2), "float32")
-LINE = "class Silent does not say how it is made again"
+LINE = "class Silent has no get_config() that describes its arguments"
 ANSWER = "@keras.saving.register_keras_serializable() above class Silent, and into it def get_config"
 
 
@@ -117,7 +118,7 @@ def test_a_callback_that_would_save_it_is_refused_before_the_first_step(
     with strategy().scope():
         model = silent()
     saves = keras.callbacks.ModelCheckpoint(tmp_path / "m.keras")
-    with pytest.raises(ModelError, match=LINE):
+    with pytest.raises(ModelError, match=re.escape(LINE)):
         model.fit(X, Y, verbose=0, callbacks=[saves])
     assert int(model.optimizer.iterations) == 0
     model.fit(
@@ -127,7 +128,7 @@ def test_a_callback_that_would_save_it_is_refused_before_the_first_step(
 
 
 def test_saving_says_the_same(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=LINE):
+    with pytest.raises(ModelError, match=re.escape(LINE)):
         save_model(silent(), tmp_path / "m.keras")
 
 

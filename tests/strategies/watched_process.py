@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 
-from lockstep.strategies.peers.endings import Ending
+from lockstep.strategies.peers.endings import ProcessExit
 from lockstep.strategies.peers.joining import TIMEOUT_VARIABLE, seconds_from
 from lockstep.strategies.peers.meeting import meet_peers
 from lockstep.strategies.peers.watchdog import Watchdog
@@ -25,10 +25,10 @@ def main(what):
     topology = Topology.from_env()
     timeout_s = seconds_from(os.environ, TIMEOUT_VARIABLE)
     wait_s = seconds_from(os.environ, "WAIT_S") or 30
-    ending = Ending()
+    process_exit = ProcessExit()
     meeting = meet_peers(topology, wait_s=wait_s, timeout_s=timeout_s)
-    watchdog = Watchdog(meeting, on_loss=ending.end_now)
-    ending.watch(watchdog, on_exit=functools.partial(finish, watchdog))
+    watchdog = Watchdog(meeting, on_loss=process_exit.exit_now)
+    process_exit.watch(watchdog, on_exit=functools.partial(finish, watchdog))
     print("met", *map(str, meeting.peers), flush=True)
     is_victim = topology.process_id == int(os.environ.get("VICTIM", "-1"))
     if what == "agree":

@@ -37,7 +37,7 @@ class ServedLayout(AbstractReplicatedLayout):
         self._variables: dict[int, weakref.ref[Any]] = {}
         self._embeddings: list[weakref.ref[Any]] = []
         self.read_rows: RowReader | None = None
-        self.note_variable = self._note_variable
+        self.on_variable = self._note_variable
 
     @property
     def variables(self) -> list[Any]:
@@ -55,7 +55,7 @@ class ServedLayout(AbstractReplicatedLayout):
         From then on, batches with integers that JAX would truncate are rejected.
         """
         self._embeddings.append(weakref.ref(layer))
-        self.check_array = check_bits
+        self.validate_array = check_bits
 
     def _note_variable(self, variable: Any) -> None:
         known = self._variables.get(id(variable))
@@ -63,6 +63,6 @@ class ServedLayout(AbstractReplicatedLayout):
             self._variables.pop(id(variable), None)  # this id may have belonged to a variable that no longer exists
             self._variables[id(variable)] = weakref.ref(variable)
 
-    def lend(self, values: Any) -> Any:
+    def to_compute_devices(self, values: Any) -> Any:
         """Copies the values to every device."""
         return jax.device_put(values, self.replicated)

@@ -126,7 +126,7 @@ class ParameterServerStrategy(AbstractStrategy):
             cluster_resolver.wait_for_dismissed(lambda: self.member.dismissed_workers)
         self.scheduler = Scheduler(self.member, scope=self.scope)
         runs = ServedRuns(self.member)
-        layout.runs, layout.read_rows, layout.around_calls = runs, runs.read_rows, RowCalls(layout)
+        layout.runs, layout.read_rows, layout.call_wrapper = runs, runs.read_rows, RowCalls(layout)
         super().__init__(layout, topology=topology, input_context=self.member.context)
 
     @property

@@ -17,7 +17,7 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding
 
 
-def computing_once(should_shard: Callable[..., bool]) -> Callable[..., bool]:
+def wrap_should_shard_at_init(should_shard: Callable[..., bool]) -> Callable[..., bool]:
     """Wraps a function of Keras so that a replicated variable's initial value is computed once, not on every device."""
 
     @functools.wraps(should_shard)
@@ -27,7 +27,7 @@ def computing_once(should_shard: Callable[..., bool]) -> Callable[..., bool]:
     return wrapper
 
 
-def sharing_copies(distribute_tensor: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_distribute_tensor(distribute_tensor: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a function of Keras so that all copies of a replicated array share one host buffer."""
 
     @functools.wraps(distribute_tensor)

@@ -2,7 +2,7 @@
 
 In Keras, ``target.assign(online)`` outside compiled code makes both variables use one array. A compiled step, also
 `fit`'s, donates the old buffers of the variables that it writes. Then the other variable's array is deleted, or XLA
-refuses to donate one buffer twice. `copying` makes such an assignment copy the array, as TensorFlow's variables do.
+refuses to donate one buffer twice. `wrap_assign` makes such an assignment copy the array, as TensorFlow's variables do.
 """
 
 # JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
@@ -22,7 +22,7 @@ from lockstep.upstream.keras_scopes import in_stateless_scope
 from lockstep.upstream.keras_variables import set_stored_value, stored_value
 
 
-def copying(assign: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_assign(assign: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps ``Variable.assign`` so that it copies the value of another variable."""
 
     @functools.wraps(assign)
@@ -37,7 +37,7 @@ def copying(assign: Callable[..., Any]) -> Callable[..., Any]:
 def separate(variables: Iterable[Any]) -> None:
     """Gives each of these variables its own array, by copying arrays that several of them share.
 
-    Variables come to share an array through ``target.assign(online.value)``, where `copying` sees a plain array.
+    Variables come to share an array through ``target.assign(online.value)``, where `wrap_assign` sees a plain array.
     """
     seen: set[int] = set()
     for variable in variables:

@@ -155,7 +155,7 @@ class AbstractStrategy(AbstractGround):
                 "a strategy's scope was entered within another one's",
                 received=f"{self._layout.name} within {current.name}",
                 allowed="one strategy at a time",
-                action="leave the first scope before",
+                action="leave the first scope first",
             )
         with self._layout.scope(), current_ground(self):
             yield self

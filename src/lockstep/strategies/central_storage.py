@@ -59,11 +59,11 @@ class CentralLayout(AbstractLayout):
         """Always True."""
         return True
 
-    def lend(self, values: Any) -> Any:
+    def to_compute_devices(self, values: Any) -> Any:
         """Returns a copy of each value on every device that computes."""
         return jax.device_put(values, self.replicated)
 
-    def store(self, values: Any) -> Any:
+    def to_state_devices(self, values: Any) -> Any:
         """Returns one copy of each value in host memory."""
         return jax.tree.map(self._store, values)
 

@@ -82,7 +82,7 @@ def _check_whole(method: str, arguments: Mapping[str, Any]) -> None:
     for name in ("x", "y", "sample_weight"):
         if any(isinstance(leaf, PerReplica) for leaf in keras.tree.flatten(arguments.get(name))):
             raise InvalidInputError(
-                f"{method} was given a batch that is laid over replicas, and takes whole batches",
+                f"{method} takes whole batches, not batches that are divided over replicas",
                 received=f"PerReplica as {name}",
                 action="give fit, evaluate or predict the distributed data set; or train by strategy.run",
             )
@@ -157,7 +157,7 @@ def _check_fit(arguments: Mapping[str, Any]) -> None:
     if arguments.get("shuffle") and isinstance(data, DataAdapter) and not getattr(data, "is_shuffled", False):
         # For data sets that Keras knows, Keras itself warns that it does not shuffle them.
         raise InvalidInputError(
-            "fit was given shuffle=True beside data that has an order of its own",
+            "fit was given shuffle=True with data that has its own order",
             received=type(data).__name__,
             allowed="shuffle=False, or nothing",
             action="give Batches a seed" if isinstance(data, GlobalBatches) else "shuffle the data before",

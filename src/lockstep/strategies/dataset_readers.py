@@ -51,7 +51,7 @@ def read_own(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -> Cal
     def read(change: Change) -> Generator[Any]:
         layer = ShareLayer(layout)
         batches = (change(batch) for batch in opened() if count_rows(batch))  # an empty batch would look like the end
-        while (placed := layer.lay(next(batches, None))) is not None:
+        while (placed := layer.place(next(batches, None))) is not None:
             yield placed
 
     return read
@@ -66,7 +66,7 @@ def read_shared(layout: AbstractLayout, data: GlobalBatches) -> Callable[[Change
         for number, rows in enumerate(map(change, cast("Iterable[Any]", data)), start=first):
             shares = data.shares_of_batch(number) if isinstance(data, UnevenBatches) else None
             if shares is not None:
-                yield layer.lay(rows, shares=shares)
+                yield layer.place(rows, shares=shares)
             else:
                 yield layout.place(rows, num_rows=rows_of_batch(data, number))
 

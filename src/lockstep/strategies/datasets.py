@@ -342,7 +342,9 @@ def distribute_values(layout: AbstractLayout, value_fn: Callable[[ValueContext],
     }
     if len(kinds) > 1:
         raise InvalidInputError(
-            "the replicas' values do not look alike", received=sorted(kinds), allowed="one structure, shape and dtype"
+            "the replicas' values have different structures, shapes or dtypes",
+            received=sorted(kinds),
+            allowed="one structure, shape and dtype",
         )
 
     def stack(position: int) -> PerReplica:
@@ -391,7 +393,7 @@ def _check_is_dataset(dataset: Any) -> None:
     is_distributed = isinstance(dataset, DistributedDataset | DistributedIterator)
     if is_batch or is_distributed or not (hasattr(dataset, "__iter__") or callable(dataset)):
         raise InvalidInputError(
-            "this is no data set of batches that could be distributed",
+            "this is not a data set of batches",
             received=f"{'a distributed one' if is_distributed else type(dataset).__name__}",
             allowed="lockstep.data.Batches, Grain's, PyDataset, tf.data, DataLoader, a list of batches, a function "
             "that returns an iterator",

@@ -70,9 +70,9 @@ def resolve_devices(names: Iterable[str | Device]) -> tuple[Device, ...]:
     """
     found = tuple(name if not isinstance(name, str) else _resolve(name) for name in names)
     if not found:
-        raise InvalidInputError("no device is named", allowed="one or more")
+        raise InvalidInputError("no device is given", allowed="one or more")
     if len(set(found)) < len(found):
-        raise InvalidInputError("a device is named twice", received=[name_of(device) for device in found])
+        raise InvalidInputError("a device is given twice", received=[name_of(device) for device in found])
     return found
 
 

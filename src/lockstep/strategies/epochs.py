@@ -36,7 +36,7 @@ from lockstep.upstream.keras_trainer import AbstractEpochIterator, running_state
 
 @final
 @dataclass(kw_only=True)
-class Run:
+class KerasCall:
     """One call of ``fit``, ``evaluate`` or ``predict``.
 
     Attributes:
@@ -50,12 +50,13 @@ class Run:
         num_taken: the number of steps of the current epoch that have begun, including those before `first_step`.
         is_epoch_over: whether the current epoch has no further step.
         is_alone: whether this process runs the call without the strategy, in a callback of another model's run.
-        reads_singly: whether the function of a step takes the batches of an execution one by one. Keras's own function
-            may not.
+        reads_one_by_one: whether the function of a step takes the batches of an execution one by one. Keras's own
+            function may not.
         has_iterator: whether the iterator over the data was created. In ``fit``, later iterators are for validation.
-        weigh: the function that weighs a batch by its classes, if ``class_weight`` was given beside batches.
-        ends: the callbacks for the end of the call, whether it succeeds or fails. Keras only calls its own callbacks
-            after a success.
+        apply_class_weights: the function that weighs a batch by its classes, if ``class_weight`` was given beside
+            batches.
+        exit_stack: the callbacks for the end of the call, whether it succeeds or fails. Keras only calls its own
+            callbacks after a success.
         open_backups: a function of a directory and ``keep`` that returns the object that saves a run whose state is not
             in this process (`lockstep.checkpoints.backups`); None if the state is in this process.
     """
@@ -70,10 +71,10 @@ class Run:
     num_taken: int = 0
     is_epoch_over: bool = False
     is_alone: bool = False
-    reads_singly: bool = False
+    reads_one_by_one: bool = False
     has_iterator: bool = False
-    weigh: ClassWeights | None = None
-    ends: ExitStack = field(default_factory=ExitStack)
+    apply_class_weights: ClassWeights | None = None
+    exit_stack: ExitStack = field(default_factory=ExitStack)
     open_backups: Callable[..., Any] | None = None
 
     @property
@@ -82,7 +83,7 @@ class Run:
         return not self.is_epoch_over and self.num_taken != self.num_steps
 
 
-_run: ContextVar[Run | None] = ContextVar("lockstep_run", default=None)
+_call: ContextVar[KerasCall | None] = ContextVar("lockstep_call", default=None)
 
 
 def current_layout() -> AbstractLayout | None:
@@ -91,31 +92,31 @@ def current_layout() -> AbstractLayout | None:
     return current if isinstance(current, AbstractLayout) else None
 
 
-def current_run() -> Run | None:
+def current_call() -> KerasCall | None:
     """Returns the innermost call of ``fit``, ``evaluate`` or ``predict`` in which this code runs, or None.
 
     Callbacks use it to find the data of their ``fit``.
     """
-    return _run.get()
+    return _call.get()
 
 
 @contextmanager
-def running(run: Run) -> Generator[Run]:
-    """Makes a call the current one within a ``with`` block, and runs its `Run.ends` when the block ends.
+def running(call: KerasCall) -> Generator[KerasCall]:
+    """Makes a call the current one within a ``with`` block, and runs its `KerasCall.exit_stack` when the block ends.
 
     Args:
-        run: the call.
+        call: the call.
     """
-    token = _run.set(run)
+    token = _call.set(call)
     try:
-        with run.ends:
-            yield run
+        with call.exit_stack:
+            yield call
     finally:
-        _run.reset(token)
+        _call.reset(token)
 
 
 def place_for_step(layout: AbstractLayout, batch: Any, *, num_rows: int | None = None) -> Any:
-    """Places a batch on the devices, for a step of the current run.
+    """Places a batch on the devices, for a step of the current call.
 
     Args:
         layout: the strategy's layout.
@@ -123,8 +124,8 @@ def place_for_step(layout: AbstractLayout, batch: Any, *, num_rows: int | None =
         num_rows: the number of rows of the global batch, if `batch` is this process's share of it.
     """
     placed = layout.place(batch, num_rows=num_rows)
-    run = _run.get()
-    if run is None or (run.model.jit_compile and not run.model.run_eagerly):
+    call = _call.get()
+    if call is None or (call.model.jit_compile and not call.model.run_eagerly):
         return placed
 
     def lay(leaf: Any) -> Any:
@@ -136,12 +137,12 @@ def place_for_step(layout: AbstractLayout, batch: Any, *, num_rows: int | None =
     return keras.tree.map_structure(lay, placed)
 
 
-def reads_batches_singly(data: Any) -> bool:
+def reads_batches_one_by_one(data: Any) -> bool:
     """Whether data is of a kind of Lockstep's own, whose batches are read one by one even without a strategy."""
     return isinstance(data, GlobalBatches | ResumableData)
 
 
-def placing_epochs(iterator: type) -> type:
+def wrap_epoch_iterator(iterator: type) -> type:
     """Returns `PlacingEpochIterator`, which replaces Keras's iterator."""
     assert issubclass(PlacingEpochIterator, iterator), "its base is what it replaces"
     return PlacingEpochIterator
@@ -151,25 +152,25 @@ def placing_epochs(iterator: type) -> type:
 class PlacingEpochIterator(AbstractEpochIterator):
     """Keras's iterator over the batches of an epoch, with each batch placed by the current strategy.
 
-    For a model without a strategy, it behaves as Keras's own iterator, unless the run reads batches one by one.
+    For a model without a strategy, it behaves as Keras's own iterator, unless the call reads batches one by one.
     """
 
     def __init__(self, **kwargs: Any) -> None:
         self._data = kwargs.get("x")
-        run = self._lockstep_run = _run.get()
-        self._is_ours = current_layout() is not None or (run is not None and run.reads_singly)
+        call = self._lockstep_call = _call.get()
+        self._is_ours = current_layout() is not None or (call is not None and call.reads_one_by_one)
         self._weigh: ClassWeights | None = None
         if self._is_ours and kwargs.get("class_weight") is not None and comes_in_batches(self._data):
             self._weigh = ClassWeights(kwargs.pop("class_weight"))  # Keras cannot weigh most data of this kind
         super().__init__(**kwargs)
         self._is_read_once = isinstance(self._data, types.GeneratorType)
         self._has_ended = False
-        self._trains = run is not None and run.method == "fit" and not run.has_iterator
-        if run is not None:
-            run.has_iterator = True
-            run.weigh = run.weigh or self._weigh
-            if run.num_steps is None:
-                run.num_steps = self.steps_per_epoch or self.num_batches
+        self._trains = call is not None and call.method == "fit" and not call.has_iterator
+        if call is not None:
+            call.has_iterator = True
+            call.apply_class_weights = call.apply_class_weights or self._weigh
+            if call.num_steps is None:
+                call.num_steps = self.steps_per_epoch or self.num_batches
 
     def read(self) -> Iterator[Any]:
         """Begins a pass over the data. The current strategy places each batch."""
@@ -193,12 +194,12 @@ class PlacingEpochIterator(AbstractEpochIterator):
             is_first = False
             shares = shared.shares_of_batch(number) if isinstance(shared, UnevenBatches) else None
             if shares is not None:
-                placed = place_for_step(layout, layer.lay(values, shares=shares))
+                placed = place_for_step(layout, layer.place(values, shares=shares))
             else:
                 placed = place_for_step(layout, values, num_rows=rows_of_batch(shared, number) if shared else None)
-            if self._lockstep_run is not None:
+            if self._lockstep_call is not None:
                 rows = rows_of_batch(shared, number) if shared else leading_dim(values) * layout.num_processes
-                self._lockstep_run.num_examples += rows
+                self._lockstep_call.num_examples += rows
             if bounded:
                 self._await_last_step()
             yield placed
@@ -215,7 +216,7 @@ class PlacingEpochIterator(AbstractEpochIterator):
     def _await_last_step(self) -> None:
         # Collectives of several steps in flight can deadlock in XLA's thread pool. Keras keeps the state that the last
         # step returned until it passes the state to the next step.
-        state = running_state(self._lockstep_run.model) if self._lockstep_run else []
+        state = running_state(self._lockstep_call.model) if self._lockstep_call else []
         leaves = [leaf for leaf in state if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
         jax.block_until_ready(leaves)
 
@@ -230,27 +231,27 @@ class PlacingEpochIterator(AbstractEpochIterator):
         if not self._trains:
             yield from executions
             return
-        run = self._lockstep_run
-        assert run is not None, "fit has begun"
-        num_skipped, run.num_skipped_epochs = run.num_skipped_epochs, 0
+        call = self._lockstep_call
+        assert call is not None, "fit has begun"
+        num_skipped, call.num_skipped_epochs = call.num_skipped_epochs, 0
         skip_epochs(self.data_adapter, num_skipped)
-        run.num_taken, run.is_epoch_over = run.first_step, False
+        call.num_taken, call.is_epoch_over = call.first_step, False
         for step, last_step, batches in executions:
-            run.num_taken = min(last_step + 1, run.num_steps or last_step + 1)
+            call.num_taken = min(last_step + 1, call.num_steps or last_step + 1)
             yield step, last_step, batches
-        run.is_epoch_over = True
+        call.is_epoch_over = True
 
     def warn_of_end(self) -> None:
         """Warns that the data has ended before the epoch, and records that the epoch is over."""
-        if self._trains and self._lockstep_run is not None:
-            self._lockstep_run.is_epoch_over = True  # Keras ends the epoch
+        if self._trains and self._lockstep_call is not None:
+            self._lockstep_call.is_epoch_over = True  # Keras ends the epoch
         super().warn_of_end()
 
     def _training_epoch(self) -> Generator[Any]:
         """Yields the executions of an epoch of ``fit``: ``steps_per_epoch`` steps, or a pass over the data."""
-        run = self._lockstep_run
-        assert run is not None, "fit has begun"
-        first_step, run.first_step = run.first_step, 0
+        call = self._lockstep_call
+        assert call is not None, "fit has begun"
+        first_step, call.first_step = call.first_step, 0
         self.data_adapter.on_epoch_begin()
         if self.steps_per_epoch:
             # An epoch continues in the data where the previous one ended.
@@ -306,7 +307,7 @@ class PlacingEpochIterator(AbstractEpochIterator):
     def _ran_out(self) -> InvalidInputError:
         return InvalidInputError(
             "the data ran out before the last step",
-            received="a generator that has ended, and cannot be begun anew"
+            received="a generator that has ended, and cannot be restarted"
             if self._is_read_once
             else "data without a batch",
             allowed="as many batches as all steps take",

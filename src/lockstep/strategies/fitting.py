@@ -30,13 +30,20 @@ from lockstep.errors import InvalidInputError
 from lockstep.heartbeat import current_sender
 from lockstep.strategies import programs, stateful_steps
 from lockstep.strategies.data_arguments import check_arguments
-from lockstep.strategies.epochs import Run, current_layout, current_run, place_for_step, reads_batches_singly, running
+from lockstep.strategies.epochs import (
+    KerasCall,
+    current_call,
+    current_layout,
+    place_for_step,
+    reads_batches_one_by_one,
+    running,
+)
 from lockstep.strategies.heartbeat import Heartbeat
 from lockstep.strategies.input import GlobalBatches
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.peers import agreement
-from lockstep.strategies.running_alone import alone, can_run_alone, is_elsewhere
-from lockstep.strategies.runs import PassedOver
+from lockstep.strategies.running_alone import can_run_alone, is_elsewhere, run_without_strategy
+from lockstep.strategies.runs import SkipCall
 from lockstep.strategies.saving import check_saving
 from lockstep.strategies.step_functions import StepFunction, make_step_function
 from lockstep.upstream.keras_data import DataAdapter
@@ -60,7 +67,7 @@ def train_only_within(layout: AbstractLayout) -> None:
     _only.set(ref(layout))
 
 
-def remembering_strategy(compile_model: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_compile(compile_model: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps ``compile`` so that it records the current strategy, which the model's methods enter later."""
 
     @functools.wraps(compile_model)
@@ -71,7 +78,7 @@ def remembering_strategy(compile_model: Callable[..., Any]) -> Callable[..., Any
         else:
             _check_variables(self, layout)
             _layouts[self] = layout
-        stateful_steps.forget(self)
+        stateful_steps.clear_steps(self)
         return compile_model(self, *args, **kwargs)
 
     return wrapper
@@ -103,7 +110,7 @@ def _layout_of(model: Any) -> AbstractLayout | None:
 
 def _runs_alone(model: Any, data: Any) -> bool:
     """Whether a method is called in a callback of another model's run, and other processes may not call it."""
-    outer, layout = current_run(), current_layout()
+    outer, layout = current_call(), current_layout()
     if outer is None or outer.model is model:
         return outer is not None and outer.is_alone
     if layout is None or layout.runs is not None or isinstance(data, GlobalBatches | DataAdapter):
@@ -142,7 +149,7 @@ def scope_of(model: Any) -> Generator[None]:
         yield
 
 
-def entering_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_run(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a method of a model so that it enters the model's strategy and checks its arguments."""
     signature = inspect.signature(method)
     kind = stateful_steps.KINDS[method.__name__]
@@ -160,31 +167,33 @@ def entering_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
         if layout is None and not is_alone and method.__name__ in _TRAINING:
             _check_owned(self, method.__name__)
         if layout is not None and layout.runs is not None:
-            stateful_steps.refuse_where_servers_update(self, kind, layout)
+            stateful_steps.reject_under_parameter_servers(self, kind, layout)
         if "_use_cached_eval_dataset" not in bound.arguments.get("kwargs", ()):  # `fit` calls `evaluate`
             check_arguments(method.__name__, bound.arguments, is_distributed=layout is not None)
         with ExitStack() as stack:
             if is_alone:
-                stack.enter_context(alone(self, current_layout()))
+                stack.enter_context(run_without_strategy(self, current_layout()))
             if layout is not None and layout is not current_layout():
                 stack.enter_context(layout.scope())
             if layout is not None and layout.num_processes > 1 and method.__name__ in _WHOLE_RUNS:
                 agreement.agree_on_run(self, method.__name__)
-            reads_singly = (
+            reads_one_by_one = (
                 layout is not None
-                or reads_batches_singly(data)
+                or reads_batches_one_by_one(data)
                 or stateful_steps.is_stateful(self, kind)
                 or programs.is_watched()
             )
-            run = Run(model=self, method=method.__name__, data=data, is_alone=is_alone, reads_singly=reads_singly)
-            stack.enter_context(running(run))
+            call = KerasCall(
+                model=self, method=method.__name__, data=data, is_alone=is_alone, reads_one_by_one=reads_one_by_one
+            )
+            stack.enter_context(running(call))
             if layout is not None and layout.runs is not None and method.__name__ in _WHOLE_RUNS:
                 try:
-                    stack.enter_context(layout.runs.around(self, method.__name__, bound.arguments))
-                except PassedOver as passed:
+                    stack.enter_context(layout.runs.wrap_call(self, method.__name__, bound.arguments))
+                except SkipCall as passed:
                     return passed.returned
             if method.__name__ in _WHOLE_RUNS:
-                _add_heartbeat(bound.arguments, run)
+                _add_heartbeat(bound.arguments, call)
             try:
                 return method(*bound.args, **bound.kwargs)
             except BaseException:
@@ -195,17 +204,17 @@ def entering_strategy(method: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _add_heartbeat(arguments: dict[str, Any], run: Run) -> None:
+def _add_heartbeat(arguments: dict[str, Any], call: KerasCall) -> None:
     """Adds the heartbeat callback to a run, if this process sends heartbeats and the caller has not added it."""
     given = arguments.get("callbacks")
     if current_sender() is None or isinstance(given, keras.callbacks.CallbackList):  # the latter: validation in `fit`
         return
     callbacks = keras.tree.flatten(given) if given else []
     if not any(isinstance(callback, Heartbeat) for callback in callbacks):
-        arguments["callbacks"] = [*callbacks, Heartbeat(count_examples=lambda: run.num_examples)]
+        arguments["callbacks"] = [*callbacks, Heartbeat(count_examples=lambda: call.num_examples)]
 
 
-def placing_batches(distribute_data: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_distribute_data(distribute_data: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps Keras's placement of batches so that the current strategy places batches of the ``_on_batch`` methods."""
 
     @functools.wraps(distribute_data)
@@ -216,13 +225,13 @@ def placing_batches(distribute_data: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def _making(make_function: Callable[..., Any], kind: str) -> Callable[..., Any]:
+def _wrap_make_function(make_function: Callable[..., Any], kind: str) -> Callable[..., Any]:
     attribute = f"{kind}_function"
 
     @functools.wraps(make_function)
     def wrapper(self: Any, force: bool = False, *args: Any, **kwargs: Any) -> Any:  # noqa: FBT001 - Keras's signature
         layout = current_layout()
-        own = layout.runs.function(self, kind) if layout is not None and layout.runs is not None else None
+        own = layout.runs.step_function(self, kind) if layout is not None and layout.runs is not None else None
         if own is not None:
             setattr(self, attribute, own)
             return own
@@ -231,8 +240,8 @@ def _making(make_function: Callable[..., Any], kind: str) -> Callable[..., Any]:
             # Optimizer and metrics may have been built since the run began.
             is_certain = force or found is None
             agreement.agree_on_variables(agreement.variables_of(self), kind, is_certain=is_certain)
-        run = current_run()
-        is_of_keras = not (layout is not None or (run is not None and run.model is self and run.reads_singly))
+        call = current_call()
+        is_of_keras = not (layout is not None or (call is not None and call.model is self and call.reads_one_by_one))
         if is_of_keras:
             make_function(self, force or isinstance(found, StepFunction), *args, **kwargs)
             _of_keras.add(getattr(self, attribute))
@@ -243,34 +252,34 @@ def _making(make_function: Callable[..., Any], kind: str) -> Callable[..., Any]:
     return wrapper
 
 
-def making_train_function(make_function: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_make_train_function(make_function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes ``fit`` run steps as the current strategy does."""
-    return _making(make_function, stateful_steps.TRAIN)
+    return _wrap_make_function(make_function, stateful_steps.TRAIN)
 
 
-def making_test_function(make_function: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_make_test_function(make_function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes ``evaluate`` run steps as the current strategy does."""
-    return _making(make_function, stateful_steps.TEST)
+    return _wrap_make_function(make_function, stateful_steps.TEST)
 
 
-def making_predict_function(make_function: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_make_predict_function(make_function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes ``predict`` run steps as the current strategy does."""
-    return _making(make_function, stateful_steps.PREDICT)
+    return _wrap_make_function(make_function, stateful_steps.PREDICT)
 
 
-def building_steps(build: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_symbolic_build(build: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a step that takes only the batch create its own variables. Keras would require a matching ``call()``."""
 
     @functools.wraps(build)
     def wrapper(self: Any, iterator: Any = None, data_batch: Any = None, *args: Any, **kwargs: Any) -> Any:
-        run = current_run()
-        kind = None if run is None or run.model is not self else stateful_steps.KINDS[run.method]
-        if run is not None and run.model is self and run.weigh is not None and data_batch is not None:
-            data_batch = run.weigh(data_batch)  # since Keras 3.16, this batch comes without its weights
+        call = current_call()
+        kind = None if call is None or call.model is not self else stateful_steps.KINDS[call.method]
+        if call is not None and call.model is self and call.apply_class_weights is not None and data_batch is not None:
+            data_batch = call.apply_class_weights(data_batch)  # since Keras 3.16, this batch comes without its weights
         if kind is None or not stateful_steps.is_stateful(self, kind):
             given = {"iterator": iterator, "data_batch": data_batch}
             return build(self, *args, **{name: one for name, one in given.items() if one is not None}, **kwargs)
-        step = stateful_steps.step_of(self, kind, current_layout())
+        step = stateful_steps.get_step(self, kind, current_layout())
         if not step.is_built:
             if data_batch is None:
                 _, _, batches = next(iter(iterator))

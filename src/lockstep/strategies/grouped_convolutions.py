@@ -13,12 +13,12 @@ XLA's partitioner handles three kinds of convolutions badly (jaxlib 0.10 to 0.12
   gradients of any convolution are summed over all devices too. Nobody divides images in this way, but a later operation
   can: a kernel behind a `Flatten` that a layout map divides, in an uneven batch.
 
-`dividing_rows` lowers the first two kinds as a `jax.shard_map`: each device convolves its own rows, and gradients are
-summed over the devices whose rows differ. For every other convolution under a layout whose devices may hold copies of
-rows, it keeps height and width undivided. It replaces the lowering of JAX's primitive, so it covers Keras's layers,
-JAX's functions, gradients and `jax.vmap` alike. Other convolutions, programs of one device, and code inside a
-`jax.shard_map` over all axes of its mesh are lowered as before. Inside a `jax.shard_map` over some of the axes, rows
-are divided over the other axes.
+`lower_convolution_by_rows` lowers the first two kinds as a `jax.shard_map`: each device convolves its own rows, and
+gradients are summed over the devices whose rows differ. For every other convolution under a layout whose devices may
+hold copies of rows, it keeps height and width undivided. It replaces the lowering of JAX's primitive, so it covers
+Keras's layers, JAX's functions, gradients and `jax.vmap` alike. Other convolutions, programs of one device, and code
+inside a `jax.shard_map` over all axes of its mesh are lowered as before. Inside a `jax.shard_map` over some of the
+axes, rows are divided over the other axes.
 """
 
 # JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
@@ -51,10 +51,10 @@ ROWS_AXIS: Final = "rows"
 REST_AXIS: Final = "rest"
 
 
-def dividing_rows(rules: Rules) -> Rules:
+def lower_convolution_by_rows(rules: Rules) -> Rules:
     """Returns the lowering rules of convolutions. They divide by rows those that the partitioner gets wrong."""
     for platform, rule in rules.items():
-        register_lowering(_as_it_was, rule, platform=platform)
+        register_lowering(_original_convolution, rule, platform=platform)
     return {platform: _divided(rule) for platform, rule in rules.items()}
 
 
@@ -178,7 +178,7 @@ def _with_whole_images(layout: AbstractLayout, **options: Any) -> Callable[..., 
 
     def convolve(inputs: jax.Array, kernel: jax.Array) -> jax.Array:
         operands = keep_whole(inputs, numbers.lhs_spec), keep_whole(kernel, numbers.rhs_spec)
-        return keep_whole(cast("jax.Array", _as_it_was.bind(*operands, **options)), numbers.out_spec)
+        return keep_whole(cast("jax.Array", _original_convolution.bind(*operands, **options)), numbers.out_spec)
 
     return convolve
 
@@ -220,7 +220,7 @@ def _over_blocks(inputs: Any, kernel: Any, *, division: _Division, **options: An
     is_gradient = options["batch_group_count"] > 1
 
     def convolve(inputs: jax.Array, kernel: jax.Array) -> jax.Array:
-        result = cast("jax.Array", _as_it_was.bind(inputs, kernel, **options))
+        result = cast("jax.Array", _original_convolution.bind(inputs, kernel, **options))
         return cast("jax.Array", lax.psum(result, division.rows)) if is_gradient else result
 
     def rows_at(dim: int) -> PartitionSpec:
@@ -250,6 +250,6 @@ def _shape_of(inputs: Any, kernel: Any, **options: Any) -> Any:
     return ShapedArray(result.shape, result.dtype)
 
 
-# A convolution with JAX's own lowering. `dividing_rows` registers the rules that it replaces for it.
-_as_it_was: Final = Primitive("lockstep_convolution")
-_as_it_was.def_abstract_eval(_shape_of)
+# A convolution with JAX's own lowering. `lower_convolution_by_rows` registers the rules that it replaces for it.
+_original_convolution: Final = Primitive("lockstep_convolution")
+_original_convolution.def_abstract_eval(_shape_of)

@@ -81,7 +81,7 @@ def training_step(model: Any, layout: AbstractLayout, *, num_steps: Callable[[],
         nonlocal announced
         trainable, non_trainable, optimizer_values, metrics = state
         scalars = [value for value in optimizer_values if value.ndim == 0]
-        lent = layout.lend((list(trainable), list(non_trainable), scalars, list(metrics)))
+        lent = layout.to_compute_devices((list(trainable), list(non_trainable), scalars, list(metrics)))
         if is_compiled and not announced and programs.is_watched():
             announced = True
             programs.announce(
@@ -103,9 +103,9 @@ def training_step(model: Any, layout: AbstractLayout, *, num_steps: Callable[[],
         values = list(kept.values())
         return logs, (
             values[: len(trainable)],
-            layout.store(list(non_trainable)),
+            layout.to_state_devices(list(non_trainable)),
             values[len(trainable) :],
-            layout.store(list(metrics)),
+            layout.to_state_devices(list(metrics)),
         )
 
     return step
@@ -126,8 +126,8 @@ def test_step(model: Any, layout: AbstractLayout) -> Step:
     compute_step: Callable[..., Any] = jax.jit(compute) if _is_compiled(model) else compute
 
     def step(state: Any, data: Any) -> Any:
-        logs, new = compute_step(*layout.lend(tuple(map(list, state))), data)
-        return logs, (state[0], *layout.store(tuple(new)))
+        logs, new = compute_step(*layout.to_compute_devices(tuple(map(list, state))), data)
+        return logs, (state[0], *layout.to_state_devices(tuple(new)))
 
     return step
 
@@ -147,8 +147,8 @@ def predict_step(model: Any, layout: AbstractLayout) -> Step:
     compute_step: Callable[..., Any] = jax.jit(compute) if _is_compiled(model) else compute
 
     def step(state: Any, data: Any) -> Any:
-        outputs, new = compute_step(*layout.lend(tuple(map(list, state))), data)
-        return outputs, (state[0], layout.store(new))
+        outputs, new = compute_step(*layout.to_compute_devices(tuple(map(list, state))), data)
+        return outputs, (state[0], layout.to_state_devices(new))
 
     return step
 
@@ -171,7 +171,7 @@ def _update(found: _Gradients, kept: dict[int, Any], *, layout: AbstractLayout) 
     values = [
         [kept.get(id(variable), stored_value(variable)) for variable in variables] for variables in (trainable, own)
     ]
-    gradients = layout.store(found.arrays)
+    gradients = layout.to_state_devices(found.arrays)
     results = _compiled_update(optimizer)(values[0], values[1], gradients)
     for variable, value in zip([*trainable, *own], [*results[0], *results[1]], strict=True):
         if id(variable) in kept:

@@ -25,7 +25,7 @@ from lockstep.strategies.loops.replica import ReduceOp, active_replica_context
 from lockstep.strategies.uniform import uniform_writes
 
 
-def drawing_for_replicas(draw: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_seed_next(draw: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a random generator so that each replica receives different numbers."""
 
     @functools.wraps(draw)
@@ -42,7 +42,7 @@ def drawing_for_replicas(draw: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def allowing_synchronized(initialize: Callable[..., None]) -> Callable[..., None]:
+def wrap_normalization_init(initialize: Callable[..., None]) -> Callable[..., None]:
     """Wraps the initializer of batch normalisation so that it accepts ``synchronized=True``."""
     signature = inspect.signature(initialize)
 
@@ -58,7 +58,7 @@ def allowing_synchronized(initialize: Callable[..., None]) -> Callable[..., None
     return wrapper
 
 
-def taking_moments_over_replicas(moments: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_moments(moments: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps batch normalisation so that synchronized layers compute their moments over all replicas."""
 
     @functools.wraps(moments)

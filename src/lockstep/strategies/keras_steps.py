@@ -20,7 +20,7 @@ from lockstep.strategies.loops.gradients import value_and_grad
 from lockstep.upstream.keras_trainer import compute_loss, loss_tracker_of, takes_training
 
 
-def taking_a_batch_alone(step: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_step(step: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps one of Keras's own steps so that it can also be called with only a batch.
 
     Args:

@@ -64,16 +64,16 @@ class AbstractLayout(Distribution, ABC):
     runs: AbstractRuns | None
     """The object that runs ``fit`` if it is not one program over the devices; None otherwise."""
 
-    around_calls: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None
+    call_wrapper: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None
     """A function that calls compiled functions of `lockstep.function`, or None.
 
     Its arguments are the compiled function and the positional and keyword arguments of the call.
     """
 
-    check_array: Callable[[np.ndarray[Any, Any]], object] | None
+    validate_array: Callable[[np.ndarray[Any, Any]], object] | None
     """A function that raises an error if an array of a batch, in host memory, is not allowed; or None."""
 
-    note_variable: Callable[[Any], object] | None
+    on_variable: Callable[[Any], object] | None
     """A function that is called with each variable that is placed, or None.
 
     Only layouts with a copy of every variable on every device call it.
@@ -86,7 +86,7 @@ class AbstractLayout(Distribution, ABC):
             raise BackendError("a strategy needs a device", received="none")
         self.name = name
         self.runs = runs
-        self.around_calls = self.check_array = self.note_variable = None
+        self.call_wrapper = self.validate_array = self.on_variable = None
         self.devices = tuple(devices)
         self.num_replicas = len(self.devices) // num_model_shards
         self.max_repeated_bytes = MAX_REPEATED_BYTES
@@ -135,7 +135,7 @@ class AbstractLayout(Distribution, ABC):
         """Whether the state is kept and updated elsewhere than on the devices that compute."""
 
     @abstractmethod
-    def lend(self, values: Any) -> Any:
+    def to_compute_devices(self, values: Any) -> Any:
         """Returns values of variables, transferred to the devices that compute steps.
 
         Idempotent. Does not wait for transfers.
@@ -145,8 +145,10 @@ class AbstractLayout(Distribution, ABC):
         """
 
     @abstractmethod
-    def store(self, values: Any) -> Any:
-        """Returns values that a step computed, transferred to where variables are kept: the reverse of `lend`.
+    def to_state_devices(self, values: Any) -> Any:
+        """Returns values that a step computed, transferred to the devices that hold variables.
+
+        The reverse of `to_compute_devices`.
 
         Idempotent. Does not wait for transfers.
 
@@ -246,8 +248,8 @@ class AbstractLayout(Distribution, ABC):
         if leaf is None or self._holds(leaf):
             return leaf
         array = cast("np.ndarray[Any, Any]", leaf)
-        if self.check_array is not None:
-            self.check_array(array)
+        if self.validate_array is not None:
+            self.validate_array(array)
         local_rows = array.shape[0] if array.ndim else 1
         rows = local_rows if num_rows is None or array.ndim == 0 else num_rows
         shape = (rows, *array.shape[1:]) if array.ndim else ()
@@ -294,8 +296,8 @@ class AbstractReplicatedLayout(AbstractLayout):
 
     def get_variable_layout(self, variable: Any) -> Any:
         """Returns the variable's own layout if it was given one, else a copy on every device."""
-        if self.note_variable is not None:
-            self.note_variable(variable)
+        if self.on_variable is not None:
+            self.on_variable(variable)
         own = layout_of(variable)
         return own if own is not None else self.replicated
 
@@ -318,7 +320,7 @@ class AbstractReplicatedLayout(AbstractLayout):
         """Always False: each device updates its own copy."""
         return False
 
-    def store(self, values: Any) -> Any:
+    def to_state_devices(self, values: Any) -> Any:
         """Returns the values as they are."""
         return values
 
@@ -335,6 +337,6 @@ class ReplicatedLayout(AbstractReplicatedLayout):
     def __init__(self, devices: Sequence[Device], *, name: str) -> None:
         super().__init__(devices, name=name)
 
-    def lend(self, values: Any) -> Any:
+    def to_compute_devices(self, values: Any) -> Any:
         """Returns the values as they are."""
         return values

@@ -54,7 +54,7 @@ def is_elsewhere(variable: Any, layout: AbstractLayout) -> bool:
 
 
 @contextmanager
-def alone(model: Any, layout: AbstractLayout | None) -> Generator[None]:
+def run_without_strategy(model: Any, layout: AbstractLayout | None) -> Generator[None]:
     """Leaves the strategy within a ``with`` block, and moves a model's variables to a device of this process.
 
     Args:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 
-class PassedOver(Exception):
+class SkipCall(Exception):
     """Raised to skip a call in this process. The process continues after the call.
 
     Args:
@@ -27,7 +27,7 @@ class AbstractRuns(ABC):
     """
 
     @abstractmethod
-    def around(self, model: Any, method: str, arguments: dict[str, Any]) -> AbstractContextManager[None]:
+    def wrap_call(self, model: Any, method: str, arguments: dict[str, Any]) -> AbstractContextManager[None]:
         """Returns a context manager in which the call is made.
 
         Args:
@@ -38,11 +38,11 @@ class AbstractRuns(ABC):
 
         Raises:
             InvalidInputError: the strategy does not support the call.
-            PassedOver: the call was made elsewhere, and is skipped here. Entering the context may raise it.
+            SkipCall: the call was made elsewhere, and is skipped here. Entering the context may raise it.
         """
 
     @abstractmethod
-    def function(self, model: Any, kind: str) -> Callable[[Any, Any], Any] | None:
+    def step_function(self, model: Any, kind: str) -> Callable[[Any, Any], Any] | None:
         """Returns the function that Keras's trainer calls for each step.
 
         Args:

@@ -40,7 +40,7 @@ def saving_error(model: Any) -> ModelError | None:
         found = _OBJECT.search(str(error))
         name = type(model).__name__ if found is None else found[1]
         return ModelError(
-            f"model {model.name} cannot be saved: class {name} does not say how it is made again",
+            f"model {model.name} cannot be saved: class {name} has no get_config() that describes its arguments",
             action=f"put @keras.saving.register_keras_serializable() above class {name}, and into it "
             "def get_config(self): return {**super().get_config(), ...} with each argument of __init__; "
             "or save its weights alone",
@@ -52,7 +52,7 @@ def saving_error(model: Any) -> ModelError | None:
         kind = held[1].rpartition(".")[2]
         return ModelError(
             f"model {model.name} cannot be saved: a get_config() in it gives a {kind}, which Keras cannot write",
-            allowed="numbers, text, lists and dictionaries of them, layers, and what has a get_config() of its own",
+            allowed="numbers, text, lists and dictionaries of them, layers, and objects with a get_config()",
             action=f"give get_config() what the {kind} is made of, and make it in __init__; or save its weights alone",
         )
     except Exception:  # for example, a user's get_config that needs values from the training

@@ -114,11 +114,11 @@ class ShardedLayout(AbstractLayout):
         """Always False: each device updates its own shards."""
         return False
 
-    def lend(self, values: Any) -> Any:
+    def to_compute_devices(self, values: Any) -> Any:
         """Returns the values as they are."""
         return values
 
-    def store(self, values: Any) -> Any:
+    def to_state_devices(self, values: Any) -> Any:
         """Returns the values as they are."""
         return values
 
@@ -248,7 +248,7 @@ def _layout_of_state() -> ShardedLayout | None:
     return current if isinstance(current, ShardedLayout) else None
 
 
-def laying_out_state(add_variable: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_add_variable(add_variable: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps ``Optimizer.add_variable`` so that the current layout divides the optimizer's variables."""
 
     @functools.wraps(add_variable)
@@ -261,7 +261,7 @@ def laying_out_state(add_variable: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def gathering_parameters(stateless_call: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_stateless_call(stateless_call: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps ``Layer.stateless_call`` so that it uses whole parameters if the current layout keeps them divided."""
 
     @functools.wraps(stateless_call)

@@ -62,7 +62,7 @@ class ShareLayer:
         self._template: Any = None
         self._is_agreed = False
 
-    def lay(self, rows: Any, *, shares: Sequence[int] | None = None) -> Any:
+    def place(self, rows: Any, *, shares: Sequence[int] | None = None) -> Any:
         """Places a global batch on the devices.
 
         Args:
@@ -106,7 +106,7 @@ class ShareLayer:
         if len(known) > 1:
             first, second = sorted(known.values())[:2]
             raise InvalidInputError(
-                "the workers' batches do not look alike",
+                "the workers' batches have different structures",
                 received=f"{found[first].decode()} in worker {first}, {found[second].decode()} in worker {second}",
                 allowed="one structure, with the same shapes and dtypes but for the number of rows",
             )

@@ -65,7 +65,7 @@ def is_stateful(model: Any, kind: str) -> bool:
     return len(required) == 1 and not has_more
 
 
-def refuse_where_servers_update(model: Any, kind: str, layout: AbstractLayout) -> None:
+def reject_under_parameter_servers(model: Any, kind: str, layout: AbstractLayout) -> None:
     """Rejects steps that take only the batch. For strategies whose ``fit`` does not run as one program.
 
     Raises:
@@ -152,7 +152,11 @@ class StatefulStep:
             if not self._sets_aside:
                 raise
             # For example, a GAN's generator learns from the discriminator that was just updated.
-            logger.info("train_step of %s goes on with what it has updated: it updates where it computes", self._name)
+            logger.info(
+                "train_step of %s reads parameters that it has just updated; "
+                "updating them on the compute devices instead",
+                self._name,
+            )
             self._sets_aside = False
             self._lifted = self._lift()
             return getattr(self._lifted, method)(data)
@@ -181,8 +185,8 @@ class StatefulStep:
 _steps: WeakKeyDictionary[Any, dict[str, StatefulStep]] = WeakKeyDictionary()
 
 
-def step_of(model: Any, kind: str, layout: AbstractLayout | None) -> StatefulStep:
-    """Returns a model's step of a kind. It is the same object until `forget` is called.
+def get_step(model: Any, kind: str, layout: AbstractLayout | None) -> StatefulStep:
+    """Returns a model's step of a kind. It is the same object until `clear_steps` is called.
 
     Args:
         model: a model whose step `is_stateful`.
@@ -196,7 +200,7 @@ def step_of(model: Any, kind: str, layout: AbstractLayout | None) -> StatefulSte
     return found
 
 
-def forget(model: Any) -> None:
+def clear_steps(model: Any) -> None:
     """Drops a model's compiled steps, because the model was compiled again in Keras's sense."""
     _steps.pop(model, None)
 

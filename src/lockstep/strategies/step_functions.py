@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import keras
 
 from lockstep.strategies import host_updates, programs, stateful_steps
-from lockstep.strategies.epochs import current_run
+from lockstep.strategies.epochs import current_call
 from lockstep.strategies.mesh import AbstractLayout
 
 Step: TypeAlias = Callable[[Any, Any], Any]
@@ -78,7 +78,7 @@ def make_step_function(model: Any, kind: str, layout: AbstractLayout | None) -> 
         layout: the layout of the model's variables; None without a strategy.
     """
     if stateful_steps.is_stateful(model, kind):
-        step: Step = stateful_steps.step_of(model, kind, layout)
+        step: Step = stateful_steps.get_step(model, kind, layout)
     elif layout is not None and layout.updates_on_host:
         step = _host_step(model, kind, layout)
     else:
@@ -126,8 +126,8 @@ def _host_step(model: Any, kind: str, layout: AbstractLayout) -> Step:
 
 
 def _num_steps() -> int | None:
-    run = current_run()
-    return None if run is None else run.num_steps
+    call = current_call()
+    return None if call is None else call.num_steps
 
 
 def _announcing(model: Any, step: Step) -> Step:

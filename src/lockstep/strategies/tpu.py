@@ -138,7 +138,7 @@ def _join_slice(topology: Topology) -> Topology:
         except RuntimeError as error:
             raise UnavailableError(
                 f"the hosts of the TPU slice did not meet: {error}",
-                action=f"see that every host runs the program, or set {HOSTS_VARIABLE} and {HOST_ID_VARIABLE} on each",
+                action=f"check that every host runs the program, or set {HOSTS_VARIABLE} and {HOST_ID_VARIABLE} on all",
             ) from error
     if jax.process_count() == 1:
         return topology

@@ -134,7 +134,7 @@ def defer(update: Update) -> None:
     handling = _handling.get()
     assert handling is not None, "within deferred_updates"
     assert handling.deferred is not None, "within deferred_updates"
-    note(handling.deferred, update)
+    append_deferred(handling.deferred, update)
 
 
 @contextmanager
@@ -147,7 +147,7 @@ def _at_work(handling: _Handling) -> Generator[None]:
         handling.inside = False
 
 
-def note(updates: list[Update], update: Update) -> None:
+def append_deferred(updates: list[Update], update: Update) -> None:
     """Adds an update to a list of deferred updates.
 
     Raises:
@@ -193,7 +193,7 @@ def built_optimizers() -> list[Any]:
     return [optimizer for reference in list(_built) if (optimizer := reference()) is not None]
 
 
-def building(build: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_build(build: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps ``build`` so that it records the optimizer, and warns of patterns of a layout map without a match."""
 
     @functools.wraps(build)
@@ -208,7 +208,7 @@ def building(build: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def applying(apply: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_apply(apply: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps ``apply`` so that it handles gradients as the context says (see the module's docstring)."""
 
     @functools.wraps(apply)
@@ -227,7 +227,7 @@ def applying(apply: Callable[..., Any]) -> Callable[..., Any]:
                 self.build(given)
             self.built = True
         if handling.deferred is not None:
-            note(handling.deferred, Update(optimizer=self, gradients=gradients, variables=given))
+            append_deferred(handling.deferred, Update(optimizer=self, gradients=gradients, variables=given))
             return None
         with _at_work(handling):
             if isinstance(self, keras.optimizers.LossScaleOptimizer):
@@ -257,7 +257,7 @@ def _apply_scaled(optimizer: Any, gradients: list[Any], variables: list[Any]) ->
         variable.assign(value)
 
 
-def applying_statelessly(stateless_apply: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_stateless_apply(stateless_apply: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps ``stateless_apply`` so that it handles gradients as the context says (see the module's docstring)."""
 
     @functools.wraps(stateless_apply)
@@ -270,7 +270,7 @@ def applying_statelessly(stateless_apply: Callable[..., Any]) -> Callable[..., A
         gradients = list(grads) if handling.reduce is None else list(handling.reduce(list(grads)))
         if handling.deferred is not None:
             known = trainable_variables_of(self)
-            note(handling.deferred, Update(optimizer=self, gradients=gradients, variables=known))
+            append_deferred(handling.deferred, Update(optimizer=self, gradients=gradients, variables=known))
             return list(trainable_variables), list(optimizer_variables)
         with _at_work(handling):
             return stateless_apply(self, optimizer_variables, gradients, trainable_variables, *args, **kwargs)

@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from lockstep.upstream.jax_lowerings import Rules, keep_apart, lower_function
+from lockstep.upstream.jax_lowerings import Rules, add_barrier, lower_function
 from lockstep.upstream.jax_processes import knows_xla_option
 
 FLAGS_VARIABLE: Final = "XLA_FLAGS"
@@ -101,7 +101,7 @@ def lowering_narrow_products(rules: Rules) -> Rules:
     def lower(context: Any, left: Any, right: Any, **options: Any) -> Any:
         results = rule(context, left, right, **options)
         return (
-            keep_apart(results)
+            add_barrier(results)
             if is_narrow(*context.avals_in, dimension_numbers=options["dimension_numbers"])
             else results
         )

@@ -60,7 +60,7 @@ def make_controller(
 
 
 @contextlib.contextmanager
-def opened(
+def open_bench(
     settings: Settings, *, database: Engine | None = None, cluster: LocalCluster | None = None
 ) -> Iterator[Bench]:
     """Yields a bench, and shuts it and its cluster down at the end.

@@ -158,7 +158,7 @@ class LocalCluster(AbstractCluster):
         simulates_machines: whether its machine types exist only by name.
 
     Attributes:
-        num_elsewhere: the number of parts in which unsent data of gangs is left on other machines.
+        num_leftover_parts: the number of parts in which unsent data of gangs is left on other machines.
     """
 
     def __init__(self, *, gpus: dict[str, int] | None = None, simulates_machines: bool = False) -> None:
@@ -172,13 +172,13 @@ class LocalCluster(AbstractCluster):
         self._generations: dict[str, int] = {}
         self._shared: tuple[NodeSpec, ...] = ()
         self._in_use: Mapping[str, Resources] | None = None
-        self.num_elsewhere = 0
+        self.num_leftover_parts = 0
 
-    def leave_elsewhere(self, num_parts: int) -> None:
+    def set_leftover_parts(self, num_parts: int) -> None:
         """Simulates unsent data of gangs on other machines. `fetch_left` fetches it in this number of parts."""
-        self.num_elsewhere = num_parts
+        self.num_leftover_parts = num_parts
 
-    def share(self, nodes: tuple[NodeSpec, ...], *, in_use: Mapping[str, Resources]) -> None:
+    def set_nodes(self, nodes: tuple[NodeSpec, ...], *, in_use: Mapping[str, Resources]) -> None:
         """Sets the nodes of the cluster, and the resources of them that are in use by anyone."""
         self._shared, self._in_use = nodes, in_use
 
@@ -202,7 +202,7 @@ class LocalCluster(AbstractCluster):
         """Simulates a machine that was lost before the replica that was moved there was launched."""
         self._gangs[gang_id].lose_machine(replica, machine)
 
-    def lose(self) -> None:
+    def kill(self) -> None:
         """Simulates an engine that died: its gangs end and are forgotten. It responds again after `start`."""
         self.shut_down()
         self._unreachable = True
@@ -261,7 +261,7 @@ class LocalCluster(AbstractCluster):
         gang = self._gangs.get(gang_id)
         if gang is None:
             return None
-        has_leftovers = gang.status.phase is GangPhase.ENDED and self.num_elsewhere > 0
+        has_leftovers = gang.status.phase is GangPhase.ENDED and self.num_leftover_parts > 0
         return replace(gang.status, replicas=gang.known(), has_leftovers=has_leftovers)
 
     @override
@@ -279,8 +279,8 @@ class LocalCluster(AbstractCluster):
     @override
     def collect_leftovers(self, order: GangOrder) -> bool:
         self._check()
-        self.num_elsewhere = max(0, self.num_elsewhere - 1)
-        return self.num_elsewhere == 0
+        self.num_leftover_parts = max(0, self.num_leftover_parts - 1)
+        return self.num_leftover_parts == 0
 
     @override
     def forget(self, gang_id: str) -> None:

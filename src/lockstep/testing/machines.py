@@ -51,10 +51,10 @@ class FakeMachines(AbstractMachines):
         self.num_created: dict[str, int] = {}
         self._machines: dict[str, str] = {}
         self._held: set[str] = set()
-        self._going: dict[str, int] = {}
+        self._lingering: dict[str, int] = {}
         self._lock = threading.Lock()
-        self._looked = threading.Condition(self._lock)
-        self._num_looks = 0
+        self._listed = threading.Condition(self._lock)
+        self._num_listings = 0
 
     @property
     def joined(self) -> dict[str, str]:
@@ -75,10 +75,10 @@ class FakeMachines(AbstractMachines):
     def names(self) -> frozenset[str]:
         with self._lock:
             self._check()
-            found = frozenset((*self._machines, *self._going))
-            self._going = {name: left - 1 for name, left in self._going.items() if left > 1}
-            self._num_looks += 1
-            self._looked.notify_all()
+            found = frozenset((*self._machines, *self._lingering))
+            self._lingering = {name: left - 1 for name, left in self._lingering.items() if left > 1}
+            self._num_listings += 1
+            self._listed.notify_all()
             return found
 
     @override
@@ -99,9 +99,9 @@ class FakeMachines(AbstractMachines):
             if node_type in self.lost_answers:
                 raise EngineError("timed out")
             if node_type in self.withdrawn:
-                self._wait_for_looks(1)
+                self._wait_for_listings(1)
                 del self._machines[name]
-                self._wait_for_looks(2)
+                self._wait_for_listings(2)
                 raise EngineError(self.withdrawn[node_type])
 
     @override
@@ -111,11 +111,11 @@ class FakeMachines(AbstractMachines):
             if name in self.kept:
                 raise EngineError(self.kept[name])
             if self._machines.pop(name, None) is not None and self.linger:
-                self._going[name] = self.linger
+                self._lingering[name] = self.linger
 
-    def _wait_for_looks(self, number: int) -> None:
-        wanted = self._num_looks + number
-        self._looked.wait_for(lambda: self._num_looks >= wanted, timeout=TIMEOUT_S)
+    def _wait_for_listings(self, number: int) -> None:
+        wanted = self._num_listings + number
+        self._listed.wait_for(lambda: self._num_listings >= wanted, timeout=TIMEOUT_S)
 
     def _check(self) -> None:
         if self.is_unreachable:

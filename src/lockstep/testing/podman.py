@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, final
 
+from lockstep.processes.ports import hold_address
+
 BUSYBOX: Final = """
 FROM scratch
 COPY busybox /bin/busybox
@@ -27,9 +29,10 @@ def why_no_podman() -> str | None:
     for name in ("podman", "busybox"):
         if shutil.which(name) is None:
             return f"{name} is not installed"
-    asked = ["file", "-L", shutil.which("busybox") or ""] if shutil.which("file") else ["ldd", "/bin/busybox"]
-    told = subprocess.run(asked, capture_output=True, text=True, check=False)
-    is_static = any(word in told.stdout + told.stderr for word in ("statically linked", "not a dynamic"))
+    path = shutil.which("busybox") or ""
+    command = ["file", "-L", path] if shutil.which("file") else ["ldd", path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    is_static = any(word in done.stdout + done.stderr for word in ("statically linked", "not a dynamic"))
     return None if is_static else "busybox is not linked statically (Debian: busybox-static)"
 
 
@@ -87,9 +90,8 @@ class Podman:
     @contextmanager
     def registry(self) -> Iterator[str]:
         """Runs Debian's docker-registry on the loopback interface, and yields its address."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        held = hold_address("127.0.0.1")
+        address = held.address
         config = self._folder / "registry.yml"
         store = f"storage: {{filesystem: {{rootdirectory: {self._folder}/registry}}}}"
         config.write_text(f"version: 0.1\nlog: {{level: error}}\n{store}\nhttp: {{addr: '{address}'}}\n")
@@ -110,3 +112,4 @@ class Podman:
         finally:
             process.kill()
             process.wait()
+            held.close()

@@ -39,10 +39,12 @@ FIRST_START_S: Final = 1_000.0
 BETWEEN_STARTS_S: Final = 5_000.0
 RUN_S: Final = 3_600.0
 """The duration of every program, in seconds."""
+_GENERATIONS: Final = "generations"
+"""The file with the latest generation of each owner. It has no suffix, so it is not taken for a gang's."""
 
 
 @final
-class Life(StrEnum):
+class AttemptScript(StrEnum):
     """What happens to one attempt of a job. Each observation finds it one stage further: placing, running, ended."""
 
     SUCCEEDS = "succeeds"
@@ -65,11 +67,11 @@ class Start:
 
     Attributes:
         gang_id: the id of the gang.
-        beside: the gangs of the same job that were alive at that time.
+        alive_gangs: the gangs of the same job that were alive at that time.
     """
 
     gang_id: str
-    beside: tuple[str, ...]
+    alive_gangs: tuple[str, ...]
 
 
 @final
@@ -78,15 +80,15 @@ class ScriptedCluster(AbstractCluster):
 
     Args:
         folder: the folder.
-        lives: what happens to the attempts of a job, in order. The last one applies to all further attempts.
+        script: what happens to the attempts of a job, in order. The last one applies to all further attempts.
         before_act: a function that is called with the name of each call of the engine, before the call is executed.
     """
 
     def __init__(
-        self, folder: Path, *, lives: Sequence[Life], before_act: Callable[[str], None] = lambda _act: None
+        self, folder: Path, *, script: Sequence[AttemptScript], before_act: Callable[[str], None] = lambda _act: None
     ) -> None:
         self._folder = folder
-        self._lives = tuple(lives)
+        self._scripts = tuple(script)
         self._before_act = before_act
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -96,7 +98,9 @@ class ScriptedCluster(AbstractCluster):
         if not path.exists():
             return []
         documents = [json.loads(line) for line in path.read_text().splitlines()]
-        return [Start(gang_id=document["gang_id"], beside=tuple(document["beside"])) for document in documents]
+        return [
+            Start(gang_id=document["gang_id"], alive_gangs=tuple(document["alive_gangs"])) for document in documents
+        ]
 
     def living(self) -> list[str]:
         """Returns the ids of the gangs that the engine knows and that have not ended."""
@@ -140,23 +144,23 @@ class ScriptedCluster(AbstractCluster):
     @override
     def fence(self, generation: int, *, owner: str) -> None:
         self._before_act("fence")
-        with self._alone():
-            path = self._folder / "generation"
-            if generation > self._generation():
-                path.with_suffix(".partial").write_text(str(generation))
-                path.with_suffix(".partial").replace(path)
+        with self._locked():
+            generations = self._generations()
+            if generation > generations.get(owner, 0):
+                self._save(self._folder / _GENERATIONS, {**generations, owner: generation})
 
     @override
     def place(self, order: GangOrder) -> None:
         self._before_act("place")
-        with self._alone():
-            if order.generation >= self._generation() and not (path := self._path(order.gang_id)).exists():
+        with self._locked():
+            current = self._generations().get(order.owner, 0)
+            if order.generation >= current and not (path := self._path(order.gang_id)).exists():
                 job, _, _ = order.gang_id.rpartition("-")
                 earlier = [json.loads(found.read_text()) for found in self._gangs(f"{job}-*")]
                 number = sum(gang["number"] >= 0 for gang in earlier)
-                beside = [gang["order"]["gang_id"] for gang in earlier if self._is_living(gang)]
+                alive_gangs = [gang["order"]["gang_id"] for gang in earlier if self._is_living(gang)]
                 with (self._folder / "starts").open("a") as file:
-                    file.write(json.dumps({"gang_id": order.gang_id, "beside": beside}) + "\n")
+                    file.write(json.dumps({"gang_id": order.gang_id, "alive_gangs": alive_gangs}) + "\n")
                 document = GANG_ORDER.dump_python(order, mode="json")
                 gang = {"order": document, "number": number, "looks": 0, "stopped": False, "forgotten": False}
                 self._save(path, gang)
@@ -164,17 +168,17 @@ class ScriptedCluster(AbstractCluster):
     @override
     def observe(self, gang_id: str) -> GangStatus | None:
         self._before_act("observe")
-        with self._alone():
+        with self._locked():
             gang = self._load(gang_id)
             if gang is None:
                 return None
             if not self._is_over(gang):
                 gang["looks"] += 1
                 self._save(self._path(gang_id), gang)
-            life = self._life(gang)
-            if self._is_over(gang) and life is Life.LOST:
+            script = self._script_of(gang)
+            if self._is_over(gang) and script is AttemptScript.LOST:
                 return None
-            return self._status(gang, life)
+            return self._status(gang, script)
 
     @override
     def move(self, gang_id: str, *, replica: str, machine: str) -> None:
@@ -208,23 +212,25 @@ class ScriptedCluster(AbstractCluster):
         for path in self._gangs("*"):
             self.forget(path.stem)
 
-    def _generation(self) -> int:
-        path = self._folder / "generation"
-        return int(path.read_text()) if path.exists() else 0
+    def _generations(self) -> dict[str, int]:
+        path = self._folder / _GENERATIONS
+        return json.loads(path.read_text()) if path.exists() else {}
 
-    def _life(self, gang: Mapping[str, Any]) -> Life:
-        return self._lives[min(gang["number"], len(self._lives) - 1)]
+    def _script_of(self, gang: Mapping[str, Any]) -> AttemptScript:
+        return self._scripts[min(gang["number"], len(self._scripts) - 1)]
 
     def _is_over(self, gang: Mapping[str, Any]) -> bool:
-        life = self._life(gang)
+        script = self._script_of(gang)
         if gang["stopped"]:
             return gang["looks"] >= 2
-        return life is not Life.RUNS and gang["looks"] >= (4 if life in (Life.LOST, Life.RELAUNCHES) else 3)
+        return script is not AttemptScript.RUNS and gang["looks"] >= (
+            4 if script in (AttemptScript.LOST, AttemptScript.RELAUNCHES) else 3
+        )
 
     def _is_living(self, gang: Mapping[str, Any]) -> bool:
         return not gang["forgotten"] and not self._is_over(gang)
 
-    def _status(self, gang: Mapping[str, Any], life: Life) -> GangStatus:
+    def _status(self, gang: Mapping[str, Any], script: AttemptScript) -> GangStatus:
         gang_id = gang["order"]["gang_id"]
         if gang["looks"] < 2:
             return GangStatus(gang_id=gang_id, phase=GangPhase.PLACING)
@@ -239,12 +245,12 @@ class ScriptedCluster(AbstractCluster):
             )
             for replica in gang["order"]["replicas"]
         ]
-        if life is Life.RELAUNCHES:
+        if script is AttemptScript.RELAUNCHES:
             restart = ReplicaRestart(number=1, time_s=started_s, reason="MACHINE_ERROR(SIGKILL, worker-0)")
             running[0] = replace(running[0], restarts=(restart,))
         if not self._is_over(gang):
             return GangStatus(gang_id=gang_id, phase=GangPhase.RUNNING, replicas=tuple(running))
-        end, outcome = _END[Life.RUNS if gang["stopped"] else life]
+        end, outcome = _END[AttemptScript.RUNS if gang["stopped"] else script]
         ended = [
             replace(replica, phase=ReplicaPhase.ENDED, ended_time_s=started_s + RUN_S, end=end) for replica in running
         ]
@@ -269,29 +275,29 @@ class ScriptedCluster(AbstractCluster):
         return None if gang is None or gang["forgotten"] else gang
 
     def _change(self, gang_id: str, changes: Mapping[str, Any]) -> None:
-        with self._alone():
+        with self._locked():
             gang = self._load(gang_id)
             if gang is not None:
                 self._save(self._path(gang_id), {**gang, **changes})
 
     @staticmethod
-    def _save(path: Path, gang: Mapping[str, Any]) -> None:
+    def _save(path: Path, document: Mapping[str, Any]) -> None:
         partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(gang))
+        partial.write_text(json.dumps(document))
         partial.replace(path)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """Locks out other processes within the block. If a process is killed within, the kernel releases its lock."""
         with (self._folder / "lock").open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
 
-_END: Final[Mapping[Life, tuple[ProgramEnd, GangOutcome]]] = {
-    Life.SUCCEEDS: (ProgramEnd(exit_code=0), GangOutcome.SUCCEEDED),
-    Life.RELAUNCHES: (ProgramEnd(exit_code=0), GangOutcome.SUCCEEDED),
-    Life.FAILS: (ProgramEnd(exit_code=3), GangOutcome.FAILED),
-    Life.KILLED: (ProgramEnd(signal="SIGKILL", fault=Fault.PROGRAM), GangOutcome.FAILED),
-    Life.RUNS: (ProgramEnd(signal="SIGTERM", stopped=True), GangOutcome.STOPPED),
+_END: Final[Mapping[AttemptScript, tuple[ProgramEnd, GangOutcome]]] = {
+    AttemptScript.SUCCEEDS: (ProgramEnd(exit_code=0), GangOutcome.SUCCEEDED),
+    AttemptScript.RELAUNCHES: (ProgramEnd(exit_code=0), GangOutcome.SUCCEEDED),
+    AttemptScript.FAILS: (ProgramEnd(exit_code=3), GangOutcome.FAILED),
+    AttemptScript.KILLED: (ProgramEnd(signal="SIGKILL", fault=Fault.PROGRAM), GangOutcome.FAILED),
+    AttemptScript.RUNS: (ProgramEnd(signal="SIGTERM", stopped=True), GangOutcome.STOPPED),
 }

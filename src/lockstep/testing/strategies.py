@@ -106,7 +106,7 @@ def takes_single_batches(setup: Setup) -> None:
     assert np.asarray(model.predict_on_batch(inputs[:3])).shape == (3, NUM_CLASSES)
 
 
-def is_entered_alone(setup: Setup) -> None:
+def rejects_nested_scopes(setup: Setup) -> None:
     """Checks that a scope cannot be entered within another strategy's, but within the strategy's own."""
     strategy, other = _make(setup), _make(setup)
     with strategy.scope() as entered, strategy.scope():
@@ -128,7 +128,7 @@ def keeps_its_models(setup: Setup) -> None:
         model.evaluate(inputs, labels, verbose=0)
 
 
-def says_what_it_is(setup: Setup) -> None:
+def describes_itself(setup: Setup) -> None:
     """Checks that the description is one line that names the class."""
     strategy = _make(setup)
     assert type(strategy).__name__ in strategy.describe()
@@ -179,9 +179,9 @@ def compiles_pure_steps(setup: Setup) -> None:
 BEHAVIOURS: Final[tuple[Callable[[Setup], None], ...]] = (
     keeps_state_where_its_layout_says,
     takes_single_batches,
-    is_entered_alone,
+    rejects_nested_scopes,
     keeps_its_models,
-    says_what_it_is,
+    describes_itself,
     runs_a_step_on_each_replica,
     compiles_pure_steps,
 )

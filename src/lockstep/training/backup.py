@@ -70,7 +70,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._batches_between = save_freq if isinstance(save_freq, int) else None
         self._keep = keep
         self._backups: AbstractBackups | None = None
-        self._run: fitting.Run | None = None
+        self._run: fitting.KerasCall | None = None
         self._restored: TrainingState | None = None
         self._is_first_epoch = True
         self._epoch = 0
@@ -91,12 +91,12 @@ class BackupAndRestore(keras.callbacks.Callback):
                 received=f"{self.model.name}, which is not built",
                 action="begin it with a keras.Input, or call it on a batch before fit",
             )
-        self._run = fitting.current_run()
+        self._run = fitting.current_call()
         self._is_first_epoch = True
         open_backups = self._run.open_backups if self._run is not None else None
         self._backups = (open_backups or DirectoryBackups)(self._directory_url, keep=self._keep)
         if self._run is not None:
-            self._run.ends.callback(self._close_backups)
+            self._run.exit_stack.callback(self._close_backups)
         self._check_data()
         self._restored = self._backups.restore(self.model)
         if self._restored is None:

@@ -62,7 +62,7 @@ class Progress(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Records the start time and the data."""
-        run = fitting.current_run()
+        run = fitting.current_call()
         self._data = run.data if run is not None and isinstance(run.data, GlobalBatches) else None
         self._is_silent = jax.process_index() != 0
         self._is_compiled = False

@@ -67,9 +67,9 @@ class TensorBoard(keras.callbacks.Callback):
         """Chooses the folder in which the files are written."""
         self._first_epoch = -1
         self._begin()
-        run = fitting.current_run()
+        run = fitting.current_call()
         if run is not None:
-            run.ends.callback(self._end)  # also if `fit` ends with an error
+            run.exit_stack.callback(self._end)  # also if `fit` ends with an error
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Records the first epoch of this run."""

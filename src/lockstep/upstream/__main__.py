@@ -25,13 +25,13 @@ def _table() -> str:
         lines += [
             f"When {stage.value}:",
             "",
-            "| function | parameters, or methods, that it has to have | what it does then | needless once |",
+            "| function | required parameters or methods | effect of the replacement | unnecessary once |",
             "|---|---|---|---|",
         ]
         for row in REPLACEMENTS:
             if row.stage is stage:
                 expected = ", ".join(row.parameters) or "-"
-                lines.append(f"| `{row.title}` | {expected} | {row.becomes} | {row.until} |")
+                lines.append(f"| `{row.title}` | {expected} | {row.effect} | {row.removable_when} |")
         lines.append("")
     return "\n".join(lines)
 

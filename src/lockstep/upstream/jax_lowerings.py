@@ -19,7 +19,7 @@ __all__ = [
     "Rule",
     "Rules",
     "ShapedArray",
-    "keep_apart",
+    "add_barrier",
     "lower_function",
     "lowerings_of",
     "register_lowering",
@@ -50,6 +50,6 @@ def lower_function(function: Callable[..., Any], *, multiple_results: bool = Fal
     return cast("Any", mlir.lower_fun(function, multiple_results=multiple_results))
 
 
-def keep_apart(results: Any) -> list[Any]:
+def add_barrier(results: Any) -> list[Any]:
     """Returns the values behind an optimization barrier, across which XLA does not move operations."""
     return list(cast("Any", stablehlo.OptimizationBarrierOp(results).results))

@@ -72,7 +72,7 @@ def bind_cpu_collectives(host: str) -> None:
     replace(Stage.MEETING)
 
 
-def listening_at_host(make: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_make_collectives(make: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps the function that makes gloo's collectives so that it passes the address of `bind_cpu_collectives`."""
     return functools.partial(make, hostname=_collectives_host)
 

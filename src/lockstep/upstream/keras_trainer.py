@@ -66,7 +66,7 @@ def running_state(model: Any) -> list[Any]:
     return keras.tree.flatten(getattr(model, "_jax_state", None))
 
 
-def put_back(model: Any, state: Sequence[Any]) -> None:
+def restore_variables(model: Any, state: Sequence[Any]) -> None:
     """Restores the values of a model's variables, which Keras's loops remove while they run.
 
     Call it before ending a loop with an error. Otherwise, the model could not be used afterwards.
@@ -86,7 +86,7 @@ def set_initial_epoch(model: Any, epoch: int) -> None:
     model._initial_epoch = epoch
 
 
-def build_with(model: Any, batch: Any) -> None:
+def build_from_batch(model: Any, batch: Any) -> None:
     """Builds those parts of a model that are not built (layers, losses, metrics, optimizer), from a batch."""
     build = getattr(model, "_maybe_symbolic_build", model._symbolic_build)
     build(data_batch=batch)

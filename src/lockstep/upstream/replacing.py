@@ -66,7 +66,7 @@ def check(rows: Sequence[Replacement]) -> list[tuple[Any, Any]]:
             found.append(place)
     if problems:
         raise BackendError(
-            "this version of Keras or JAX is built otherwise than those that Lockstep knows",
+            "this version of Keras or JAX differs from the versions that Lockstep supports",
             received=f"keras {_version('keras')}, jax {_version('jax')}: {'; '.join(problems)}",
             allowed=_tested(),
             action="install one of these versions, or a newer lockstep-train",
@@ -148,7 +148,9 @@ def _warn_of_versions() -> None:
         found = _version(package)
         minor = tuple(int(part) for part in found.split(".")[:2])
         if not oldest <= minor <= newest:
-            logger.warning("%s %s was not tested with this version of Lockstep: %s were", package, found, _tested())
+            logger.warning(
+                "%s %s was not tested with this version of Lockstep; tested versions: %s", package, found, _tested()
+            )
 
 
 def _version(package: str) -> str:

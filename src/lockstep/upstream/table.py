@@ -31,8 +31,8 @@ class Replacement:
         parameters: the names of the parameters that the replacement relies on, in their order. The function may have
             others, which are passed on. For a class: the methods that it must have.
         wrapper: the function that takes the original and returns its replacement, "module:function".
-        becomes: what the function does after the replacement.
-        until: the change of Keras or JAX that would make the row unnecessary.
+        effect: what the function does after the replacement.
+        removable_when: the change of Keras or JAX that would make the row unnecessary.
     """
 
     stage: Stage
@@ -40,8 +40,8 @@ class Replacement:
     name: str
     parameters: tuple[str, ...]
     wrapper: str
-    becomes: str
-    until: str
+    effect: str
+    removable_when: str
 
     @property
     def title(self) -> str:
@@ -62,7 +62,7 @@ _LAYERS: Final = "lockstep.strategies.keras_layers"
 _XLA_CPU: Final = "lockstep.strategies.xla_cpu"
 _HOOK: Final = "Keras has a hook around a model's methods"
 _GRADIENTS: Final = "Keras has a hook between gradients and updates"
-_REPLICAS: Final = "Keras knows replicas on JAX"
+_REPLICAS: Final = "Keras supports replicas on JAX"
 
 
 def _runs(name: str, first: str = "x") -> Replacement:
@@ -71,9 +71,9 @@ def _runs(name: str, first: str = "x") -> Replacement:
         owner=_MODEL,
         name=name,
         parameters=("self", first),
-        wrapper=f"{_FITTING}:entering_strategy",
-        becomes="enters the strategy that the model was compiled under, and checks the arguments",
-        until=_HOOK,
+        wrapper=f"{_FITTING}:wrap_run",
+        effect="enters the strategy that the model was compiled under, and checks the arguments",
+        removable_when=_HOOK,
     )
 
 
@@ -83,9 +83,9 @@ def _makes(kind: str) -> Replacement:
         owner=_MODEL,
         name=f"make_{kind}_function",
         parameters=("self", "force"),
-        wrapper=f"{_FITTING}:making_{kind}_function",
-        becomes="makes the strategy's own function of a step",
-        until=f"Keras takes `{kind}_function` from the distribution",
+        wrapper=f"{_FITTING}:wrap_make_{kind}_function",
+        effect="creates the strategy's own step function",
+        removable_when=f"Keras takes `{kind}_function` from the distribution",
     )
 
 
@@ -95,40 +95,40 @@ def _steps(kind: str) -> Replacement:
         owner=_MODEL,
         name=f"{kind}_step",
         parameters=("self", "state", "data"),
-        wrapper="lockstep.strategies.keras_steps:taking_a_batch_alone",
-        becomes=f"takes a batch alone as well: `super().{kind}_step(data)`",
-        until="Keras's JAX trainer takes steps of this form",
+        wrapper="lockstep.strategies.keras_steps:wrap_step",
+        effect=f"also accepts a batch alone: `super().{kind}_step(data)`",
+        removable_when="Keras's JAX trainer accepts such steps",
     )
 
 
-def _applies(owner: str, name: str, parameters: tuple[str, ...], wrapper: str, becomes: str) -> Replacement:
+def _applies(owner: str, name: str, parameters: tuple[str, ...], wrapper: str, effect: str) -> Replacement:
     return Replacement(
         stage=Stage.STRATEGY,
         owner=owner,
         name=name,
         parameters=("self", *parameters),
         wrapper=f"{_UPDATES}:{wrapper}",
-        becomes=becomes,
-        until=_GRADIENTS,
+        effect=effect,
+        removable_when=_GRADIENTS,
     )
 
 
 def _optimizes(owner: str) -> tuple[Replacement, ...]:
     return (
-        _applies(owner, "apply", ("grads", "trainable_variables"), "applying", "sums gradients, or sets updates aside"),
-        _applies(owner, "build", (), "building", "notes the optimizer, and checks a layout map's patterns"),
+        _applies(owner, "apply", ("grads", "trainable_variables"), "wrap_apply", "sums gradients, or defers updates"),
+        _applies(owner, "build", (), "wrap_build", "records the optimizer, and checks a layout map's patterns"),
     )
 
 
-def _lowers(name: str, wrapper: str, becomes: str, until: str) -> Replacement:
+def _lowers(name: str, wrapper: str, effect: str, removable_when: str) -> Replacement:
     return Replacement(
         stage=Stage.BACKEND,
         owner="lowering",
         name=name,
         parameters=(),
         wrapper=wrapper,
-        becomes=becomes,
-        until=until,
+        effect=effect,
+        removable_when=removable_when,
     )
 
 
@@ -138,9 +138,9 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         owner=_MODEL,
         name="compile",
         parameters=("self",),
-        wrapper=f"{_FITTING}:remembering_strategy",
-        becomes="notes the current strategy",
-        until=_HOOK,
+        wrapper=f"{_FITTING}:wrap_compile",
+        effect="records the current strategy",
+        removable_when=_HOOK,
     ),
     *(_runs(name) for name in ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")),
     *(_makes(kind) for kind in ("train", "test", "predict")),
@@ -150,27 +150,27 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         owner=_MODEL,
         name="_symbolic_build",
         parameters=("self", "data_batch"),
-        wrapper=f"{_FITTING}:building_steps",
-        becomes="has a step that takes a batch alone make its variables, without a `call` that fits the data",
-        until="Keras builds a model by its own step",
+        wrapper=f"{_FITTING}:wrap_symbolic_build",
+        effect="builds a model by its step if the step takes a batch alone, because `call` may not fit the data",
+        removable_when="Keras builds a model by its own step",
     ),
     Replacement(
         stage=Stage.STRATEGY,
         owner=_TRAINER,
         name="_distribute_data",
         parameters=("data",),
-        wrapper=f"{_FITTING}:placing_batches",
-        becomes="places a batch of any number of rows, of which each process may hold the whole",
-        until="`Distribution` places batches itself",
+        wrapper=f"{_FITTING}:wrap_distribute_data",
+        effect="places a batch with any number of rows, which each process may hold whole",
+        removable_when="`Distribution` places batches itself",
     ),
     Replacement(
         stage=Stage.STRATEGY,
         owner=_TRAINER,
         name="JAXEpochIterator",
         parameters=("_get_iterator", "_enumerate_iterator", "_interrupted_warning"),
-        wrapper="lockstep.strategies.epochs:placing_epochs",
-        becomes="places each batch by its own number of rows, begins within an epoch, begins data anew that ends",
-        until="Keras lays out each batch by itself (3.16 does), and can begin within an epoch",
+        wrapper="lockstep.strategies.epochs:wrap_epoch_iterator",
+        effect="places each batch by its own number of rows, starts within an epoch, restarts data that ends",
+        removable_when="Keras places each batch by its own number of rows (3.16 does), and can start within an epoch",
     ),
     *_optimizes(_OPTIMIZER),
     *_optimizes(_SCALED),
@@ -178,80 +178,80 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         _SCALED,
         "stateless_apply",
         ("optimizer_variables", "grads", "trainable_variables"),
-        "applying_statelessly",
-        "sums gradients, or sets updates aside; other optimizers do so in `apply`, which theirs calls",
+        "wrap_stateless_apply",
+        "sums gradients, or defers updates; for other optimizers, `stateless_apply` calls `apply`, which does so",
     ),
     Replacement(
         stage=Stage.STRATEGY,
         owner=_OPTIMIZER,
         name="add_variable",
         parameters=("self", "shape", "layout"),
-        wrapper=f"{_SHARDING}:laying_out_state",
-        becomes="cuts an optimizer's variables as `ShardedStrategy` says",
-        until="`Distribution` is asked for the layout of an optimizer's variables with their parameter",
+        wrapper=f"{_SHARDING}:wrap_add_variable",
+        effect="divides an optimizer's variables as `ShardedStrategy` specifies",
+        removable_when="Keras passes the parameter when it asks `Distribution` for an optimizer variable's layout",
     ),
     Replacement(
         stage=Stage.STRATEGY,
         owner="keras:Layer",
         name="stateless_call",
         parameters=("self", "trainable_variables"),
-        wrapper=f"{_SHARDING}:gathering_parameters",
-        becomes="brings parameters that are cut together for use",
-        until="`Distribution` tells a variable's layout in use from its layout at rest",
+        wrapper=f"{_SHARDING}:wrap_stateless_call",
+        effect="gathers divided parameters for use",
+        removable_when="`Distribution` distinguishes a variable's layout in use from its layout at rest",
     ),
     Replacement(
         stage=Stage.STRATEGY,
         owner="keras.random:SeedGenerator",
         name="next",
         parameters=("self", "ordered"),
-        wrapper=f"{_LAYERS}:drawing_for_replicas",
-        becomes="draws other numbers on each replica",
-        until=_REPLICAS,
+        wrapper=f"{_LAYERS}:wrap_seed_next",
+        effect="draws different random numbers on each replica",
+        removable_when=_REPLICAS,
     ),
     Replacement(
         stage=Stage.STRATEGY,
         owner=_NORMALIZATION,
         name="__init__",
         parameters=("self", "synchronized"),
-        wrapper=f"{_LAYERS}:allowing_synchronized",
-        becomes="takes `synchronized=True`, which Keras refuses on JAX",
-        until=_REPLICAS,
+        wrapper=f"{_LAYERS}:wrap_normalization_init",
+        effect="accepts `synchronized=True`, which Keras rejects on JAX",
+        removable_when=_REPLICAS,
     ),
     Replacement(
         stage=Stage.STRATEGY,
         owner=_NORMALIZATION,
         name="_moments",
         parameters=("self", "inputs", "mask"),
-        wrapper=f"{_LAYERS}:taking_moments_over_replicas",
-        becomes="takes synchronized moments over all replicas",
-        until=_REPLICAS,
+        wrapper=f"{_LAYERS}:wrap_moments",
+        effect="computes synchronized moments over all replicas",
+        removable_when=_REPLICAS,
     ),
     Replacement(
         stage=Stage.STRATEGY,
         owner="keras:Variable",
         name="assign",
         parameters=("self", "value"),
-        wrapper="lockstep.strategies.assigning:copying",
-        becomes="copies what comes from another variable: a compiled step gives buffers away",
-        until="`Variable.assign` copies, as TensorFlow's does",
+        wrapper="lockstep.strategies.assigning:wrap_assign",
+        effect="copies another variable's value, because compiled steps donate buffers",
+        removable_when="`Variable.assign` copies, as TensorFlow's does",
     ),
     Replacement(
         stage=Stage.STRATEGY,
         owner="keras:Variable",
         name="_direct_assign",
         parameters=("self", "value"),
-        wrapper="lockstep.strategies.peers.agreement:agreeing",
-        becomes="places a value over several processes without a collective, once they agree on it",
-        until="JAX places a value over processes without gathering it from all",
+        wrapper="lockstep.strategies.peers.agreement:wrap_direct_assign",
+        effect="places a value on the devices of several processes without a collective, once they agree on it",
+        removable_when="JAX places a value on the devices of several processes without gathering it from all of them",
     ),
     Replacement(
         stage=Stage.STRATEGY,
         owner="keras:StatelessScope",
         name="get_current_value",
         parameters=("self", "variable"),
-        wrapper="lockstep.strategies.loops.lifting:finding_outer_values",
-        becomes="finds in the scopes around it what it has no value of",
-        until="Keras's stateless scopes nest",
+        wrapper="lockstep.strategies.loops.lifting:wrap_get_current_value",
+        effect="looks up missing values in the enclosing scopes",
+        removable_when="Keras's stateless scopes can be nested",
     ),
     _lowers(
         "select_and_scatter_add_p",
@@ -262,40 +262,40 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
     _lowers(
         "dot_general_p",
         f"{_XLA_CPU}:lowering_narrow_products",
-        "keeps a wide layer's weight gradient in its order on CPUs",
-        "XLA's CPU products pack the narrower side",
+        "keeps XLA from rearranging a wide layer's weight gradient on CPUs",
+        "XLA's matrix products on CPUs pack the narrower operand",
     ),
     _lowers(
         "conv_general_dilated_p",
-        "lockstep.strategies.grouped_convolutions:dividing_rows",
-        "divides grouped convolutions and kernels' gradients by rows, which the partitioner gets wrong",
-        "https://github.com/openxla/xla/issues/47945 and the partitioner's sum over copies are mended",
+        "lockstep.strategies.grouped_convolutions:lower_convolution_by_rows",
+        "divides grouped convolutions and kernels' gradients by rows, because XLA's partitioner divides them wrongly",
+        "https://github.com/openxla/xla/issues/47945 and the partitioner's sum over copies are fixed",
     ),
     Replacement(
         stage=Stage.MEETING,
         owner="jax._src.lib:_jax",
         name="make_gloo_tcp_collectives",
         parameters=(),
-        wrapper="lockstep.upstream.jax_processes:listening_at_host",
-        becomes="has collectives on CPUs listen at the address by which the processes have met",
-        until="`jax.distributed.initialize` takes the address",
+        wrapper="lockstep.upstream.jax_processes:wrap_make_collectives",
+        effect="makes collectives on CPUs listen at the address by which the processes have met",
+        removable_when="`jax.distributed.initialize` accepts the address",
     ),
     Replacement(
         stage=Stage.PLAN,
         owner="keras.src.backend.jax.distribution_lib",
         name="distribute_tensor",
         parameters=("tensor", "layout"),
-        wrapper="lockstep.planning.sharing:sharing_copies",
-        becomes="has all copies of a replicated array share one buffer of the host",
-        until="JAX has virtual devices without memory of their own",
+        wrapper="lockstep.planning.sharing:wrap_distribute_tensor",
+        effect="makes all copies of a replicated array share one host buffer",
+        removable_when="JAX has virtual devices without memory of their own",
     ),
     Replacement(
         stage=Stage.PLAN,
         owner=_VARIABLES_MODULE,
         name="should_shard_at_init",
         parameters=("init_layout", "shape"),
-        wrapper="lockstep.planning.sharing:computing_once",
-        becomes="computes the initial value of a replicated variable once",
-        until="JAX has virtual devices without memory of their own",
+        wrapper="lockstep.planning.sharing:wrap_should_shard_at_init",
+        effect="computes the initial value of a replicated variable once",
+        removable_when="JAX has virtual devices without memory of their own",
     ),
 )

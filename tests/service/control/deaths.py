@@ -33,7 +33,7 @@ from lockstep.service.problems import Problems
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord, JobStore, connect_database, open_database
 from lockstep.testing.bench import make_controller
-from lockstep.testing.scripted_cluster import Life, ScriptedCluster
+from lockstep.testing.scripted_cluster import AttemptScript, ScriptedCluster
 
 NOW_S: Final = 20_000.0
 MAX_PASSES: Final = 60
@@ -70,7 +70,7 @@ def _spoil_at(state: JobState) -> Callable[[JobStore, JobRecord], None]:
 class Scenario:
     """A job's life: what its gangs do, and what somebody else does between two passes."""
 
-    lives: Sequence[Life]
+    script: Sequence[AttemptScript]
     client: Callable[[JobStore, JobRecord], None] = _nothing
     training_input: dict[str, Any] = field(default_factory=dict[str, Any])
     waited_s: float = 0.0
@@ -80,26 +80,26 @@ class Scenario:
 
 
 SCENARIOS: Final = {
-    "succeeds": Scenario(lives=[Life.SUCCEEDS]),
-    "fails": Scenario(lives=[Life.FAILS]),
-    "restarts_twice": Scenario(lives=[Life.KILLED, Life.LOST, Life.SUCCEEDS]),
-    "restarts_a_replica": Scenario(lives=[Life.RELAUNCHES]),
+    "succeeds": Scenario(script=[AttemptScript.SUCCEEDS]),
+    "fails": Scenario(script=[AttemptScript.FAILS]),
+    "restarts_twice": Scenario(script=[AttemptScript.KILLED, AttemptScript.LOST, AttemptScript.SUCCEEDS]),
+    "restarts_a_replica": Scenario(script=[AttemptScript.RELAUNCHES]),
     "uses_up_its_restarts": Scenario(
-        lives=[Life.KILLED], training_input={"lockstep": {"restartPolicy": {"maxRestarts": 1}}}
+        script=[AttemptScript.KILLED], training_input={"lockstep": {"restartPolicy": {"maxRestarts": 1}}}
     ),
-    "cancelled_while_it_waits": Scenario(lives=[Life.RUNS], client=_cancel_at(JobState.QUEUED)),
+    "cancelled_while_it_waits": Scenario(script=[AttemptScript.RUNS], client=_cancel_at(JobState.QUEUED)),
     "cancelled_while_it_is_placed": Scenario(
-        lives=[Life.RUNS], client=_cancel_at(JobState.PREPARING), may_not_start=True
+        script=[AttemptScript.RUNS], client=_cancel_at(JobState.PREPARING), may_not_start=True
     ),
-    "cancelled_while_it_runs": Scenario(lives=[Life.RUNS], client=_cancel_at(JobState.RUNNING)),
+    "cancelled_while_it_runs": Scenario(script=[AttemptScript.RUNS], client=_cancel_at(JobState.RUNNING)),
     "cancelled_after_a_restart": Scenario(
-        lives=[Life.KILLED, Life.RUNS], client=_cancel_at(JobState.RUNNING, attempt=1)
+        script=[AttemptScript.KILLED, AttemptScript.RUNS], client=_cancel_at(JobState.RUNNING, attempt=1)
     ),
-    "lost_while_it_is_cancelled": Scenario(lives=[Life.LOST], client=_cancel_at(JobState.RUNNING)),
-    "runs_too_long": Scenario(lives=[Life.RUNS], training_input={"scheduling": {"maxRunningTime": "1s"}}),
-    "waits_too_long": Scenario(lives=[Life.RUNS], waited_s=1801.0, max_wait_time_s=1800.0),
-    "unreadable_in_the_queue": Scenario(lives=[Life.RUNS], client=_spoil_at(JobState.QUEUED)),
-    "unreadable_while_it_runs": Scenario(lives=[Life.RUNS], client=_spoil_at(JobState.RUNNING)),
+    "lost_while_it_is_cancelled": Scenario(script=[AttemptScript.LOST], client=_cancel_at(JobState.RUNNING)),
+    "runs_too_long": Scenario(script=[AttemptScript.RUNS], training_input={"scheduling": {"maxRunningTime": "1s"}}),
+    "waits_too_long": Scenario(script=[AttemptScript.RUNS], waited_s=1801.0, max_wait_time_s=1800.0),
+    "unreadable_in_the_queue": Scenario(script=[AttemptScript.RUNS], client=_spoil_at(JobState.QUEUED)),
+    "unreadable_while_it_runs": Scenario(script=[AttemptScript.RUNS], client=_spoil_at(JobState.RUNNING)),
 }
 
 
@@ -215,7 +215,7 @@ class Place:
         return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
     def cluster(self, *, before_act: Callable[[str], None] = lambda _act: None) -> ScriptedCluster:
-        return ScriptedCluster(self.folder / "engine", lives=self._scenario.lives, before_act=before_act)
+        return ScriptedCluster(self.folder / "engine", script=self._scenario.script, before_act=before_act)
 
     def outcome(self) -> dict[str, Any]:
         """Returns all that counts of how the job went: what must be the same whoever died."""
@@ -234,7 +234,7 @@ class Place:
             "events": [(event.kind, event.state, event.detail) for event in self.store.events(job.uid)],
             "replicas": [STATUS.dump_python(replica.status, mode="json") for replica in job.replicas],
             "num_starts": len(starts),
-            "started_twice": [start.gang_id for start in starts if start.beside],
+            "started_twice": [start.gang_id for start in starts if start.alive_gangs],
             "left_on_the_engine": self.cluster().held(),
         }
 

@@ -184,7 +184,7 @@ def test_a_cancelled_program_that_ends_well_is_cancelled(bench: Bench) -> None:
 
 
 def test_an_engine_that_dies_idle_is_brought_up_again(bench: Bench) -> None:
-    bench.cluster.lose()
+    bench.cluster.kill()
     with pytest.raises(EngineError):
         bench.cluster.observe("any")
     bench.controller.step()
@@ -231,7 +231,7 @@ def test_a_service_that_restarts_adopts_what_runs(bench: Bench) -> None:
 
 def test_a_service_that_died_after_recording_its_intention_acts_on_it(bench: Bench) -> None:
     bench.create("intended", "print('once')")
-    bench.cluster.lose()  # the intention is recorded, and nothing is placed
+    bench.cluster.kill()  # the intention is recorded, and nothing is placed
     bench.controller._start_queued()
     assert bench.job("intended").state is JobState.PREPARING
     bench.restart()
@@ -251,7 +251,7 @@ def test_a_job_that_the_engine_loses_again_and_again_before_it_runs_is_given_up(
     for attempt in range(MAX_ATTEMPTS):
         job = bench.step_until("unlucky", lambda job, n=attempt: job.state is JobState.PREPARING and job.attempt == n)
         assert bench.cluster.observe(f"{job.uid}-{attempt}") is not None
-        bench.cluster.lose()
+        bench.cluster.kill()
     job = bench.step_until_over("unlucky")
     assert job.state is JobState.FAILED
     assert job.error_message == f"the engine lost the job {MAX_ATTEMPTS} times before it ran"
@@ -272,7 +272,7 @@ def test_a_job_that_ended_while_no_service_ran_is_found(bench: Bench) -> None:
 def test_a_lost_engine_fails_running_jobs_and_comes_back_for_queued_ones(bench: Bench) -> None:
     bench.create("lost", WAIT, lockstep={"restartPolicy": {"maxRestarts": 0}})
     bench.step_until_state("lost", JobState.RUNNING)
-    bench.cluster.lose()
+    bench.cluster.kill()
     bench.create("next", "print('ok')")
     job = bench.step_until_over("lost")
     assert job.state is JobState.FAILED
@@ -309,11 +309,11 @@ def test_a_name_is_taken_once(bench: Bench) -> None:
 
 def test_a_job_is_over_once_what_it_could_not_say_is_on_the_services_disk(bench: Bench) -> None:
     """The engine, and with it the nodes, may forget it then."""
-    bench.cluster.leave_elsewhere(3)
+    bench.cluster.set_leftover_parts(3)
     bench.create("refused", "print('hello')")
     bench.step_until_over("refused")
     assert _states(bench, "refused")[-1] == "SUCCEEDED"
-    assert bench.cluster.num_elsewhere == 0
+    assert bench.cluster.num_leftover_parts == 0
 
 
 def test_several_replicas_have_logs_of_their_own(bench: Bench) -> None:

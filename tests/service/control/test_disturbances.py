@@ -29,7 +29,7 @@ from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord, WebhookStore, database, open_database
 from lockstep.service.store.bounded_connection import BoundedConnection
 from lockstep.service.telemetry.logs import Cursor, read_log
-from lockstep.testing.bench import Bench, opened
+from lockstep.testing.bench import Bench, open_bench
 from lockstep.testing.served import Served
 
 TIMEOUT_S = 30.0
@@ -195,7 +195,7 @@ def remote(tmp_path: Path, postgres: Server, proxy: Proxy, monkeypatch: pytest.M
     name = postgres.create_database()
     open_database(postgres.url(name), password=PASSWORD).dispose()
     engine = open_database(postgres.url(name, port=proxy.port), password=PASSWORD)
-    with opened(settings, database=engine) as made:
+    with open_bench(settings, database=engine) as made:
         yield made
 
 
@@ -281,7 +281,7 @@ def fill(disk: Path) -> Path:
 def test_a_full_disk(quick_busy: None, small_disk: Path, serve: Serve, cleaning: contextlib.ExitStack) -> None:
     home = Home(path=small_disk)
     settings = Settings(home=home, bucket=str(home.bucket), max_running_jobs=2)
-    bench = cleaning.enter_context(opened(settings))
+    bench = cleaning.enter_context(open_bench(settings))
     served = serve(bench)
     carrier = LeftoverCarrier(home.spool, problems=bench.problems)
     script = "import time\nfor i in range(100):\n  print('line', i, 'x' * 200, flush=True); time.sleep(0.02)"

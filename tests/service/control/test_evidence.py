@@ -48,7 +48,7 @@ def _has_logged(replica: ReplicaOrder) -> bool:
 
 def _next_morning(bench: Bench) -> None:
     """Acts as a service and an engine that were killed, and a service that was started long after."""
-    bench.cluster.lose()
+    bench.cluster.kill()
     bench.clock = lambda: time.time() + NIGHT_S
     bench.restart()
 
@@ -155,7 +155,7 @@ def test_a_start_that_never_ran_has_its_number_and_its_reason(bench: Bench) -> N
     bench.cluster.hold_placement(held=True)
     bench.create("job", "pass")
     bench.step_until_state("job", JobState.PREPARING)
-    bench.cluster.lose()
+    bench.cluster.kill()
     bench.cluster.hold_placement(held=False)
     job = bench.step_until_over("job")
     first, second = bench.store.attempts(job.uid)

@@ -93,7 +93,7 @@ def test_an_error_of_the_users_is_not_tried_again_unless_asked(bench: Bench) -> 
 def test_a_lost_engine_starts_its_jobs_again(bench: Bench) -> None:
     bench.create("job", GO_ON)
     has_saved(bench, "job")
-    bench.cluster.lose()
+    bench.cluster.kill()
     job = bench.step_until_over("job")
     assert job.state is JobState.SUCCEEDED
     assert [attempt.end_reason for attempt in bench.store.attempts(job.uid)] == ["NODE_LOST", None]
@@ -156,7 +156,7 @@ def test_restarts_are_not_counted_as_starts_that_the_engine_lost(bench: Bench) -
     bench.cluster.hold_placement(held=True)
     kill_program(second)
     bench.step_until("job", lambda job: job.attempt == 2 and job.state is JobState.PREPARING)
-    bench.cluster.lose()  # once, before its third start ran
+    bench.cluster.kill()  # once, before its third start ran
     bench.cluster.hold_placement(held=False)
     job = running(bench, "job", attempt=3)
     assert job.num_restarts == 2

@@ -18,7 +18,7 @@ from lockstep.service.control.schedule import Schedule
 from lockstep.service.store import JobStore, Lease, open_database
 from lockstep.testing.bench import Bench
 from lockstep.testing.local_cluster import LocalCluster
-from lockstep.testing.scripted_cluster import Life, ScriptedCluster
+from lockstep.testing.scripted_cluster import AttemptScript, ScriptedCluster
 from lockstep.testing.served import Served
 
 WAIT = "import time; time.sleep(600)"
@@ -148,7 +148,7 @@ class TwoBoxes(ScriptedCluster):  # type: ignore[misc]  # final for users: only 
 
 def test_who_takes_over_looks_where_jobs_are_by_now(bench: Bench, tmp_path: Path) -> None:
     database = open_database(f"sqlite:///{bench.home.database}")
-    cluster = TwoBoxes(tmp_path / "engine", lives=[Life.RUNS])
+    cluster = TwoBoxes(tmp_path / "engine", script=[AttemptScript.RUNS])
     leases = [Lease(database, home=name, sole=False) for name in ("first", "second")]
     first, second = (
         Controller(
@@ -200,16 +200,16 @@ def test_a_job_behind_one_that_may_run_for_ever_can_still_be_shown(bench: Bench)
 
 def test_what_others_use_of_a_node_is_not_free_and_is_said(bench: Bench) -> None:
     box = NodeSpec(name="box", node_type="box", resources={"vcpus": 8, "memory_mib": 32 * 1024})
-    bench.cluster.share((box,), in_use={"box": {"vcpus": 5, "memory_mib": 100}})
+    bench.cluster.set_nodes((box,), in_use={"box": {"vcpus": 5, "memory_mib": 100}})
     bench.create("wide", WAIT, scaleTier="CUSTOM", masterType="n1-standard-8")
     bench.controller.step()
     assert bench.job("wide").state is JobState.QUEUED
     said = "0 of 1 n1-standard-8 are free; others use 5 of 8 vCPUs, 100 of 32,768 MiB of memory"
     assert reason(bench, "wide") == said
     assert bench.controller.schedule.explain(bench.job("wide")).start_by_s is None, "nobody knows when they go"
-    bench.cluster.share((box,), in_use={"box": {"vcpus": 0, "memory_mib": 0}})
+    bench.cluster.set_nodes((box,), in_use={"box": {"vcpus": 0, "memory_mib": 0}})
     bench.step_until_state("wide", JobState.RUNNING)
-    bench.cluster.share((box,), in_use={"box": {"vcpus": 8, "memory_mib": 30 * 1024}})
+    bench.cluster.set_nodes((box,), in_use={"box": {"vcpus": 8, "memory_mib": 30 * 1024}})
     bench.create("next", WAIT, scaleTier="CUSTOM", masterType="n1-standard-4")
     bench.controller.step()
     assert reason(bench, "next") == "0 of 1 n1-standard-4 are free", "it is this service's own"

@@ -39,7 +39,7 @@ from lockstep.service.notifications.webhooks import (
 )
 from lockstep.service.settings import Settings
 from lockstep.service.store import Feed, JobStore, WebhookRecord, WebhookStore, open_database
-from lockstep.testing.bench import Bench, opened
+from lockstep.testing.bench import Bench, open_bench
 from lockstep.testing.served import Served
 
 JOBS = "/v1/projects/local/jobs"
@@ -61,7 +61,7 @@ class Clock:
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     home = Home(path=tmp_path)
-    with opened(Settings(home=home, bucket=str(home.bucket), allow_webhooks_to=("127.0.0.0/8",))) as made:
+    with open_bench(Settings(home=home, bucket=str(home.bucket), allow_webhooks_to=("127.0.0.0/8",))) as made:
         yield made
 
 

@@ -30,7 +30,7 @@ from lockstep.service.security.job_folders import JobFolders
 from lockstep.service.security.users import UserPool, decide_users
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord
-from lockstep.testing.bench import Bench, opened
+from lockstep.testing.bench import Bench, open_bench
 
 POOL = UserPool(first=59500, last=59600)
 
@@ -103,7 +103,7 @@ def confined(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     home.token.write_text("the-token")
     home.engine.mkdir()
     (home.engine / "ray-token").write_text("the-engines-token")
-    with opened(settings) as made:
+    with open_bench(settings) as made:
         home.database.chmod(0o644)  # as a service without users would have made it
         JobFolders(home=home, bucket=settings.bucket, pool=POOL).prepare()
         made.vault.put(project="local", name="password", value="a secret value", by="ann")

@@ -21,7 +21,7 @@ from lockstep.service.problems import Problems
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobStore, Lease, SecretStore, connect_database
-from lockstep.testing.scripted_cluster import FIRST_START_S, Life, ScriptedCluster
+from lockstep.testing.scripted_cluster import FIRST_START_S, AttemptScript, ScriptedCluster
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def main() -> None:
         store=JobStore(engine, guard=lease.check),
         lease=lease,
         vault=Vault(store=SecretStore(engine), key_path=home.secret_key),
-        cluster=ScriptedCluster(place / "engine", lives=[Life.RUNS], before_act=begin_pass),
+        cluster=ScriptedCluster(place / "engine", script=[AttemptScript.RUNS], before_act=begin_pass),
         catalogue=load_catalogue(),
         settings=Settings(home=home, bucket=str(home.bucket), max_running_jobs=5, poll_interval_s=0.1),
         problems=problems,

@@ -19,7 +19,7 @@ from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobStore, Lease, LeaseLostError, ModelStore, holder_of, open_database
 from lockstep.service.store.control.lease import TTL_S
-from lockstep.testing.scripted_cluster import Life, ScriptedCluster
+from lockstep.testing.scripted_cluster import AttemptScript, ScriptedCluster
 
 SCRIPT = Path(__file__).with_name("controller_process.py")
 TIMEOUT_S = 30.0
@@ -164,7 +164,7 @@ class Services:
         self._url = server.url(server.create_database())
         self._database = open_database(self._url, password=PASSWORD)
         self.store = JobStore(self._database)
-        self.cluster = ScriptedCluster(folder / "engine", lives=[Life.RUNS])
+        self.cluster = ScriptedCluster(folder / "engine", script=[AttemptScript.RUNS])
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *, ttl_s: float = SHORT_S, suspend_before: str | None = None) -> None:

@@ -194,7 +194,7 @@ def test_code_that_makes_variables_each_time_is_told_so():
         kept.append(keras.Variable("zeros", shape=(2,), dtype="float32"))
         return kept[-1].value
 
-    with pytest.raises(InvalidInputError, match="touches other variables each time it is traced"):
+    with pytest.raises(InvalidInputError, match="uses different variables each time it is traced"):
         step()
 
 

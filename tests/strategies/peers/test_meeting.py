@@ -12,7 +12,7 @@ from tests.strategies import watched_process
 from tests.strategies.job_processes import job, loopback_cluster, tf_config
 
 from lockstep.errors import ConfigError, PeerLostError, PortInUseError, UnavailableError
-from lockstep.strategies.peers.meeting import Hello, _interface_of, fault_among, installed_versions, meet_peers
+from lockstep.strategies.peers.meeting import Introduction, _interface_of, fault_among, installed_versions, meet_peers
 from lockstep.testing.ports import free_port
 from lockstep.topology import Topology
 
@@ -25,7 +25,7 @@ def topology(rank, *, cluster=None, num_processes=2):
 
 
 def hello(rank, *, num_processes=2, **versions):
-    return Hello(
+    return Introduction(
         rank=rank,
         num_processes=num_processes,
         role=f"worker {rank}",
@@ -51,14 +51,15 @@ def test_a_process_that_never_comes_is_named_by_those_that_did(tmp_path):
     ) as processes:
         for process in processes.values():
             assert process.end() == PeerLostError.exit_code
-            assert f"worker 1 (rank 2, {cluster['worker'][1]}) never came" in process.last_line
+            assert f"worker 1 (rank 2, {cluster['worker'][1]}) did not arrive at the meeting" in process.last_line
 
 
 def test_a_chief_that_never_comes():
     cluster = loopback_cluster(2)
     with pytest.raises(PeerLostError) as caught:
         meet_peers(topology(1, cluster=cluster), wait_s=0.3, timeout_s=1)
-    assert f"the chief (rank 0, {cluster['chief'][0]}) never came: connection refused, for 0.3 s" in str(caught.value)
+    line = f"the chief (rank 0, {cluster['chief'][0]}) did not arrive at the meeting: connection refused, for 0.3 s"
+    assert line in str(caught.value)
 
 
 def test_a_chief_whose_name_does_not_resolve():
@@ -94,7 +95,7 @@ def answering(reply):
 @pytest.mark.parametrize("reply", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b'{"kind": "lockstep", "protocol": 99}\n'])
 def test_something_else_at_the_chief_s_address(reply):
     cluster = {"chief": [f"127.0.0.1:{answering(reply)}"], "worker": ["127.0.0.1:1"]}
-    with pytest.raises(UnavailableError, match="is not the chief of this version of Lockstep"):
+    with pytest.raises(UnavailableError, match="is not a chief of this version of Lockstep"):
         meet_peers(topology(1, cluster=cluster), wait_s=5, timeout_s=1)
 
 

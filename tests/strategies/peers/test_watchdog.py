@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from tests.strategies import watched_process
 from tests.strategies.job_processes import WAIT_S, job
 from tests.waiting import wait_until
 
-from lockstep.errors import PeerLostError
-from lockstep.strategies.peers.watchdog import first_difference
+from lockstep.errors import BackendError, PeerLostError
+from lockstep.strategies.peers.meeting import Meeting, Peer
+from lockstep.strategies.peers.watchdog import Watchdog, first_difference
+from lockstep.strategies.peers.wire import Connection
 
 SCRIPT = Path(watched_process.__file__)
 TIMEOUT_S = 2.0
@@ -132,14 +135,31 @@ def test_agreement_does_not_wait_for_one_that_has_ended(tmp_path, leaver):
         for process in others(processes, leaver):
             assert process.end() == PeerLostError.exit_code
             assert f"{NAMES[leaver]}" in process.last_line
-            assert "has ended its program, and others begin fit" in process.last_line
+            assert "has ended its program, but others start fit" in process.last_line
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "lines"), [(0.2, ["waiting in fit for another process, which has not reached it"]), (0.05, [])]
+)
+def test_waiting_is_logged_only_while_time_is_left(monkeypatch, caplog, limit_s, lines):
+    monkeypatch.setattr("lockstep.strategies.peers.watchdog._SAID_AFTER_S", 0.1)
+    own, other = socket.socketpair()
+    with own, other:
+        peers = tuple(Peer(rank=rank, role=f"worker {rank}", address="") for rank in range(2))
+        meeting = Meeting(
+            rank=0, peers=peers, timeout_s=60, links={1: Connection(own)}, listener=None, chief_address="", token=""
+        )
+        watchdog = Watchdog(meeting, on_loss=lambda loss: None)
+        with pytest.raises(BackendError, match=f"did not reach fit within {limit_s} s"):
+            watchdog.compare("fit", [], timeout_s=limit_s)
+    assert caplog.messages == lines
 
 
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
         ({"a": ("fit", ["1"]), "b": ("fit", ["1"])}, None),
-        ({"a": ("fit", []), "b": ("predict", [])}, "a begins fit and b begins predict"),
+        ({"a": ("fit", []), "b": ("predict", [])}, "a starts fit and b starts predict"),
         ({"a": ("fit", ["1", "2"]), "b": ("fit", ["1"])}, "the processes differ at fit: a has 2, b has nothing more"),
         (
             {"a": ("fit", ["1"]), "b": ("fit", ["1"]), "c": ("fit", ["3"])},

@@ -36,7 +36,7 @@ class RowGradient:
 
 @final
 class RowCalls:
-    """Calls functions that `lockstep.function` has compiled, as the `around_calls` of a layout.
+    """Calls functions that `lockstep.function` has compiled, as the `call_wrapper` of a layout.
 
     Belongs to one thread.
 
@@ -120,7 +120,7 @@ class _RowFunction:
         ]
 
     def _compiling(self, look: Callable[..., Any]) -> Callable[..., tuple[Any, tuple[Any, ...]]]:
-        return Lifted(look, name=self._name, forgets=True).prepare
+        return Lifted(look, name=self._name, discards_state=True).prepare
 
     def _find_ids(self, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         del value  # only rows are unknown

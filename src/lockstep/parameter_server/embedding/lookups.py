@@ -28,7 +28,7 @@ from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.embedding.bits import check_bits
 from lockstep.parameter_server.embedding.passing import PassedOn, passed_on
 from lockstep.parameter_server.links.segments import ALIGNMENT
-from lockstep.strategies.loops.handing_out import hand_out, handed_out
+from lockstep.strategies.loops.emitting import collect_emitted, emit
 from lockstep.strategies.loops.replica import active_replica_context
 from lockstep.strategies.mesh import BATCH_AXIS
 from lockstep.upstream.jax_tracing import used_inputs
@@ -81,7 +81,7 @@ class _Noting(AbstractLookups):
     @override
     def look_up(self, table: Any, ids: Any) -> Any:
         self.tables.append(table)
-        hand_out(jnp.asarray(ids))
+        emit(jnp.asarray(ids))
         return made_up((*jnp.shape(ids), table.shape[-1]), table.dtype, value=self._value)
 
 
@@ -239,7 +239,7 @@ class Lookups:
 
     def _note(self, value: Any, *arguments: Any) -> list[Any]:
         noting = _Noting(value)
-        with _lookups(noting), handed_out() as ids:
+        with _lookups(noting), collect_emitted() as ids:
             self._changing = self._run(value, *arguments) or ()
         self._order = [self._names[id(table)] for table in noting.tables]
         return ids

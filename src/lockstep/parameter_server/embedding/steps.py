@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from lockstep.errors import LockstepError
 from lockstep.parameter_server.embedding.lookups import Lookups, check_ids, padded
 from lockstep.parameter_server.layout import RowReader
-from lockstep.upstream.keras_trainer import put_back
+from lockstep.upstream.keras_trainer import restore_variables
 
 
 @final
@@ -57,7 +57,7 @@ class RowStep:
         try:
             return self._run(state, data)
         except LockstepError:  # a caller that catches it may continue to use the model
-            put_back(self._model, state)
+            restore_variables(self._model, state)
             raise
 
     def _run(self, state: Any, data: Any) -> Any:

@@ -24,7 +24,7 @@ from lockstep.parameter_server.coordination.chief import Chief
 from lockstep.parameter_server.coordination.remote_values import ClosureError, RemoteValue
 from lockstep.parameter_server.fitting.allocation import BatchAllocation
 from lockstep.strategies import fitting
-from lockstep.upstream.keras_trainer import put_back
+from lockstep.upstream.keras_trainer import restore_variables
 from lockstep.upstream.keras_variables import learning_rate_of
 
 NUM_AHEAD: Final = 4
@@ -198,7 +198,7 @@ class CoordinatedFit:
             metrics, logs = self._train(metrics)
         except ClosureError:  # a caller that catches it may continue to use the model
             with suppress(UnavailableError):
-                put_back(self._model, self._state(metrics))
+                restore_variables(self._model, self._state(metrics))
             raise
         return logs, self._state(metrics)
 
@@ -207,7 +207,7 @@ class CoordinatedFit:
         self._num_to_await -= num_steps
         results = self._synchronous_steps(num_steps) if self._is_synchronous else self._next_steps(num_steps)
         metrics, logs = self._fold(list(metrics), _sums([result.metrics for result in results]))
-        run = fitting.current_run()
+        run = fitting.current_call()
         for result in results:
             if run is not None:
                 run.num_examples += result.num_rows

@@ -31,10 +31,10 @@ from lockstep.parameter_server.membership import Member
 from lockstep.parameter_server.model_setup import part_random_states
 from lockstep.strategies import fitting
 from lockstep.strategies.input import GlobalBatches
-from lockstep.strategies.runs import AbstractRuns, PassedOver
+from lockstep.strategies.runs import AbstractRuns, SkipCall
 from lockstep.strategies.step_functions import StepFunction
 from lockstep.upstream.keras_data import train_validation_split
-from lockstep.upstream.keras_trainer import build_with
+from lockstep.upstream.keras_trainer import build_from_batch
 from lockstep.upstream.keras_variables import get_random_seed
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class ServedRuns(AbstractRuns):
         self._stored_rows = StoredRows()
 
     @override
-    def around(self, model: Any, method: str, arguments: dict[str, Any]) -> AbstractContextManager[None]:
+    def wrap_call(self, model: Any, method: str, arguments: dict[str, Any]) -> AbstractContextManager[None]:
         refuse_created(method, arguments)
         if method != "fit":
             return nullcontext()
@@ -69,7 +69,7 @@ class ServedRuns(AbstractRuns):
         return self._coordinate(model, arguments, given=given, num_steps=num_steps)
 
     @override
-    def function(self, model: Any, kind: str) -> Callable[[Any, Any], Any] | None:
+    def step_function(self, model: Any, kind: str) -> Callable[[Any, Any], Any] | None:
         if kind == "train":
             if self._fit is None:
                 raise WrongStateError(
@@ -108,7 +108,7 @@ class ServedRuns(AbstractRuns):
         data = {name: arguments.pop(name, None) for name in ("x", "y", "sample_weight", "class_weight", "batch_size")}
         if member.chief is None:
             batches = worker_batches({**arguments, **data}, context=self._member.context)
-            build_with(model, batches.example())
+            build_from_batch(model, batches.example())
             self._first = FirstFit(model, given)
         chief = member.chief or member.begin_coordination(
             member.describe(model.variables, optimizers=[model.optimizer]), is_for_fit=True
@@ -124,7 +124,7 @@ class ServedRuns(AbstractRuns):
             first_round=self._round,
         )
         self._fit = coordinated
-        fit = fitting.current_run()
+        fit = fitting.current_call()
         if fit is not None:
             fit.open_backups = partial(ServedBackups, chief=chief, step=self._round, waits=False)
         arguments["x"] = Steps(num_steps)
@@ -158,7 +158,7 @@ class ServedRuns(AbstractRuns):
     def _evaluate(self, model: Any, arguments: Mapping[str, Any]) -> NoReturn:
         directory = checkpoint_directory(arguments, self._member.cluster.topology)
         evaluator = Evaluator(model, arguments, directory=directory, rows=self._stored_rows)
-        build_with(model, worker_batches(arguments, context=self._member.context).example())
+        build_from_batch(model, worker_batches(arguments, context=self._member.context).example())
         num_evaluated = evaluator.run(watch_coordinator(self._member.cluster))
         LOGGER.info("%s has evaluated %d checkpoints: the training is over", self._member.cluster.who, num_evaluated)
         raise SystemExit(0)
@@ -166,9 +166,9 @@ class ServedRuns(AbstractRuns):
     def _work(self, model: Any, arguments: Mapping[str, Any]) -> None:
         member = self._member
         if member.stages.number:
-            raise PassedOver(member.stages.next_history(model))
+            raise SkipCall(member.stages.next_history(model))
         batches = worker_batches(arguments, context=self._member.context)
-        build_with(model, batches.example())
+        build_from_batch(model, batches.example())
         served = member.describe(model.variables, optimizers=[model.optimizer])
         part_random_states(served.local, worker=member.index)
         step = FitStep(model, served, layout=member.layout, compression=member.options.compression)
@@ -189,7 +189,7 @@ class ServedRuns(AbstractRuns):
                 function.close()
 
         member.stages.enter(member.work(equip), served.variables)
-        raise PassedOver(member.stages.next_history(model))
+        raise SkipCall(member.stages.next_history(model))
 
 
 def _num_steps(arguments: Mapping[str, Any]) -> int:

@@ -68,7 +68,7 @@ class FitStep:
         self._is_compiled = bool(model.jit_compile) and not model.run_eagerly
         self._compute: Any = jax.jit(self._trace) if self._is_compiled else self._trace
         self._local = [variable.value for variable in served.local]
-        self.feedback = ErrorFeedback(served.setup, compression, lend=layout.lend)
+        self.feedback = ErrorFeedback(served.setup, compression, lend=layout.to_compute_devices)
         self._parts: list[tuple[Part, ...]] = []
         self._lookups = Lookups({table.spec.name: table.variable for table in served.tables}, self._find_ids)
         self._is_announced = False
@@ -101,7 +101,7 @@ class FitStep:
             rows: the rows of the wanted ids, by table.
         """
         if len(self._layout.devices) > 1:
-            buffers, batch = self._layout.lend(buffers), self._layout.place(batch)
+            buffers, batch = self._layout.to_compute_devices(buffers), self._layout.place(batch)
         tables = {name: padded(own) for name, own in rows.items()}
         before = self.feedback.rests
         arguments = (list(map(dict, buffers)), self._local, batch, tables, wanted.indices, before)

@@ -90,7 +90,7 @@ class ClosureRunner:
         self._served = served
         self._layout = layout
         self._scope = scope
-        self._feedback = ErrorFeedback(served.setup, compression, lend=layout.lend)
+        self._feedback = ErrorFeedback(served.setup, compression, lend=layout.to_compute_devices)
         # With copies: a closure may pull rows repeatedly, and its changes are computed from the values that it began
         # with.
         self.exchange = Exchange(cluster, served.setup, feedback=self._feedback, copies=True)

@@ -287,7 +287,7 @@ class Scheduler:
             chief.write(values)
             self._num_writes += 1
         variables = chief.served.variables
-        self._assigned = self._member.layout.lend([values[id(variable)] for variable in variables])
+        self._assigned = self._member.layout.to_compute_devices([values[id(variable)] for variable in variables])
         for variable, value in zip(variables, self._assigned, strict=True):
             set_stored_value(variable, value)
         self._is_behind = False

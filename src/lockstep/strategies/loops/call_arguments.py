@@ -44,7 +44,7 @@ class CallArguments:
         return self.treedef.unflatten(leaves)
 
 
-def take_apart(args: tuple[Any, ...], kwargs: dict[str, Any], *, name: str) -> CallArguments:
+def split_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], *, name: str) -> CallArguments:
     """Separates the arguments of a call.
 
     Args:

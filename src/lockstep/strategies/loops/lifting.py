@@ -32,7 +32,7 @@ import numpy as np
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import assigning, host_updates, programs, updates
-from lockstep.strategies.loops.call_arguments import CallArguments, take_apart
+from lockstep.strategies.loops.call_arguments import CallArguments, split_arguments
 from lockstep.strategies.loops.in_flight import run_in_turn
 from lockstep.strategies.loops.replica import PerReplica
 from lockstep.strategies.mesh import AbstractLayout
@@ -142,7 +142,7 @@ class LiftedScope(keras.StatelessScope):
         return id(variable) in self._differing
 
 
-def finding_outer_values(get_current_value: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_get_current_value(get_current_value: Callable[..., Any]) -> Callable[..., Any]:
     """Makes Keras's own scopes within lifted code look up missing values in the enclosing lifted scope.
 
     Otherwise, Keras would use the variable's own value, which would become a constant of the program.
@@ -218,14 +218,14 @@ class Lifted:
     Args:
         step: the stateful code.
         name: the name in messages. By default, the function's own name.
-        forgets: whether to discard the function's changes of variables and its updates by optimizers, so that only its
-            result remains.
+        discards_state: whether to discard the function's changes of variables and its updates by optimizers, so that
+            only its result remains.
     """
 
-    def __init__(self, step: Callable[..., Any], *, name: str | None = None, forgets: bool = False) -> None:
+    def __init__(self, step: Callable[..., Any], *, name: str | None = None, discards_state: bool = False) -> None:
         functools.update_wrapper(self, step)
         self._step = step
-        self._forgets = forgets
+        self._discards_state = discards_state
         self._name = name or str(getattr(step, "__name__", repr(step)))
         self._programs: dict[Hashable, _Program] = {}
 
@@ -237,24 +237,24 @@ class Lifted:
         if in_stateless_scope():  # of a lifted function or of Keras, where variables are values already
             return self._step(*args, **kwargs)
         layout = keras.distribution.distribution()
-        around = layout.around_calls if isinstance(layout, AbstractLayout) else None
-        return self.call(args, kwargs) if around is None else around(self, args, kwargs)
+        wrapper = layout.call_wrapper if isinstance(layout, AbstractLayout) else None
+        return self.call(args, kwargs) if wrapper is None else wrapper(self, args, kwargs)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs the compiled code, without the layout's wrapper of calls (`AbstractLayout.around_calls`)."""
-        arguments = take_apart(args, kwargs, name=self._name)
+        """Runs the compiled code, without the layout's wrapper of calls (`AbstractLayout.call_wrapper`)."""
+        arguments = split_arguments(args, kwargs, name=self._name)
         return self.program_for(arguments)(arguments.arrays)
 
     def discover(self, *args: Any, **kwargs: Any) -> None:
         """Traces the code for these arguments, and creates the variables that it creates. The code does not run."""
-        self.program_for(take_apart(args, kwargs, name=self._name))
+        self.program_for(split_arguments(args, kwargs, name=self._name))
 
     def prepare(self, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
         """Returns the function from `jax.jit` that a call would run, and its arguments.
 
-        If this function forgets, the returned function returns the results of this function and two empty lists.
+        If `discards_state` is set, the returned function returns the results of this function and two empty lists.
         """
-        arguments = take_apart(args, kwargs, name=self._name)
+        arguments = split_arguments(args, kwargs, name=self._name)
         return self.program_for(arguments).prepare(arguments.arrays)
 
     def program_for(self, arguments: CallArguments) -> _Program:
@@ -264,7 +264,9 @@ class Lifted:
         key = (arguments.key, current, updates.is_deferring())
         program = self._programs.get(key)
         if program is None:
-            program = _Program(step=self._step, name=self._name, arguments=arguments, forgets=self._forgets)
+            program = _Program(
+                step=self._step, name=self._name, arguments=arguments, discards_state=self._discards_state
+            )
             program.discover()
             self._programs[key] = program
             if len(self._programs) == RETRACES_WORTH_A_WARNING:
@@ -278,7 +280,7 @@ class Lifted:
 
     def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """Returns the lowered program for these arguments, for inspection. The program is not compiled or run."""
-        arguments = take_apart(args, kwargs, name=self._name)
+        arguments = split_arguments(args, kwargs, name=self._name)
         return self.program_for(arguments).lower(arguments.arrays)
 
 
@@ -290,7 +292,7 @@ class _Program:
     step: Callable[..., Any]
     name: str
     arguments: CallArguments
-    forgets: bool = False
+    discards_state: bool = False
     layout: AbstractLayout | None = None
     _variables: dict[int, Any] = field(default_factory=dict[int, Any])
     _written: list[Any] = field(default_factory=list[Any])
@@ -313,7 +315,7 @@ class _Program:
                     initialize_all_variables()
             self._variables.update(new)
             if not new and not made:
-                self._written = [] if self.forgets else list(scope.written.values())
+                self._written = [] if self.discards_state else list(scope.written.values())
                 self.arguments = dataclasses.replace(self.arguments, arrays=[])  # else the batch would stay in memory
                 written = set(map(id, self._written))
                 self._kept = [variable for key, variable in self._variables.items() if key not in written]
@@ -322,7 +324,7 @@ class _Program:
                     agree_on_variables(self._variables.values(), self.name)
                 return
         raise InvalidInputError(
-            f"{self.name} touches other variables each time it is traced",
+            f"{self.name} uses different variables each time it is traced",
             allowed="code that makes its variables once",
             action="make models, optimizers and metrics before, or on the first call alone",
         )
@@ -378,8 +380,8 @@ class _Program:
                 outputs = self._run(scope, arrays)
             if scope.unknown:
                 paths = [variable.path for variable in scope.unknown.values()]
-                raise InvalidInputError(f"{self.name} touches other variables when it is traced again", received=paths)
-            self._deferred = [] if self.forgets else list(scope.deferred)
+                raise InvalidInputError(f"{self.name} uses different variables when it is traced again", received=paths)
+            self._deferred = [] if self.discards_state else list(scope.deferred)
             gradients = [update.gradients for update in self._deferred]
             return outputs, [scope.state_mapping[id(variable)] for variable in self._written], gradients
 
@@ -423,7 +425,7 @@ class _Program:
         written = [variable.value for variable in self._written]
         kept = [variable.value for variable in self._kept]
         if self.layout is not None and self.layout.updates_on_host:
-            return self.layout.lend(written), self.layout.lend(kept)
+            return self.layout.to_compute_devices(written), self.layout.to_compute_devices(kept)
         return written, kept
 
     def __call__(self, arrays: list[Any]) -> Any:
@@ -435,7 +437,7 @@ class _Program:
         outputs, values, gradients = run_in_turn(self._compiled, written, kept, arrays)
         layout = self.layout
         if layout is not None and layout.updates_on_host:
-            values = layout.store(values)
+            values = layout.to_state_devices(values)
         for variable, value in zip(self._written, values, strict=True):
             set_stored_value(variable, value)
         found = zip(self._deferred, gradients, strict=True)

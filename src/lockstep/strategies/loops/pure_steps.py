@@ -100,9 +100,9 @@ class CompiledStep:
         compute, update = programs
         if update is None:
             return run_in_turn(compute, state, placed)
-        gradients, outputs = run_in_turn(compute, self._layout.lend(state), placed)
+        gradients, outputs = run_in_turn(compute, self._layout.to_compute_devices(state), placed)
         if self._layout.updates_on_host:
-            gradients = self._layout.store(gradients)
+            gradients = self._layout.to_state_devices(gradients)
         return run_in_turn(update, state, gradients), outputs
 
     def _announce(self, compute: Any, state: Any, batch: Any) -> None:
@@ -110,7 +110,7 @@ class CompiledStep:
             Program(
                 name=str(getattr(self._step, "__name__", "step")),
                 step=compute,
-                args=(self._layout.lend(state), batch),
+                args=(self._layout.to_compute_devices(state), batch),
                 labels=(STATE, BATCH),
                 donates=self._donate and self._update is None,
             )
@@ -120,7 +120,7 @@ class CompiledStep:
         """Returns the lowered program of the step, for inspection. The program is not compiled or run."""
         _check_placed(state, self._layout)
         placed = self._layout.place(batch)
-        return self._compile(state, placed)[0].lower(self._layout.lend(state), placed)
+        return self._compile(state, placed)[0].lower(self._layout.to_compute_devices(state), placed)
 
     def _compile(self, state: Any, batch: Any) -> tuple[Any, Any]:
         shardings = jax.tree.map(lambda leaf: leaf.sharding, state)

@@ -36,7 +36,7 @@ from lockstep.errors import InvalidInputError
 from lockstep.strategies import updates
 from lockstep.strategies.ground import AbstractGround
 from lockstep.strategies.loops import collectives
-from lockstep.strategies.loops.handing_out import hand_out, handed_out
+from lockstep.strategies.loops.emitting import collect_emitted, emit
 from lockstep.strategies.loops.lifting import Lifted, LiftedScope, current_scope
 from lockstep.strategies.loops.replica import PerReplica, ReplicaContext, active_replica_context, replica_context
 from lockstep.strategies.mesh import BATCH_AXIS
@@ -160,10 +160,10 @@ def _trace(strategy: AbstractGround, step: Callable[..., Any], arguments: _Argum
             outside.set(variable, value)
         with ExitStack() as stack:
             stack.enter_context(replica_context(context))
-            inner = stack.enter_context(LiftedScope(outside, entering=_as_replicas_see))
+            inner = stack.enter_context(LiftedScope(outside, entering=_initial_value))
             stack.enter_context(updates.reducing_gradients(partial(collectives.all_sum, options=options)))
             noted = stack.enter_context(updates.deferred_updates()) if sets_aside else []
-            handed = stack.enter_context(handed_out())
+            handed = stack.enter_context(collect_emitted())
             outputs = step(*args, **kwargs)
         written[:], deferred[:] = inner.written.values(), noted
         return {
@@ -192,9 +192,9 @@ def _trace(strategy: AbstractGround, step: Callable[..., Any], arguments: _Argum
         with uniform_writes():
             scope.add_update((variable, value))
     for update, gradients in zip(deferred, results["gradients"], strict=True):
-        updates.note(scope.root.deferred, dataclasses.replace(update, gradients=gradients))
+        updates.append_deferred(scope.root.deferred, dataclasses.replace(update, gradients=gradients))
     for value in results["handed"]:
-        hand_out(value)
+        emit(value)
     return jax.tree.map(PerReplica, results["outputs"])
 
 
@@ -202,7 +202,7 @@ def _is_first() -> jax.Array:
     return jax.lax.axis_index(BATCH_AXIS) == 0
 
 
-def _as_replicas_see(variable: Any, value: Any) -> Any:
+def _initial_value(variable: Any, value: Any) -> Any:
     """Returns the value that a replica starts with. Of a sum, the first replica has the value so far, the others 0."""
     return jnp.where(_is_first(), value, jnp.zeros_like(value)) if variable.aggregation == "sum" else value
 

@@ -50,7 +50,7 @@ _own: dict[int, tuple[weakref.ref[Any], list[str]]] = {}
 """The variables that no such program has used yet, each with a description of the last value assigned to it here."""
 
 
-def agreeing(direct_assign: Callable[..., None]) -> Callable[..., None]:
+def wrap_direct_assign(direct_assign: Callable[..., None]) -> Callable[..., None]:
     """Wraps Keras's assignment so that the processes compare the values of variables that they share."""
 
     @functools.wraps(direct_assign)

@@ -25,7 +25,7 @@ _FINISH_TIMEOUT_S: Final = 10.0
 """How long a process that lost a peer continues its writes in the background."""
 
 
-class Watcher(Protocol):
+class PeerMonitor(Protocol):
     """The watchdog, as this module uses it."""
 
     def await_loss(self) -> PeerLostError | None:
@@ -42,11 +42,11 @@ _STATUS: Final = re.compile(r"(UNKNOWN|INTERNAL|UNAVAILABLE|ABORTED|CANCELLED|DE
 
 
 @final
-class Ending:
+class ProcessExit:
     """Controls how this process ends. It exists from the meeting on, and installs a `sys.excepthook`."""
 
     def __init__(self) -> None:
-        self._watcher: Watcher | None = None
+        self._monitor: PeerMonitor | None = None
         self._on_exit: Callable[[bool], None] | None = None
         self._failed = False
         self._own_error = False
@@ -55,17 +55,17 @@ class Ending:
         self._previous_hook = sys.excepthook
         sys.excepthook = self._on_uncaught
 
-    def watch(self, watcher: Watcher, *, on_exit: Callable[[bool], None]) -> None:
+    def watch(self, monitor: PeerMonitor, *, on_exit: Callable[[bool], None]) -> None:
         """Makes the other processes learn how this process ends.
 
         Args:
-            watcher: the watchdog over the other processes.
+            monitor: the watchdog over the other processes.
             on_exit: a function that is called when the interpreter ends. Its argument is whether an error ended it.
         """
-        self._watcher, self._on_exit = watcher, on_exit
+        self._monitor, self._on_exit = monitor, on_exit
         atexit.register(self._exit)
 
-    def end_now(self, loss: PeerLostError) -> None:
+    def exit_now(self, loss: PeerLostError) -> None:
         """Ends the process at once, from any thread, with a last line and the error's exit code.
 
         Returns only if an error of this process's own is ending it already.
@@ -73,12 +73,12 @@ class Ending:
         if self._own_error:
             return
         finish_now(_FINISH_TIMEOUT_S)  # a checkpoint that is being written needs no other process
-        speaker = threading.Thread(target=self._say_last, args=(loss,), daemon=True)
+        speaker = threading.Thread(target=self._print_last_line, args=(loss,), daemon=True)
         speaker.start()
         speaker.join(_LAST_WORDS_TIMEOUT_S)
         os._exit(loss.exit_code)
 
-    def _say_last(self, loss: PeerLostError) -> None:
+    def _print_last_line(self, loss: PeerLostError) -> None:
         # The lock keeps the last line out of a traceback that the main thread is printing.
         with self._speaking:
             for stream in (sys.stdout, sys.stderr):
@@ -95,12 +95,12 @@ class Ending:
         self._own_error = not _is_of_the_runtime(error)
         with self._speaking:
             self._previous_hook(kind, error, traceback)
-        if self._watcher is not None:
-            loss = None if self._own_error else self._watcher.await_loss()
+        if self._monitor is not None:
+            loss = None if self._own_error else self._monitor.await_loss()
             if loss is not None:
-                self.end_now(loss)
+                self.exit_now(loss)
             self._own_error = True
-            self._watcher.fail(f"{kind.__name__}: {(str(error).splitlines() or [''])[0]}"[:300])
+            self._monitor.fail(f"{kind.__name__}: {(str(error).splitlines() or [''])[0]}"[:300])
         if isinstance(error, PeerLostError):
             raise SystemExit(error.exit_code)  # raised in the hook, it sets the exit code of the process
 

@@ -18,13 +18,13 @@ import functools
 import logging
 import math
 import os
-import socket
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final
 
-from lockstep.errors import BackendError, ConfigError, UnavailableError
-from lockstep.strategies.peers.endings import Ending
+from lockstep.errors import BackendError, ConfigError, EngineError, UnavailableError
+from lockstep.processes.ports import hold_address
+from lockstep.strategies.peers.endings import ProcessExit
 from lockstep.strategies.peers.meeting import Meeting, meet_peers, open_relay
 from lockstep.strategies.peers.relay import LOOPBACK, Relay
 from lockstep.strategies.peers.watchdog import Watchdog, set_current_watchdog
@@ -95,11 +95,11 @@ def meet(topology: Topology, *, timeout_s: float | None = None, wait_s: float | 
     patience_s = (
         wait_s or seconds_from(os.environ, WAIT_VARIABLE) or (MANAGED_WAIT_S if topology.managed else silence_s)
     )
-    ending = Ending()
+    process_exit = ProcessExit()
     meeting = meet_peers(topology, wait_s=patience_s, timeout_s=silence_s)
-    watchdog = Watchdog(meeting, on_loss=ending.end_now)
+    watchdog = Watchdog(meeting, on_loss=process_exit.exit_now)
     set_current_watchdog(watchdog)
-    ending.watch(watchdog, on_exit=functools.partial(_finish, watchdog))
+    process_exit.watch(watchdog, on_exit=functools.partial(_finish, watchdog))
     _start_jax(meeting, watchdog)
 
 
@@ -124,16 +124,17 @@ def seconds_from(env: Mapping[str, str], name: str) -> float | None:
 def _start_jax(meeting: Meeting, watchdog: Watchdog) -> None:
     import jax
 
-    if meeting.rank == 0:
-        port = _free_port()
-        watchdog.relay_to(port)
-    else:
-        open_service = functools.partial(open_relay, meeting.chief_address, token=meeting.token)
-        port = Relay().listen(open_service)
-    bind_cpu_collectives(meeting.own_host)
-    address = f"{LOOPBACK}:{port}"
-    try:
-        with _without_proxy():
+    with ExitStack() as stack:
+        if meeting.rank == 0:
+            port = stack.enter_context(_service_port())
+            watchdog.relay_to(port)
+        else:
+            open_service = functools.partial(open_relay, meeting.chief_address, token=meeting.token)
+            port = Relay().listen(open_service)
+        bind_cpu_collectives(meeting.own_host)
+        address = f"{LOOPBACK}:{port}"
+        stack.enter_context(_without_proxy())
+        try:
             jax.distributed.initialize(
                 coordinator_address=address,
                 coordinator_bind_address=address,
@@ -142,14 +143,24 @@ def _start_jax(meeting: Meeting, watchdog: Watchdog) -> None:
                 cluster_detection_method="deactivate",
                 heartbeat_timeout_seconds=_JAX_TIMEOUT_S,
             )
-    except RuntimeError as error:
-        raise UnavailableError(f"JAX did not start in {meeting.peers[meeting.rank]}: {error}") from error
+        except RuntimeError as error:
+            raise UnavailableError(f"JAX did not start in {meeting.peers[meeting.rank]}: {error}") from error
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+@contextmanager
+def _service_port() -> Generator[int]:
+    """Reserves a port for JAX's coordination service within the block, in which the service binds it.
+
+    The kernel could give an ephemeral port to another connection before the service binds it.
+    """
+    try:
+        held = hold_address(LOOPBACK)
+    except EngineError as error:
+        raise UnavailableError(f"there is no port for JAX's coordination service: {error}") from error
+    try:
+        yield int(held.address.rpartition(":")[2])
+    finally:
+        held.close()
 
 
 @contextmanager

@@ -49,7 +49,7 @@ _ERRORS: Final = {kind.__name__: kind for kind in (BackendError, ConfigError, Pe
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Hello:
+class Introduction:
     """The message with which a process introduces itself.
 
     Attributes:
@@ -152,7 +152,7 @@ def meet_peers(
             listen there.
     """
     rank = topology.process_id
-    own = Hello(
+    own = Introduction(
         rank=rank,
         num_processes=topology.num_processes,
         role=f"{topology.task.role} {topology.task.index}",
@@ -163,58 +163,62 @@ def meet_peers(
     )
     assert topology.coordinator_address is not None
     if rank == 0:
-        return _Gathering(own, expected=topology, deadline=time.monotonic() + wait_s, timeout_s=timeout_s).run()
-    return _arrive(own, chief=topology.coordinator_address, wait_s=wait_s, timeout_s=timeout_s)
+        return _ChiefMeeting(own, expected=topology, deadline=time.monotonic() + wait_s, timeout_s=timeout_s).run()
+    return _join_chief(own, chief=topology.coordinator_address, wait_s=wait_s, timeout_s=timeout_s)
 
 
-def fault_among(hellos: Sequence[Hello]) -> LockstepError | None:
+def fault_among(introductions: Sequence[Introduction]) -> LockstepError | None:
     """Finds a reason why the processes cannot train together.
 
     Args:
-        hellos: the messages of the processes that have arrived so far, the chief's first.
+        introductions: the messages of the processes that have arrived so far, the chief's first.
 
     Returns:
         The first fault: different numbers of processes, a rank that is too high or that two processes have, or
         different versions. None if there is no fault.
     """
-    counts = {hello.num_processes for hello in hellos}
+    counts = {introduction.num_processes for introduction in introductions}
     if len(counts) > 1:
         return ConfigError(
             "the processes do not agree on how many they are: "
-            + ", ".join(f"{hello.num_processes} says {hello}" for hello in hellos),
+            + ", ".join(f"{introduction.num_processes} says {introduction}" for introduction in introductions),
             action="give every process the same cluster",
         )
-    by_rank: dict[int, Hello] = {}
-    for hello in hellos:
-        if not 0 <= hello.rank < hello.num_processes:
-            return ConfigError(f"{hello} is not one of {hello.num_processes} processes", allowed="a rank below that")
-        first = by_rank.setdefault(hello.rank, hello)
-        if first is not hello:
+    by_rank: dict[int, Introduction] = {}
+    for introduction in introductions:
+        if not 0 <= introduction.rank < introduction.num_processes:
             return ConfigError(
-                f"two processes have rank {hello.rank}: {first} and {hello}",
+                f"{introduction} is not one of {introduction.num_processes} processes", allowed="a rank below that"
+            )
+        first = by_rank.setdefault(introduction.rank, introduction)
+        if first is not introduction:
+            return ConfigError(
+                f"two processes have rank {introduction.rank}: {first} and {introduction}",
                 action="give each process an index of its own",
             )
-    for package in dict.fromkeys(name for hello in hellos for name in hello.versions):
-        found: dict[str, list[Hello]] = {}
-        for hello in hellos:
-            found.setdefault(hello.versions.get(package, "none"), []).append(hello)
+    for package in dict.fromkeys(name for introduction in introductions for name in introduction.versions):
+        found: dict[str, list[Introduction]] = {}
+        for introduction in introductions:
+            found.setdefault(introduction.versions.get(package, "none"), []).append(introduction)
         if len(found) > 1:
-            told = "; ".join(f"{version} on {', '.join(map(str, have))}" for version, have in found.items())
-            return BackendError(f"the processes run different versions of {package}: {told}", action="install the same")
+            described = "; ".join(f"{version} on {', '.join(map(str, have))}" for version, have in found.items())
+            return BackendError(
+                f"the processes run different versions of {package}: {described}", action="install the same"
+            )
     return None
 
 
 @final
-class _Gathering:
+class _ChiefMeeting:
     """The chief's side of the meeting."""
 
-    def __init__(self, own: Hello, *, expected: Topology, deadline: float, timeout_s: float) -> None:
+    def __init__(self, own: Introduction, *, expected: Topology, deadline: float, timeout_s: float) -> None:
         self._own = own
         self._expected = expected
         self._deadline = deadline
         self._timeout_s = timeout_s
         self._listener = _listen(expected.synchronous_addresses[0])
-        self._come: dict[Connection, Hello] = {}
+        self._arrived: dict[Connection, Introduction] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
 
@@ -222,7 +226,7 @@ class _Gathering:
         num_others = self._own.num_processes - 1
         fault: LockstepError | None = None
         logger.info("waiting at %s for %d other processes", self._own.address, num_others)
-        while len(self._come) < num_others:
+        while len(self._arrived) < num_others:
             remaining_s = self._deadline - time.monotonic()
             if remaining_s <= 0:
                 break
@@ -231,10 +235,10 @@ class _Gathering:
                     self._accept(remaining_s)
                 else:
                     self._read(key.data)
-            found = fault_among([self._own, *self._come.values()])
+            found = fault_among([self._own, *self._arrived.values()])
             if found is not None and fault is None:
                 fault, self._deadline = found, min(self._deadline, time.monotonic() + _LINGER_S)
-        if fault is None and len(self._come) < num_others:
+        if fault is None and len(self._arrived) < num_others:
             fault = self._missing()
         if fault is not None:
             self._refuse(fault)
@@ -251,47 +255,52 @@ class _Gathering:
         try:
             messages = link.receive()
             if messages and messages[0]["kind"] == "hello":
-                self._come[link] = _parse_hello(messages[0], remote_host=link.remote_host)
+                self._arrived[link] = _parse_introduction(messages[0], remote_host=link.remote_host)
         except (WireError, KeyError, TypeError, ValueError) as error:
-            logger.warning("what connected from %s is no process of this job: %s", link.remote_host, error)
+            logger.warning(
+                "the client that connected from %s is not a process of this job: %s", link.remote_host, error
+            )
             link.ended = True
         if link.ended:
             self._selector.unregister(link)
-            self._come.pop(link, None)
+            self._arrived.pop(link, None)
             link.close()
 
     def _missing(self) -> PeerLostError:
-        come = {hello.rank for hello in self._come.values()}
+        arrived = {introduction.rank for introduction in self._arrived.values()}
         addresses = self._expected.synchronous_addresses
         roles = roles_by_rank(self._expected)
         missing = [
             str(Peer(rank=rank, role=roles[rank], address=addresses[rank]))
             for rank in range(1, len(addresses))
-            if rank not in come
+            if rank not in arrived
         ]
-        waited_for = f"{' and '.join(missing)} never came"
+        waited_for = f"{' and '.join(missing)} did not arrive at the meeting"
         return PeerLostError(
             f"{waited_for}: {self._own.role} waited at {self._own.address}",
-            action="see that it runs and can reach this address",
+            action="check that it runs and can reach this address",
         )
 
     def _refuse(self, fault: LockstepError) -> None:
-        for link in self._come:
+        for link in self._arrived:
             link.send({"kind": "refused", "error": type(fault).__name__, "what": str(fault)})
         self._selector.close()
-        for link in self._come:
+        for link in self._arrived:
             link.close()
         self._listener.close()
 
     def _welcome(self) -> Meeting:
         self._selector.close()
-        links = {hello.rank: link for link, hello in self._come.items()}
-        hellos = sorted([self._own, *self._come.values()], key=lambda hello: hello.rank)
-        peers = tuple(Peer(rank=hello.rank, role=hello.role, address=hello.address) for hello in hellos)
+        links = {introduction.rank: link for link, introduction in self._arrived.items()}
+        introductions = sorted([self._own, *self._arrived.values()], key=lambda introduction: introduction.rank)
+        peers = tuple(
+            Peer(rank=introduction.rank, role=introduction.role, address=introduction.address)
+            for introduction in introductions
+        )
         token = secrets.token_hex(16)
-        told = {"peers": [asdict(peer) for peer in peers], "timeout_s": self._timeout_s, "token": token}
+        welcome = {"peers": [asdict(peer) for peer in peers], "timeout_s": self._timeout_s, "token": token}
         for link in links.values():
-            link.send({"kind": "welcome", **told})
+            link.send({"kind": "welcome", **welcome})
         return Meeting(
             rank=0,
             peers=peers,
@@ -323,7 +332,7 @@ def _listen(address: str) -> socket.socket:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
             # No interface of this machine has the address that others use for it: addresses are translated (NAT).
-            logger.warning("%s is no address of this machine: listening at all that are", address)
+            logger.warning("%s is not an address of this machine; listening on all interfaces", address)
             listener = socket.create_server(("", port), family=family)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
@@ -338,7 +347,7 @@ def _interface_of(host: str) -> tuple[str, socket.AddressFamily]:
     try:
         family, _, _, _, where = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
-        logger.warning("the chief's own name %s does not resolve here: listening at all addresses", host)
+        logger.warning("the chief's own name %s does not resolve here; listening on all interfaces", host)
         return "", socket.AF_INET
     found = str(where[0])
     # On Debian, a machine's own name resolves to 127.0.1.1 on that machine, but to another address on the others.
@@ -359,8 +368,8 @@ def _port_in_use(address: str, port: int) -> PortInUseError:
     )
 
 
-def _parse_hello(message: Message, *, remote_host: str) -> Hello:
-    return Hello(
+def _parse_introduction(message: Message, *, remote_host: str) -> Introduction:
+    return Introduction(
         rank=int(message["rank"]),
         num_processes=int(message["num_processes"]),
         role=str(message["role"]),
@@ -371,7 +380,7 @@ def _parse_hello(message: Message, *, remote_host: str) -> Hello:
     )
 
 
-def _arrive(own: Hello, *, chief: str, wait_s: float, timeout_s: float) -> Meeting:
+def _join_chief(own: Introduction, *, chief: str, wait_s: float, timeout_s: float) -> Meeting:
     """Meets the chief: the side of all other processes."""
     deadline = time.monotonic() + wait_s
     logger.info("%s meets the others at %s", own.role, chief)
@@ -380,13 +389,13 @@ def _arrive(own: Hello, *, chief: str, wait_s: float, timeout_s: float) -> Meeti
         if link is not None:
             banner = _await(link, deadline=time.monotonic() + _BANNER_TIMEOUT_S, chief=chief)
             if banner is not None:
-                return _be_welcomed(own, link, waits_s=float(banner["waits_s"]) + timeout_s, chief=chief)
-            reason = "what listens there says nothing" if not link.ended else "it hung up"
+                return _await_welcome(own, link, waits_s=float(banner["waits_s"]) + timeout_s, chief=chief)
+            reason = "the server there sends nothing" if not link.ended else "it closed the connection"
             link.close()
         if time.monotonic() >= deadline:
             raise PeerLostError(
-                f"the chief (rank 0, {chief}) never came: {reason}, for {wait_s:g} s",
-                action="see that it runs, and that this machine can reach its address",
+                f"the chief (rank 0, {chief}) did not arrive at the meeting: {reason}, for {wait_s:g} s",
+                action="check that it runs, and that this machine can reach its address",
             )
         time.sleep(_RETRY_S)
 
@@ -431,7 +440,7 @@ def _await(link: Connection, *, deadline: float, chief: str) -> Message | None:
             if message["kind"] not in ("lockstep", "welcome", "refused") or message.get("protocol", 1) != PROTOCOL:
                 link.close()
                 raise UnavailableError(
-                    f"what answers at {chief} is not the chief of this version of Lockstep",
+                    f"the process at {chief} is not a chief of this version of Lockstep",
                     received=message["kind"],
                     action="give the chief a port of its own",
                 )
@@ -439,28 +448,28 @@ def _await(link: Connection, *, deadline: float, chief: str) -> Message | None:
     return None
 
 
-def _be_welcomed(own: Hello, link: Connection, *, waits_s: float, chief: str) -> Meeting:
+def _await_welcome(own: Introduction, link: Connection, *, waits_s: float, chief: str) -> Meeting:
     link.send({"kind": "hello", **asdict(own)})
-    told = _await(link, deadline=time.monotonic() + waits_s, chief=chief)
-    if told is None:
-        happened = "died before all had come" if link.ended else f"has said nothing for {waits_s:.0f} s"
+    welcome = _await(link, deadline=time.monotonic() + waits_s, chief=chief)
+    if welcome is None:
+        happened = "died before all processes had arrived" if link.ended else f"has sent nothing for {waits_s:.0f} s"
         link.close()
-        raise PeerLostError(f"the chief (rank 0, {chief}) {happened}", action="look at its log")
-    if told["kind"] == "refused":
+        raise PeerLostError(f"the chief (rank 0, {chief}) {happened}", action="check its log")
+    if welcome["kind"] == "refused":
         link.close()
-        raise _ERRORS.get(str(told.get("error")), BackendError)(str(told["what"]))
+        raise _ERRORS.get(str(welcome.get("error")), BackendError)(str(welcome["what"]))
     peers = tuple(
         Peer(rank=int(peer["rank"]), role=str(peer["role"]), address=str(peer["address"]))
-        for peer in cast("list[dict[str, Any]]", told["peers"])
+        for peer in cast("list[dict[str, Any]]", welcome["peers"])
     )
     return Meeting(
         rank=own.rank,
         peers=peers,
-        timeout_s=float(told["timeout_s"]),
+        timeout_s=float(welcome["timeout_s"]),
         links={0: link},
         listener=None,
         chief_address=chief,
-        token=str(told["token"]),
+        token=str(welcome["token"]),
     )
 
 

@@ -106,7 +106,7 @@ class Relay:
             for key, events in self._selector.select():
                 if key.fileobj is self._wake_reader:
                     self._wake_reader.recv(_PART_BYTES)
-                    self._take_new()
+                    self._register_new()
                     continue
                 end: _End = key.data
                 if events & selectors.EVENT_WRITE:
@@ -114,7 +114,7 @@ class Relay:
                 if events & selectors.EVENT_READ:
                     self._read(end)
 
-    def _take_new(self) -> None:
+    def _register_new(self) -> None:
         with self._lock:
             new, self._new = self._new, []
         for pair in new:

@@ -48,20 +48,20 @@ _OWN_WORDS_S: Final = 1.0
 _SERVICE_TIMEOUT_S: Final = 60.0
 
 
-def first_difference(told: Mapping[str, tuple[str, Sequence[str]]]) -> str | None:
+def first_difference(reports: Mapping[str, tuple[str, Sequence[str]]]) -> str | None:
     """Compares what the processes reported about the same step of the program, entry by entry.
 
     Args:
-        told: the name of what each process begins and its entries, by process. The others are compared with the first
-            process.
+        reports: the name of what each process begins and its entries, by process. The others are compared with the
+            first process.
 
     Returns:
         A description of the first difference; None if there is none.
     """
-    (first, (what, entries)), *others = told.items()
+    (first, (what, entries)), *others = reports.items()
     for other, (other_what, other_entries) in others:
         if other_what != what:
-            return f"{first} begins {what} and {other} begins {other_what}"
+            return f"{first} starts {what} and {other} starts {other_what}"
         for position in range(max(len(entries), len(other_entries))):
             one = entries[position] if position < len(entries) else "nothing more"
             two = other_entries[position] if position < len(other_entries) else "nothing more"
@@ -97,12 +97,12 @@ class Watchdog:
         self._failures: dict[int, tuple[float, str]] = {}
         self._loss: PeerLostError | None = None
         self._num_agreements = 0
-        self._told: dict[int, dict[int, tuple[str, list[str]]]] = {}
-        self._settled: dict[int, Message] = {}
+        self._reports: dict[int, dict[int, tuple[str, list[str]]]] = {}
+        self._answers: dict[int, Message] = {}
         self._changed = threading.Condition()
         self._relay: Relay | None = None
         self._service_port: int | None = None
-        self._strangers: dict[Connection, float] = {}
+        self._new_connections: dict[Connection, float] = {}
         self._selector = selectors.DefaultSelector()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
@@ -164,32 +164,34 @@ class Watchdog:
             number = self._num_agreements
             self._num_agreements += 1
             if self._meeting.rank == 0:
-                self._told.setdefault(number, {})[0] = (what, list(entries))
+                self._reports.setdefault(number, {})[0] = (what, list(entries))
         if self._meeting.rank != 0:
             self._post(0, {"kind": "agree", "number": number, "what": what, "entries": list(entries)})
         self._wake()
         with self._changed:
             if not self._wait_for_answer(number, what, timeout_s):
                 raise BackendError(
-                    f"another process did not come to {what} within {timeout_s:g} s",
+                    f"another process did not reach {what} within {timeout_s:g} s",
                     action=f"call {what} in every process",
                 )
-            settled = self._settled.pop(number, {"left": 0})
-        left = settled.get("left")
+            answer = self._answers.pop(number, {"left": 0})
+        left = answer.get("left")
         if left is not None:
-            raise PeerLostError(f"{self._meeting.peers[left]} has ended its program, and others begin {what}")
-        return settled["difference"]
+            raise PeerLostError(f"{self._meeting.peers[left]} has ended its program, but others start {what}")
+        return answer["difference"]
 
     def _wait_for_answer(self, number: int, what: str, timeout_s: float) -> bool:
         """Returns whether the answer, or the end of the chief, came in time. The caller holds the lock."""
 
-        def has_come() -> bool:
-            return number in self._settled or self._chief_left
+        def has_answer() -> bool:
+            return number in self._answers or self._chief_left
 
-        if self._changed.wait_for(has_come, min(timeout_s, _SAID_AFTER_S)):
+        if self._changed.wait_for(has_answer, min(timeout_s, _SAID_AFTER_S)):
             return True
-        logger.warning("waiting at %s for another process, which does something else", what)
-        return self._changed.wait_for(has_come, timeout_s - _SAID_AFTER_S)
+        if timeout_s <= _SAID_AFTER_S:
+            return False
+        logger.warning("waiting in %s for another process, which has not reached it", what)
+        return self._changed.wait_for(has_answer, timeout_s - _SAID_AFTER_S)
 
     def await_loss(self) -> PeerLostError | None:
         """Waits for the report of a lost peer, after an error that a lost peer may have caused.
@@ -276,22 +278,22 @@ class Watchdog:
                     self._wake_reader.recv(4096)
                 elif key.fileobj is self._meeting.listener:
                     self._accept(now)
-            self._hear(now)
-            self._meet_strangers(now)
+            self._receive(now)
+            self._serve_new_connections(now)
             self._send(now)
-            self._settle()
-            self._judge(now)
+            self._resolve_agreements()
+            self._check_timeouts(now)
 
-    def _hear(self, now: float) -> None:
+    def _receive(self, now: float) -> None:
         for rank, link in list(self._links.items()):
             try:
                 messages = link.receive()
                 if messages:
                     self._heard_at[rank] = now
                 for message in messages:
-                    self._take(rank, message)
+                    self._handle(rank, message)
             except (WireError, KeyError, TypeError, ValueError) as error:
-                self._lose([rank], f"sent what is no message: {type(error).__name__}: {error}")
+                self._lose([rank], f"sent an invalid message: {type(error).__name__}: {error}")
                 continue
             if link.ended:
                 self._forget(rank)
@@ -305,39 +307,39 @@ class Watchdog:
             self._selector.unregister(link)
         link.close()
 
-    def _take(self, rank: int, message: Message) -> None:
+    def _handle(self, rank: int, message: Message) -> None:
         match message["kind"]:
             case "goodbye":
-                self._note_left(rank)
+                self._mark_left(rank)
                 self._broadcast({"kind": "left", "rank": rank}, but=rank)
             case "left":
-                self._note_left(int(message["rank"]))
+                self._mark_left(int(message["rank"]))
             case "failed":
                 self._failures.setdefault(rank, (time.monotonic(), str(message["what"])))
             case "lost":
-                self._hear_of_loss([int(lost) for lost in message["ranks"]], str(message["happened"]), told_by=rank)
+                self._handle_loss([int(lost) for lost in message["ranks"]], str(message["happened"]), told_by=rank)
             case "agree":
                 with self._changed:
-                    told = self._told.setdefault(int(message["number"]), {})
-                    told[rank] = (str(message["what"]), [str(entry) for entry in message["entries"]])
+                    reports = self._reports.setdefault(int(message["number"]), {})
+                    reports[rank] = (str(message["what"]), [str(entry) for entry in message["entries"]])
             case "agreed":
                 with self._changed:
-                    self._settled[int(message["number"])] = message
+                    self._answers[int(message["number"])] = message
                     self._changed.notify_all()
             case _:
                 pass  # a heartbeat
 
-    def _note_left(self, rank: int) -> None:
+    def _mark_left(self, rank: int) -> None:
         with self._changed:
             self._left.add(rank)
             self._changed.notify_all()
 
-    def _hear_of_loss(self, ranks: list[int], happened: str, *, told_by: int) -> None:
+    def _handle_loss(self, ranks: list[int], happened: str, *, told_by: int) -> None:
         if self._meeting.rank not in ranks:
             self._lose(ranks, happened)
             return
-        teller, own = self._meeting.peers[told_by], self._meeting.peers[self._meeting.rank]
-        loss = PeerLostError(f"{own}, which is this process, {happened}: {teller} has gone on without it and ended")
+        reporter, own = self._meeting.peers[told_by], self._meeting.peers[self._meeting.rank]
+        loss = PeerLostError(f"{own}, which is this process, {happened}: {reporter} considered it lost and has ended")
         self._end(loss)
 
     def _send(self, now: float) -> None:
@@ -362,7 +364,7 @@ class Watchdog:
             if rank != but:
                 link.send(message)
 
-    def _judge(self, now: float) -> None:
+    def _check_timeouts(self, now: float) -> None:
         for rank, (at, what) in self._failures.items():
             # If all processes have the same fault, each of them gets a moment to report it itself.
             if rank not in self._left and now - at > _OWN_WORDS_S:
@@ -391,54 +393,56 @@ class Watchdog:
             self._left.update(range(len(self._meeting.peers)))
             self._changed.notify_all()
 
-    def _settle(self) -> None:
+    def _resolve_agreements(self) -> None:
         if self._meeting.rank != 0:
             return
         with self._changed:
-            for number, told in list(self._told.items()):
-                absent = [rank for rank in range(len(self._meeting.peers)) if rank not in told]
+            for number, reports in list(self._reports.items()):
+                absent = [rank for rank in range(len(self._meeting.peers)) if rank not in reports]
                 gone = [rank for rank in absent if rank in self._left or (rank == 0 and self._leaving)]
                 if not absent:
-                    difference = first_difference({str(self._meeting.peers[rank]): told[rank] for rank in sorted(told)})
-                    settled: Message = {"difference": difference}
-                elif gone and told:
-                    settled = {"left": gone[0]}
+                    difference = first_difference(
+                        {str(self._meeting.peers[rank]): reports[rank] for rank in sorted(reports)}
+                    )
+                    answer: Message = {"difference": difference}
+                elif gone and reports:
+                    answer = {"left": gone[0]}
                 else:
                     continue
-                del self._told[number]
-                self._settled[number] = settled
+                del self._reports[number]
+                self._answers[number] = answer
                 self._changed.notify_all()
-                self._broadcast({"kind": "agreed", "number": number, **settled})
+                self._broadcast({"kind": "agreed", "number": number, **answer})
 
     def _accept(self, now: float) -> None:
         assert self._meeting.listener is not None
         try:
-            stranger = Connection(self._meeting.listener.accept()[0])
+            connection = Connection(self._meeting.listener.accept()[0])
         except OSError:
             return
-        stranger.send({"kind": "lockstep", "protocol": PROTOCOL, "waits_s": 0})
-        self._strangers[stranger] = now
-        self._selector.register(stranger, selectors.EVENT_READ)
+        connection.send({"kind": "lockstep", "protocol": PROTOCOL, "waits_s": 0})
+        self._new_connections[connection] = now
+        self._selector.register(connection, selectors.EVENT_READ)
 
-    def _meet_strangers(self, now: float) -> None:
-        for stranger, came_at in list(self._strangers.items()):
+    def _serve_new_connections(self, now: float) -> None:
+        for connection, came_at in list(self._new_connections.items()):
             try:
-                message = stranger.receive_one()
+                message = connection.receive_one()
             except WireError:
-                stranger.ended, message = True, None
-            if message is None and not stranger.ended and now - came_at < self._limit_s:
+                connection.ended, message = True, None
+            if message is None and not connection.ended and now - came_at < self._limit_s:
                 continue
-            del self._strangers[stranger]
-            self._selector.unregister(stranger)
+            del self._new_connections[connection]
+            self._selector.unregister(connection)
             if message is not None and message["kind"] == "relay" and message.get("token") == self._meeting.token:
-                joining = threading.Thread(target=self._join_service, args=(stranger.detach(),), daemon=True)
+                joining = threading.Thread(target=self._join_service, args=(connection.detach(),), daemon=True)
                 joining.start()
                 continue
             if message is not None and message["kind"] == "hello":
                 own = self._meeting.peers[0]
                 what = f"the job whose chief is {own} has all its {len(self._meeting.peers)} processes already"
-                stranger.send({"kind": "refused", "error": "ConfigError", "what": what})
-            stranger.close()
+                connection.send({"kind": "refused", "error": "ConfigError", "what": what})
+            connection.close()
 
     def _join_service(self, sock: socket.socket) -> None:
         """Joins one connection to JAX's coordination service, which may still be starting."""
