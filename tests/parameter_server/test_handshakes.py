@@ -26,7 +26,7 @@ def serving() -> Iterator[Serving]:
 
 
 def test_who_does_not_know_the_token_does_not_come_in(serving: Serving) -> None:
-    with pytest.raises(UnavailableError, match="does not take this process's token"):
+    with pytest.raises(UnavailableError, match="rejects this process's token"):
         serving.link(token=b"x" * 32)
     assert serving.listener.peers == []
 
@@ -105,7 +105,7 @@ def test_all_that_was_seen_on_the_way_is_of_no_use_at_a_listener_that_was_starte
             header, *parts = thief.recv_multipart()
             answers.append(read(memoryview(header), parts, segment=None, side=Side.SERVER)[1])
     assert [answer.kind for answer in answers] == ["hello", "drop", "drop"]
-    assert "somebody came to ps 0 at 127.0.0.1" in caplog.text
+    assert "a client of ps 0 at 127.0.0.1" in caplog.text
     assert successor.listener.peers == handled == []
     link.close()
     successor.close()

@@ -218,8 +218,8 @@ def test_what_cannot_be_started_again_is_refused(start: Callable[..., Chief], ar
         chief.tell(SCRIPT)
     assert chief.end() == 1
     assert (
-        "lockstep.errors.ConfigError: local processes run the chief's script again, and this program is none; "
-        "received 'a notebook, a prompt, python -c or a pipe'; allowed: python FILE.py, python -m MODULE; "
+        "lockstep.errors.ConfigError: local processes run the chief's script again, but this program is not a script "
+        "file; received 'a notebook, a prompt, python -c or a pipe'; allowed: python FILE.py, python -m MODULE; "
         "save it as a file" in chief.lines
     )
 

@@ -169,7 +169,7 @@ def test_another_optimizers_state_is_refused() -> None:
     variables, optimizer = make_variables(), keras.optimizers.SGD()
     setup = make_setup(optimizer, variables, num_servers=1, num_shards=1)
     other = make_setup(keras.optimizers.Adam(), variables, num_servers=2, num_shards=1)
-    with pytest.raises(InvalidInputError, match=r"another optimizer left; received 'without the momentum of .*kernel'"):
+    with pytest.raises(InvalidInputError, match=r"from another optimizer; received 'without the momentum of .*kernel'"):
         scatter(other, initial(setup, variables, optimizer))
     servers = serve(other)
     with pytest.raises(InvalidInputError, match=r"slot\.0\.2 of the state of another server"):

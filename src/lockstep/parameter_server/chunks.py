@@ -194,7 +194,9 @@ class Assembly:
                 self._num_missing[piece.name] = array.size
             end = piece.start + part.size
             if array.shape != piece.shape or array.dtype != part.dtype or not 0 <= piece.start <= end <= array.size:
-                raise CorruptDataError(f"a piece of {piece.name} that is not of it", received=f"{piece.start} to {end}")
+                raise CorruptDataError(
+                    f"a piece that does not fit the array {piece.name}", received=f"{piece.start} to {end}"
+                )
             array.reshape(-1)[piece.start : end] = part
             self._num_missing[piece.name] -= part.size
 
@@ -206,5 +208,5 @@ class Assembly:
         """
         for name, num_missing in self._num_missing.items():
             if num_missing:
-                raise CorruptDataError(f"{num_missing} values of {name} did not come")
+                raise CorruptDataError(f"{num_missing} values of {name} are missing")
         return self._arrays

@@ -126,8 +126,8 @@ class Evaluator:
         data = arguments.get("validation_data")
         if data is None:
             raise InvalidInputError(
-                "an evaluator has nothing to evaluate by: fit was given no validation_data",
-                action="give it some, or start no evaluator",
+                "the evaluator has no data: fit was called without validation_data",
+                action="pass validation_data to fit, or start no evaluator",
             )
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         self._data = {
@@ -172,7 +172,7 @@ class Evaluator:
         try:
             self._rows.take(state.tables)
         except LockstepError as error:  # a later checkpoint has replaced this one and deleted its rows
-            LOGGER.warning("the checkpoint of step %d is passed over: %s", step, error)
+            LOGGER.warning("the checkpoint of step %d is skipped: %s", step, error)
             return False
         state.apply(self._model)
         logs: dict[str, float] = self._model.evaluate(**self._data, verbose=0, return_dict=True)

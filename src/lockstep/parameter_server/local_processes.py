@@ -233,7 +233,7 @@ def command_again(words: Sequence[str], *, main: str | None, executable: str) ->
     index = _place_of_program(words)
     if index is None or main is None:
         raise ConfigError(
-            "local processes run the chief's script again, and this program is none",
+            "local processes run the chief's script again, but this program is not a script file",
             received="a notebook, a prompt, python -c or a pipe",
             allowed="python FILE.py, python -m MODULE",
             action="save it as a file",

@@ -182,7 +182,7 @@ def _num_shards(variable: VariableSpec, partitioner: Partitioner | None) -> int:
         raise InvalidInputError(
             f"the partitioner's answer for {variable.path} of shape {variable.shape}",
             received=given,
-            allowed="whole numbers",
+            allowed="integers",
         ) from None
     if len(parts) != len(variable.shape) or any(number != 1 for number in parts[1:]):
         raise InvalidInputError(

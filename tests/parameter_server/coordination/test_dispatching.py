@@ -88,7 +88,7 @@ def test_a_function_that_the_worker_does_not_know_is_said(cluster: Cluster) -> N
 
 def test_what_a_closure_returns_has_to_travel(cluster: Cluster) -> None:
     cluster.work("worker 0", make=object)
-    with pytest.raises(ClosureError, match="what make returns has something that cannot travel"):
+    with pytest.raises(ClosureError, match="what make returns has something that cannot be sent"):
         cluster.schedule("make").fetch()
 
 
@@ -108,7 +108,9 @@ def test_a_value_that_cannot_be_read_is_not_taken_for_an_end(cluster: Cluster) -
 def test_without_any_worker_it_does_not_wait_for_ever() -> None:
     cluster = Cluster(wait_for_workers_s=0.3)
     value = cluster.schedule("one")
-    with pytest.raises(UnavailableError, match=r"no worker has come to 127.0.0.1:\d+ for \d+ s; start the workers"):
+    with pytest.raises(
+        UnavailableError, match=r"no worker has connected to 127.0.0.1:\d+ for \d+ s; start the workers"
+    ):
         cluster.dispatcher.join()
     with pytest.raises(UnavailableError):
         value.fetch()
@@ -206,7 +208,7 @@ def test_what_goes_wrong_at_a_late_end_is_told_of_each_closure(cluster: Cluster,
     with pytest.raises(ClosureError):
         cluster.dispatcher.join()
     for value in values:
-        with pytest.raises(ClosureError, match=r"not taken|cut off by one after it"):
+        with pytest.raises(ClosureError, match=r"not taken|aborted by the failure of a later one"):
             value.fetch()
     assert function.num_recovered == 1
 
@@ -302,7 +304,7 @@ def test_a_closure_that_is_given_back_again_and_again_is_told_of_with_the_reason
     assert cluster.schedule("refused").fetch() == 13
     cluster.close()
     once = "worker 0 has given closure 0 (refused) back, which waits again: a push that is too large"
-    often = "closure 0 (refused) was given back again and again, and waits again: 10 times: a push that is too large"
+    often = "closure 0 (refused) was given back repeatedly (10 times: a push that is too large); it waits again"
     told = [(one.levelno, one.getMessage()) for one in caplog.records if one.name.endswith("patience")]
     assert told == [(logging.INFO, once), (logging.WARNING, often)]
     own = [one.getMessage() for one in caplog.records if one.name.endswith("working")]

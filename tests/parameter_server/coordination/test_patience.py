@@ -108,8 +108,10 @@ def test_a_closure_that_is_given_back_for_ever_is_told_of_now_and_then(
         patience.note_given_back(17, worker="worker 1", reason="it is too large")
     first, *others = [(record.levelno, record.getMessage()) for record in caplog.records]
     assert first == (logging.INFO, "worker 1 has given closure 17 (f) back, which waits again: it is too large")
-    again = "closure 17 (f) was given back again and again, and waits again"
-    assert others == [(logging.WARNING, f"{again}: {number} times: it is too large") for number in (MANY, 2 * MANY)]
+    again = "closure 17 (f) was given back repeatedly"
+    assert others == [
+        (logging.WARNING, f"{again} ({number} times: it is too large); it waits again") for number in (MANY, 2 * MANY)
+    ]
 
 
 def test_that_no_worker_comes_is_said_and_ends(
@@ -120,10 +122,12 @@ def test_that_no_worker_comes_is_said_and_ends(
     for now_s[0] in (0.0, 31.0, 40.0, 62.0, 101.0):
         found.append(patience.check_workers(is_alone=True))
     assert found[:-1] == [None] * 4
-    expected = "no worker has come to here:1 for 101 s; worker 0 has another model; start the workers, or look into"
+    expected = (
+        "no worker has connected to here:1 for 101 s; worker 0 has another model; start the workers, or look into"
+    )
     assert str(found[-1]).startswith(expected)
     assert caplog.messages == [
-        f"waiting for workers: none has come to here:1 for {waited_s} s" for waited_s in (31, 62)
+        f"waiting for workers: none has connected to here:1 for {waited_s} s" for waited_s in (31, 62)
     ]
     assert patience.check_workers(is_alone=False) is None
     now_s[0] = 300.0

@@ -35,7 +35,7 @@ def test_a_worker_that_waits_for_servers_says_for_which_and_why(
         address = cluster.topology.cluster["ps"][0]
         for at, why in (
             ("127.0.0.1:1", "worker 0 cannot reach ps 0 at 127.0.0.1:1: no answer within"),
-            (address, "a parameter server was not told yet what it keeps"),
+            (address, "the parameter server has not been set up yet"),
         ):
             caplog.clear()
             topology = Topology(
@@ -61,5 +61,5 @@ def test_a_worker_gives_its_closure_back_where_a_server_has_no_values() -> None:
             )
             coordinator.clear()
             for ask in (made.pull, lambda: made.push(Push(closure=0), gradients, of=pulled)):
-                with pytest.raises(GiveBackError, match="was not told yet what it keeps"):
+                with pytest.raises(GiveBackError, match="has not been set up yet"):
                     ask()

@@ -126,7 +126,7 @@ def test_what_the_workers_script_has_not_asked_for_is_refused() -> None:
         things.resolve(["values", 0])
     with pytest.raises(InvalidInputError, match="no such per-worker dataset; received 1"):
         things.resolve(["iterator", 1, 0, 0])
-    with pytest.raises(InvalidInputError, match="a per-worker data set is none; received 'int'"):
+    with pytest.raises(InvalidInputError, match="a per-worker data set is not iterable; received 'int'"):
         things.resolve(["iterator", 0, 0, 0])
     for reference in (["code", 0], ["dataset", "0"], ["iterator", 0], []):
         with pytest.raises(CorruptDataError):

@@ -288,11 +288,11 @@ def test_a_server_answers_nobody_until_all_of_its_state_has_come_back() -> None:
     setup, (wire,) = make_setup(1), make_wires(1, "live")
     *most, end = beginning(1)[0]
     restore(wire, most)
-    with pytest.raises(WrongStateError, match="given its state back"):
+    with pytest.raises(WrongStateError, match="is being restored"):
         wire.tell(push_of(0, setup, 0, 0))
     restore(wire, [*most[:2], *beginning(1)[0]])  # who brings it may begin anew
     assert wire.tell(Message(kind="pull")) is not None
-    with pytest.raises(WrongStateError, match="without what the server had applied"):
+    with pytest.raises(WrongStateError, match="before the header with the applied pushes"):
         restore(wire, [end])
 
 

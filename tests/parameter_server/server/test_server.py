@@ -392,7 +392,7 @@ def test_a_worker_with_another_model_is_refused(worker: Callable[..., Link]) -> 
 
 def test_who_watches_hears_of_the_end_and_of_nothing_before_there_are_values(worker: Callable[..., Link]) -> None:
     watcher, chief = worker("watcher"), worker("coordinator")
-    with pytest.raises(RemoteError, match="not told yet what it keeps"):
+    with pytest.raises(RemoteError, match="has not been set up yet"):
         watcher.request(Message(kind="watch"))
     chief.request(Message(kind="setup", fields=to_fields(make_setup())))
     with pytest.raises(RemoteError, match="has no values yet"):
@@ -406,7 +406,7 @@ def test_who_watches_hears_of_the_end_and_of_nothing_before_there_are_values(wor
 
 def test_a_server_is_set_up_once(worker: Callable[..., Link]) -> None:
     chief = worker("coordinator")
-    with pytest.raises(RemoteError, match="was not told yet what it keeps"):
+    with pytest.raises(RemoteError, match="has not been set up yet"):
         chief.request(Message(kind="pull"))
     start(worker, make_setup())
     chief.request(Message(kind="setup", fields=to_fields(make_setup())))
@@ -437,7 +437,7 @@ def test_a_server_is_set_up_once(worker: Callable[..., Link]) -> None:
             "not those of this server's variables",
             id="dtype",
         ),
-        pytest.param(Message(kind="expect", fields={"num_pushes": 0}), "a step of so many pushes", id="none"),
+        pytest.param(Message(kind="expect", fields={"num_pushes": 0}), "number of pushes in a step", id="none"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_changes_nothing(

@@ -128,7 +128,7 @@ class ClosureBook:
         """
         if self._unfinished or number < self._next:
             raise WrongStateError(
-                "closures cannot be numbered anew", received=f"{number}, with {len(self._unfinished)} under way"
+                "closure numbers cannot be changed", received=f"{number}, with {len(self._unfinished)} under way"
             )
         self._next = self._watermark = number
         self._whole_life = Mark(closure=number)

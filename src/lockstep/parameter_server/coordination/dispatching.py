@@ -381,7 +381,7 @@ class Dispatcher:
         if stage > self._stage:
             raise WrongStateError(
                 f"{request.peer.name} is at the closures of its script, and the coordinator is at fit again",
-                action="start all processes anew: a coordinator that is lost after fit has no successor",
+                action="restart all processes: a coordinator that is lost after fit has no successor",
             )
         return self._left if stage < self._stage and self._left is not None else Message(kind="ok")
 
@@ -405,7 +405,7 @@ class Dispatcher:
         self._pace.remove(peer.name)
         self._patience.end(peer.name)
         lost = self._book.lose(self._numbers[peer.name], give_up=self._give_closure_up)
-        LOGGER.warning("%s is lost: %s again by others", peer.name, f"{counted(len(lost.again), 'closure')} to be run")
+        LOGGER.warning("%s is lost: %s will run again on other workers", peer.name, counted(len(lost.again), "closure"))
         if lost.given_up is not None:
             self._forget(lost.given_up).end(error=self._book.error)
         self._abort(lost.cancelled)

@@ -137,7 +137,7 @@ class Healing:
                 except (UnavailableError, RemoteError) as error:  # RemoteError: from its successor
                     if self._is_over.is_set():
                         return
-                    LOGGER.warning("ps %d is missed: %s", index, error)
+                    LOGGER.warning("ps %d is lost: %s", index, error)
             if not self._heal_or_fail():
                 return
             try:
@@ -185,7 +185,7 @@ class Healing:
             self._open_step.announce(Servers(links), step=step)
 
     def _restore(self, index: int, link: Link) -> None:
-        LOGGER.warning("ps %d was lost: another one has come in its place, with nothing", index)
+        LOGGER.warning("ps %d was lost; its successor has no state yet", index)
         is_synchronous = self._setup.mode is Mode.SYNCHRONOUS
         # Running closures may have answers of the lost server. In a synchronous step, those of other servers may be
         # late.

@@ -195,7 +195,7 @@ class Patience:
             LOGGER.info("%s has given %s back, which waits again: %s", worker, self._words(closure), reason)
         elif num_times % MANY == 0:
             reasons = self._give_backs.reasons(closure)
-            LOGGER.warning("%s was given back again and again, and waits again: %s", self._words(closure), reasons)
+            LOGGER.warning("%s was given back repeatedly (%s); it waits again", self._words(closure), reasons)
 
     def check_workers(self, *, is_alone: bool) -> UnavailableError | None:
         """Logs that no worker has connected.
@@ -214,11 +214,11 @@ class Patience:
             self._alone_since_s = self._told_s = now_s
         waited_s = now_s - self._alone_since_s
         if waited_s > self._wait_for_workers_s:
-            what = f"no worker has come to {self._address} for {waited_s:.0f} s{self.misfit}"
+            what = f"no worker has connected to {self._address} for {waited_s:.0f} s{self.misfit}"
             return UnavailableError(what, action="start the workers, or look into their logs")
         if now_s - self._told_s > TELL_EVERY_S:
             self._told_s = now_s
-            LOGGER.warning("waiting for workers: none has come to %s for %.0f s", self._address, waited_s)
+            LOGGER.warning("waiting for workers: none has connected to %s for %.0f s", self._address, waited_s)
         return None
 
     def log_who_is_late(self, *, num_workers: int) -> None:

@@ -277,7 +277,9 @@ class Worker:
             error = caught
         left = [number for number in self._current.under_way() if number not in self._reported]
         for number in left:
-            self._report_error(number, error or InvalidInputError(f"closure {number} was cut off by one after it"))
+            self._report_error(
+                number, error or InvalidInputError(f"closure {number} was aborted by the failure of a later one")
+            )
         if left:
             self._report(self._current.forget())
             self._current.recover(self._check_is_over)

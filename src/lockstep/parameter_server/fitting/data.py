@@ -75,7 +75,7 @@ class AbstractBatches(ABC):
                 raise InvalidInputError(
                     "fit was given data that are not numbers",
                     received=f"an array of dtype {dtype}",
-                    allowed="whole numbers, floats or booleans",
+                    allowed="integers, floats or booleans",
                     action="turn words and dates into numbers before",
                 )
         return found

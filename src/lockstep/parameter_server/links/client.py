@@ -120,7 +120,7 @@ class Link:
                 time.sleep(RECONNECT_S)
                 left_s = deadline - time.monotonic()
                 if left_s < 0:
-                    raise self._lost("it hangs up before it has answered") from None
+                    raise self._lost("it closes the connection before it answers") from None
             except BaseException:
                 self.close()
                 raise
@@ -255,7 +255,7 @@ class Link:
                 return
             except zmq.Again:
                 if deadline is not None and time.monotonic() > deadline:
-                    raise self._lost(f"nothing goes there within {timeout_s:g} s") from None
+                    raise self._lost(f"nothing could be sent within {timeout_s:g} s") from None
                 if self._monitor.poll(SEND_POLL_MS):
                     self._look_at(recv_monitor_message(self._monitor)["event"], is_connected=is_connected)
 
@@ -290,7 +290,7 @@ class Link:
     def _look_at(self, event: int, *, is_connected: bool) -> None:
         if event in _REFUSED:
             raise self._lost(
-                f"it does not take this process's token: it has another one, or is another process than {self._to}"
+                f"it rejects this process's token: it has another one, or is another process than {self._to}"
             )
         if event == zmq.EVENT_DISCONNECTED:
             raise self._lost("it has gone") if is_connected else _HungUpError

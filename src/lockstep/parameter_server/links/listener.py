@@ -226,8 +226,10 @@ class Listener:
             shared = peer.segment if peer is not None else None
             number, message = read(header.buffer, [part.buffer for part in parts], segment=shared, side=Side.CLIENT)
         except CorruptDataError as error:
-            LOGGER.warning("a message of %s was not understood: %s", peer.name if peer else "somebody", error)
-            self._refuse(peer or Peer(route=route.bytes, name="somebody"), error, number=number_in(header.buffer))
+            LOGGER.warning("a message of %s was not understood: %s", peer.name if peer else "an unknown client", error)
+            self._refuse(
+                peer or Peer(route=route.bytes, name="an unknown client"), error, number=number_in(header.buffer)
+            )
             return
         if peer is None:
             self._meet(route, message, number=number)
@@ -258,7 +260,7 @@ class Listener:
     def _meet(self, route: zmq.Frame, message: Message, *, number: int) -> None:
         """Challenges a new client, or admits one that has answered. An overheard proof does not fit a new challenge."""
         user, challenge = str(route.get(USER_ID)), self._challenges.of(route.bytes)
-        stranger = Peer(route=route.bytes, name="somebody")
+        stranger = Peer(route=route.bytes, name="an unknown client")
         if message.kind == HELLO:
             proof = self._prove("server", user, challenge)
             fields = {"challenge": challenge, "proof": proof}
@@ -266,8 +268,8 @@ class Listener:
         elif message.kind != PROOF:
             self._dismiss(stranger, "it does not know who this is")
         elif not is_proof(message.fields.get("proof"), self._prove("client", user, challenge)):
-            LOGGER.warning("somebody came to %s at %s with a proof of another connection", self._name, self.address)
-            self._dismiss(stranger, "it does not take this process's proof")
+            LOGGER.warning("a client of %s at %s presented a proof for another connection", self._name, self.address)
+            self._dismiss(stranger, "it rejects this process's proof")
         else:
             self._welcome(route, message, user=user, number=number)
 

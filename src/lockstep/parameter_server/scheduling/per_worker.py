@@ -283,8 +283,8 @@ def _begin(dataset: Any) -> Iterator[Any]:
         return map(dataset.__getitem__, itertools.count() if num_batches is None else range(num_batches))
     if not isinstance(dataset, Iterable):
         raise InvalidInputError(
-            "a per-worker data set is none",
+            "a per-worker data set is not iterable",
             received=type(dataset).__name__,
-            allowed="batches that can be iterated, or a function that returns such",
+            allowed="batches that can be iterated, or a function that returns them",
         )
     return iter(dataset)

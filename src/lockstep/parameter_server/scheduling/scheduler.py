@@ -241,8 +241,7 @@ class Scheduler:
     def _refer(self, value: Any) -> list[Any] | None:
         if isinstance(value, RemoteValue):
             raise InvalidInputError(
-                "a closure was given what another one will return",
-                received="a RemoteValue",
+                "a RemoteValue was passed to a closure",
                 action="pass its value: coordinator.fetch(value)",
             )
         if isinstance(value, PerWorkerIterator):
@@ -255,7 +254,7 @@ class Scheduler:
 
     def _check_owner(self, owner: object) -> None:
         if owner is not self:
-            raise InvalidInputError("a closure was given what workers of another cluster have")
+            raise InvalidInputError("a closure was given a per-worker object of another cluster")
 
     def _unpack(self, returned: Any) -> Any:
         """Records the servers' versions when a closure had ended. Called from the dispatcher's thread."""

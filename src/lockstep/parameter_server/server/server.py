@@ -126,7 +126,7 @@ class ParameterServer:
             self._setup = setup
         elif self._setup != setup:
             raise WrongStateError(
-                "a parameter server keeps another model already", action="start the servers anew for another training"
+                "a parameter server keeps another model already", action="restart the servers for another training"
             )
         return Message(kind="ok")
 
@@ -143,7 +143,7 @@ class ParameterServer:
         self._restoration = None  # its coordinator died before the end of it
         setup, _ = self._ready()
         if self._was_begun and self._has_values:
-            LOGGER.warning("%s begins a training anew: what there was is forgotten", request.peer.name)
+            LOGGER.warning("%s begins a new training; the previous values are discarded", request.peer.name)
             self._release([*self._round.waiting, *self._round.waiting_again])
             self._make(setup)
             self._cuts.clear()
@@ -280,7 +280,7 @@ class ParameterServer:
             try:
                 keep(cut)
             except (LockstepError, MemoryError, RuntimeError) as error:  # RuntimeError: XLA is out of memory
-                LOGGER.warning("a cut is given up, since there is no memory for it: %s", error)
+                LOGGER.warning("a cut was given up: out of memory: %s", error)
                 del self._cuts[reader]
 
     def _begin_cut(self, request: Request) -> Message:
@@ -310,7 +310,7 @@ class ParameterServer:
             self._cuts.clear()
             self._restoration = Restoration(chunk.header.standing, dense, self._tables)
         if self._restoration is None:
-            raise WrongStateError("a parameter server's state comes back without what the server had applied")
+            raise WrongStateError("restore chunks arrived before the header with the applied pushes")
         if self._restoration.add(chunk):
             standing, self._restoration = self._restoration.standing, None
             self._has_values = self._was_begun = True
@@ -392,7 +392,7 @@ class ParameterServer:
 
     def _ready(self) -> tuple[Setup, DenseShards]:
         if self._setup is None or self._dense is None:
-            raise WrongStateError("a parameter server was not told yet what it keeps")
+            raise WrongStateError("the parameter server has not been set up yet")
         if self._restoration is not None:
-            raise WrongStateError("a parameter server is being given its state back", action="try again in a moment")
+            raise WrongStateError("the parameter server is being restored", action="try again in a moment")
         return self._setup, self._dense

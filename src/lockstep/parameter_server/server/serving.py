@@ -32,7 +32,7 @@ def serve(cluster: Cluster) -> None:
             elif time.monotonic() - alone_since_s > cluster.start_within_s:
                 waited = f"for {cluster.start_within_s:.0f} s"
                 raise UnavailableError(
-                    f"nobody has been connected to {cluster.who} at {listener.address} {waited}",
+                    f"no process has been connected to {cluster.who} at {listener.address} {waited}",
                     action="start the coordinator and the workers, or look into their logs",
                 )
     finally:
