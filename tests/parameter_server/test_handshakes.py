@@ -49,7 +49,7 @@ def test_a_listener_without_the_token_is_not_believed() -> None:
     thread = threading.Thread(target=let_anybody_in, daemon=True)
     thread.start()
     with pytest.raises(UnavailableError, match="does not know the cluster's token"):
-        Link(f"127.0.0.1:{port}", to="ps 0", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=TIMEOUT_S)
+        Link(f"127.0.0.1:{port}", peer_name="ps 0", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=TIMEOUT_S)
     thread.join(TIMEOUT_S)
     door.close(linger=0)
     socket.close(linger=0)
@@ -122,4 +122,4 @@ def test_who_takes_anothers_place_in_a_socket_is_not_taken_for_it(serving: Servi
 
 def test_a_process_that_is_not_the_one_that_is_meant_is_told_apart(serving: Serving) -> None:
     with pytest.raises(UnavailableError, match=r"worker 0 cannot reach ps 1 at .*, or is another process than ps 1"):
-        serving.link(to="ps 1")
+        serving.link(peer_name="ps 1")

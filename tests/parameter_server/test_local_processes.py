@@ -14,7 +14,7 @@ import pytest
 from tests.waiting import wait_until
 
 from lockstep.errors import ConfigError, EngineError, InvalidInputError
-from lockstep.parameter_server.local_processes import LocalProcesses, command_again
+from lockstep.parameter_server.local_processes import LocalProcesses, restart_command
 from lockstep.processes import find_marked
 from lockstep.processes.ports import hold_address
 from lockstep.topology import Topology
@@ -248,7 +248,7 @@ def test_a_cluster_that_the_environment_names_is_taken(monkeypatch: pytest.Monke
     ids=["script", "options", "joined options", "long option", "module", "folder"],
 )
 def test_the_command_is_the_same_again(words: str, expected: str) -> None:
-    assert command_again(words.split(), main="/far/train.py", executable="PY") == tuple(expected.split())
+    assert restart_command(words.split(), main="/far/train.py", executable="PY") == tuple(expected.split())
 
 
 @pytest.mark.parametrize(
@@ -258,12 +258,12 @@ def test_the_command_is_the_same_again(words: str, expected: str) -> None:
 )
 def test_no_other_program_is_run_again(words: str) -> None:
     with pytest.raises(ConfigError, match="save it as a file"):
-        command_again(words.split(), main="/far/train.py", executable="PY")
+        restart_command(words.split(), main="/far/train.py", executable="PY")
 
 
 def test_no_notebook_is_run_again() -> None:
     with pytest.raises(ConfigError, match="save it as a file"):
-        command_again(["python", "-m", "ipykernel_launcher", "-f", "kernel.json"], main=None, executable="PY")
+        restart_command(["python", "-m", "ipykernel_launcher", "-f", "kernel.json"], main=None, executable="PY")
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def placed_slots(optimizer: Any, variables: Sequence[Any], *, placement: Placeme
     ]
 
 
-def state_here(
+def local_state(
     setup: Setup, variables: Sequence[Any], *, optimizers: Sequence[tuple[Any, Sequence[Any]]]
 ) -> WholeState:
     """Returns the state in this process, as the initial state for the servers.

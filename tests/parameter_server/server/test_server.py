@@ -85,7 +85,7 @@ def links() -> Iterator[list[Link]]:
 
 
 def connect(address: str, name: str) -> Link:
-    return Link(address, to="ps 0", token=TOKEN, name=name, silence_s=5.0, connect_s=TIMEOUT_S)
+    return Link(address, peer_name="ps 0", token=TOKEN, name=name, silence_s=5.0, connect_s=TIMEOUT_S)
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ def test_rows_that_are_not_there_are_refused_before_a_push_counts(worker: Callab
 def test_a_server_goes_on_with_the_coordinators_step(worker: Callable[..., Link], waiting: tuple[Link, Link]) -> None:
     chief, first = waiting
     answer = chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=1, step=3))))
-    assert answer.fields == {"num_left_out": 3}
+    assert answer.fields == {"num_skipped_steps": 3}
     state = from_fields(Pushed, first.end(timeout_s=TIMEOUT_S).fields)
     assert (state.step, state.is_applied, state.was_applied) == (3, False, False)
     chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=5, step=2))))

@@ -119,8 +119,8 @@ def expect(servers: Servers, num_pushes: int, *, step: int) -> None:
         UnavailableError: a server is lost.
     """
 
-    def on_answer(index: int, num_left_out: int) -> None:
-        if num_left_out:
-            LOGGER.warning("ps %d missed the gradients of %s", index, counted(num_left_out, "step"))
+    def on_answer(index: int, num_skipped_steps: int) -> None:
+        if num_skipped_steps:
+            LOGGER.warning("ps %d missed the gradients of %s", index, counted(num_skipped_steps, "step"))
 
     servers.expect(num_pushes, step=step, on_answer=on_answer)

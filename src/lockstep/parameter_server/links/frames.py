@@ -42,13 +42,13 @@ class Message:
         fields: the other fields of the header, which must be valid JSON.
         arrays: the arrays by name, in C order. Received arrays are read-only, and may be in memory that later messages
             reuse.
-        is_lent: whether the sender may overwrite the arrays as soon as the message is sent.
+        may_be_overwritten: whether the sender may overwrite the arrays as soon as the message is sent.
     """
 
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     arrays: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, "np.ndarray[Any, Any]"])
-    is_lent: bool = False
+    may_be_overwritten: bool = False
 
 
 _Size = Annotated[int, Field(ge=0, strict=True)]
@@ -128,7 +128,7 @@ def write(message: Message, *, number: int, segment: Segment | None, side: Side)
         if header["places"] is not None:
             parts = []
     parts = [part[at : at + MAX_PART_BYTES] for part in parts for at in range(0, max(1, len(part)), MAX_PART_BYTES)]
-    if message.is_lent:  # the socket sends them later
+    if message.may_be_overwritten:  # the socket sends them later
         parts = [memoryview(bytes(part)) for part in parts]
     return [_write_header(header), *parts]
 
@@ -157,7 +157,7 @@ def _write_header(header: Mapping[str, Any]) -> bytes:
     return written
 
 
-def travelling(text: str) -> str:
+def sendable_text(text: str) -> str:
     """Returns the text of an error in a form that can be sent: not too long, and without lone surrogates."""
     return text[:MAX_TEXT_CHARACTERS].encode(errors="backslashreplace").decode()
 

@@ -37,9 +37,9 @@ from lockstep.parameter_server.scheduling.per_worker import (
     DATASET,
     ITERATOR,
     VALUES,
-    OwnThings,
     PerWorkerDataset,
     PerWorkerIterator,
+    PerWorkerObjects,
     PerWorkerValues,
 )
 from lockstep.strategies.updates import built_optimizers
@@ -230,8 +230,11 @@ class Scheduler:
             scope=self._scope,
             compression=self._member.options.compression,
         )
-        things = OwnThings(
-            datasets=self._datasets, values=self._values, context=self._member.context, who=self._member.cluster.who
+        things = PerWorkerObjects(
+            datasets=self._datasets,
+            values=self._values,
+            context=self._member.context,
+            process_name=self._member.cluster.process_name,
         )
         try:
             yield ScheduledFunctions(runner), things.resolve

@@ -14,7 +14,7 @@ from lockstep.parameter_server.server.ledger import PushId
 
 
 @final
-class Round:
+class SynchronousStep:
     """Collects the pushes of synchronous steps, one step after the other.
 
     Not thread-safe: the owner serializes calls.
