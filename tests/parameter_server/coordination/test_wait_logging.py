@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 
 import pytest
+
+from lockstep.errors import UnavailableError
 from lockstep.parameter_server.coordination.wait_logging import (
     LATE_S,
     MANY,
@@ -14,8 +16,6 @@ from lockstep.parameter_server.coordination.wait_logging import (
     StallDetector,
     WaitLogger,
 )
-
-from lockstep.errors import UnavailableError
 
 
 def late(worker: str, closure: int, stay_s: float, *, awaits_servers: bool = False) -> Late:

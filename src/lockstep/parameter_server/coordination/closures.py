@@ -145,7 +145,8 @@ class ClosureBook:
         """Whether any closure from a number on has run to its end.
 
         Args:
-            number: the number of the first closure that counts.
+            number: the number of the first closure that counts, or `next` at some time. A number within a closure of
+                several steps does not count that closure, because only the first number of a closure is compared.
         """
         return self._highest_run >= number
 

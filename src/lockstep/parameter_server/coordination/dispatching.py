@@ -192,7 +192,7 @@ class Dispatcher:
             return self._book.mark()
 
     def has_ended_since(self, number: int) -> bool:
-        """Whether any closure from this number on has run to its end. Only for closures of one step each."""
+        """Whether any closure from this one on has run to its end; see `ClosureBook.has_ended_since`."""
         with self._changed:
             return self._book.has_ended_since(number)
 
