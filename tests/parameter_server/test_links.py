@@ -359,7 +359,7 @@ def test_a_listener_that_goes_before_it_has_answered_is_waited_for_again() -> No
     """It had read who is there; its successor knows nothing of that."""
     listener = Listener("127.0.0.1:0", name="ps 0", token=TOKEN, silence_s=SILENCE_S)
     made: list[Link] = []
-    options = {"to": "ps 0", "token": TOKEN, "name": "worker 0", "silence_s": SILENCE_S, "connect_s": TIMEOUT_S}
+    options = {"peer_name": "ps 0", "token": TOKEN, "name": "worker 0", "silence_s": SILENCE_S, "connect_s": TIMEOUT_S}
     thread = threading.Thread(target=lambda: made.append(Link(listener.address, **options)), daemon=True)  # type: ignore[arg-type]
     thread.start()
     assert listener._authenticator.socket.poll(int(TIMEOUT_S * 1000))
