@@ -58,15 +58,15 @@ class Way:
         self._compressor = PushCompressor(setup, compression)
         self._parts: list[tuple[Part, ...]] = []
         self._compress: Any = jax.jit(self._trace)
-        self._rests = self._compressor.first_rests()
+        self._residuals = self._compressor.first_residuals()
 
-    def _trace(self, gradient: Any, rests: Any) -> Any:
-        arrays, self._parts, rests = self._compressor.compress([{NAME: gradient}], [(Part(),)], rests)
-        return arrays[0], rests
+    def _trace(self, gradient: Any, residuals: Any) -> Any:
+        arrays, self._parts, residuals = self._compressor.compress([{NAME: gradient}], [(Part(),)], residuals)
+        return arrays[0], residuals
 
     def compress(self, gradient: Any) -> dict[str, np.ndarray]:
         """Does the worker's part."""
-        arrays, self._rests = jax.block_until_ready(self._compress(gradient, self._rests))
+        arrays, self._residuals = jax.block_until_ready(self._compress(gradient, self._residuals))
         return {name: np.asarray(array) for name, array in arrays.items()}
 
     def expand(self, arrays: dict[str, np.ndarray]) -> np.ndarray:

@@ -53,7 +53,7 @@ def lost_steps(text: str, *, num_servers: int) -> list[int]:
         if said := re.search(r"ps (\d) has its part of the checkpoint after epoch (\d+): (\d+) steps? since", line):
             server, epoch, num_steps = map(int, said.groups())
             lost[server] = at_epoch[epoch][server] + num_steps
-        elif said := re.search(r"ps (\d) was there too late for all gradients of (\d+) steps?", line):
+        elif said := re.search(r"ps (\d) missed the gradients of (\d+) steps?", line):
             lost[int(said.group(1))] += int(said.group(2))
         elif said := re.match(r"epoch (\d+) of", line):
             at_epoch[int(said.group(1))] = list(lost)

@@ -42,7 +42,7 @@ class Serving:
 
     def link(self, **changes: object) -> Link:
         options = {
-            "to": "ps 0",
+            "peer_name": "ps 0",
             "token": TOKEN,
             "name": "worker 0",
             "silence_s": SILENCE_S,

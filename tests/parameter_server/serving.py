@@ -31,7 +31,7 @@ class Serving:
 
 
 def connect(address: str, name: str) -> Link:
-    return Link(address, to="ps 0", token=TOKEN, name=name, silence_s=5.0, connect_s=TIMEOUT_S)
+    return Link(address, peer_name="ps 0", token=TOKEN, name=name, silence_s=5.0, connect_s=TIMEOUT_S)
 
 
 @contextlib.contextmanager

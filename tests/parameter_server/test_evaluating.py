@@ -80,7 +80,7 @@ def test_each_checkpoint_is_evaluated_and_the_last_one_after_the_end(tmp_path: P
         "validation_steps": 1,
         "callbacks": [keras.callbacks.Callback(), callback],
     }
-    evaluator = Evaluator(make_model(), arguments, directory=str(tmp_path), rows=StoredRows(), tell=lines.put)
+    evaluator = Evaluator(make_model(), arguments, directory=str(tmp_path), rows=StoredRows(), print_line=lines.put)
     found: list[int] = []
     thread = threading.Thread(target=lambda: found.append(evaluator.run(ended)), daemon=True)
     with CheckpointDirectory(tmp_path) as directory:
@@ -170,10 +170,12 @@ def test_a_checkpoint_whose_rows_are_gone_is_passed_over(tmp_path: Path, caplog:
         save(directory, step=2, tables=(StoredTable(saved=saved, folder=directory.tables),))
         (directory.tables / parts[0].path).unlink()
         arguments = {"validation_data": (INPUTS, TARGETS)}
-        evaluator = Evaluator(make_model(), arguments, directory=str(tmp_path), rows=StoredRows(), tell=lines.append)
+        evaluator = Evaluator(
+            make_model(), arguments, directory=str(tmp_path), rows=StoredRows(), print_line=lines.append
+        )
         assert evaluator.run(ended) == 0
     assert lines == []
-    assert "step 2 is passed over" in caplog.text
+    assert "step 2 is skipped" in caplog.text
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def serving() -> Iterator[Serving]:
 
 
 def test_who_does_not_know_the_token_does_not_come_in(serving: Serving) -> None:
-    with pytest.raises(UnavailableError, match="does not take this process's token"):
+    with pytest.raises(UnavailableError, match="rejects this process's token"):
         serving.link(token=b"x" * 32)
     assert serving.listener.peers == []
 
@@ -49,7 +49,7 @@ def test_a_listener_without_the_token_is_not_believed() -> None:
     thread = threading.Thread(target=let_anybody_in, daemon=True)
     thread.start()
     with pytest.raises(UnavailableError, match="does not know the cluster's token"):
-        Link(f"127.0.0.1:{port}", to="ps 0", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=TIMEOUT_S)
+        Link(f"127.0.0.1:{port}", peer_name="ps 0", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=TIMEOUT_S)
     thread.join(TIMEOUT_S)
     door.close(linger=0)
     socket.close(linger=0)
@@ -105,7 +105,7 @@ def test_all_that_was_seen_on_the_way_is_of_no_use_at_a_listener_that_was_starte
             header, *parts = thief.recv_multipart()
             answers.append(read(memoryview(header), parts, segment=None, side=Side.SERVER)[1])
     assert [answer.kind for answer in answers] == ["hello", "drop", "drop"]
-    assert "somebody came to ps 0 at 127.0.0.1" in caplog.text
+    assert "a client of ps 0 at 127.0.0.1" in caplog.text
     assert successor.listener.peers == handled == []
     link.close()
     successor.close()
@@ -122,4 +122,4 @@ def test_who_takes_anothers_place_in_a_socket_is_not_taken_for_it(serving: Servi
 
 def test_a_process_that_is_not_the_one_that_is_meant_is_told_apart(serving: Serving) -> None:
     with pytest.raises(UnavailableError, match=r"worker 0 cannot reach ps 1 at .*, or is another process than ps 1"):
-        serving.link(to="ps 1")
+        serving.link(peer_name="ps 1")

@@ -31,7 +31,7 @@ def test_a_message_that_cannot_be_read_is_answered(serving: Serving) -> None:
     link = serving.link()
     link._number = 1
     link._socket.send_multipart([b'{"kind": "echo", "number": 1, "arrays": [["a", "complex64", [1]]]}', bytes(8)])
-    with pytest.raises(RemoteError, match="an array that is not what it says; received 'complex64"):
+    with pytest.raises(RemoteError, match="an array that does not match its description; received 'complex64"):
         link.end(timeout_s=TIMEOUT_S)
     assert link.request(Message(kind="echo", fields={"a": 1})).fields == {"a": 1}, "the link is as good as before"
     link.close()
@@ -48,7 +48,7 @@ def test_who_has_not_said_who_it_is_does_not_wait_for_an_answer(serving: Serving
 UNSENDABLE = [
     pytest.param(
         Message(kind="x", arrays={"a": np.zeros(2, np.complex64)}),
-        "array 'a' of a 'x' message cannot travel; received 'complex64'; allowed: float16, .*; convert it",
+        "array 'a' of a 'x' message cannot be sent; received 'complex64'; allowed: float16, .*; convert it",
         id="complex",
     ),
     pytest.param(
@@ -56,11 +56,11 @@ UNSENDABLE = [
     ),
     pytest.param(
         Message(kind="x", fields={"a": [0.1234567] * 1_000_000}),
-        "a 'x' message has too much beside its arrays; received '11,000,0.. bytes'; allowed: 8,388,608 bytes",
+        "a 'x' message has a header that is too large; received '11,000,0.. bytes'; allowed: 8,388,608 bytes",
         id="long",
     ),
-    pytest.param(Message(kind="x", fields={"a": "\ud800"}), "something that cannot travel", id="half a character"),
-    pytest.param(Message(kind="x", fields={"a": 10**5000}), "something that cannot travel", id="digits"),
+    pytest.param(Message(kind="x", fields={"a": "\ud800"}), "something that cannot be sent", id="half a character"),
+    pytest.param(Message(kind="x", fields={"a": 10**5000}), "something that cannot be sent", id="digits"),
 ]
 
 
@@ -127,10 +127,16 @@ def test_numbers_in_another_order_of_bytes_arrive_as_the_same_numbers(serving: S
         pytest.param(b'{"kind": "x"}', [], "cannot be read", id="no number"),
         pytest.param(b'{"kind": "x", "number": 1, "more": 2}', [], "cannot be read", id="unknown key"),
         pytest.param(
-            b'{"kind": "x", "number": 1, "arrays": [["a", "object", [1]]]}', [b"x"], "not what it says", id="kind"
+            b'{"kind": "x", "number": 1, "arrays": [["a", "object", [1]]]}',
+            [b"x"],
+            "does not match its description",
+            id="kind",
         ),
         pytest.param(
-            b'{"kind": "x", "number": 1, "arrays": [["a", "int8", [2]]]}', [b"x"], "not what it says", id="size"
+            b'{"kind": "x", "number": 1, "arrays": [["a", "int8", [2]]]}',
+            [b"x"],
+            "does not match its description",
+            id="size",
         ),
         pytest.param(
             b'{"kind": "x", "number": 1, "arrays": [["a", "int8", [-1]]]}', [b"x"], "cannot be read", id="sign"
@@ -138,16 +144,16 @@ def test_numbers_in_another_order_of_bytes_arrive_as_the_same_numbers(serving: S
         pytest.param(
             b'{"kind": "x", "number": 1, "arrays": [["a", "int8", [0, 1%s]]]}' % (b"0" * 30),
             [b""],
-            "not what it says",
+            "does not match its description",
             id="long",
         ),
         pytest.param(
             b'{"kind": "x", "number": 1, "arrays": [["a", "int8", [1%s]]]}' % (b", 1" * 64),
             [b"x"],
-            "not what it says",
+            "does not match its description",
             id="dims",
         ),
-        pytest.param(b'{"kind": "x", "number": 1}', [b"x"], "other arrays than it says", id="too many"),
+        pytest.param(b'{"kind": "x", "number": 1}', [b"x"], "more parts than its header lists", id="too many"),
         pytest.param(b'{"kind": "x", "number": 1, "places": [0, 9]}', [], "memory that is not shared", id="places"),
     ],
 )

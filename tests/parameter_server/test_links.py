@@ -53,7 +53,13 @@ def test_arrays_arrive_as_they_were_sent(serving: Serving, segment_bytes: int) -
 def echo_once(address: str, arrays: dict[str, np.ndarray[Any, Any]], *, silence_s: float) -> Message:
     """Has arrays sent there and back by a socket alone."""
     link = Link(
-        address, to="ps 0", token=TOKEN, name="worker 0", silence_s=silence_s, connect_s=TIMEOUT_S, segment_bytes=0
+        address,
+        peer_name="ps 0",
+        token=TOKEN,
+        name="worker 0",
+        silence_s=silence_s,
+        connect_s=TIMEOUT_S,
+        segment_bytes=0,
     )
     try:
         return link.request(Message(kind="echo", arrays=arrays), timeout_s=TIMEOUT_S)
@@ -322,13 +328,13 @@ def test_a_link_that_was_lost_stays_lost_though_somebody_listens_there_again() -
 
 def test_a_listener_that_is_not_there_yet_is_waited_for() -> None:
     with pytest.raises(UnavailableError, match=r"w cannot reach ps 0 at 127.0.0.1:1: no answer within 0.2 s"):
-        Link("127.0.0.1:1", to="ps 0", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=0.2)
+        Link("127.0.0.1:1", peer_name="ps 0", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=0.2)
 
 
 def test_who_waits_for_a_listener_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(client, "TELL_EVERY_S", 0.1)
+    monkeypatch.setattr(client, "LOG_INTERVAL_S", 0.1)
     with pytest.raises(UnavailableError):
-        Link("127.0.0.1:1", to="ps 0", token=TOKEN, name="worker 1", silence_s=SILENCE_S, connect_s=0.5)
+        Link("127.0.0.1:1", peer_name="ps 0", token=TOKEN, name="worker 1", silence_s=SILENCE_S, connect_s=0.5)
     assert "worker 1 waits for ps 0 at 127.0.0.1:1, which has not answered for 0 s" in caplog.text
     assert len(caplog.records) < 5, "every so often"
 
@@ -339,7 +345,7 @@ from lockstep.parameter_server.links import Link, Listener, Message
 side, address, silence_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
 token = b"t" * 32
 if side == "client":
-    link = Link(address, to="ps 0", token=token, name="victim", silence_s=silence_s, connect_s=30)
+    link = Link(address, peer_name="ps 0", token=token, name="victim", silence_s=silence_s, connect_s=30)
     print("up", flush=True)
     time.sleep(600)
 listener = Listener(address, name="ps 0", token=token, silence_s=silence_s)
@@ -353,11 +359,11 @@ def test_a_listener_that_goes_before_it_has_answered_is_waited_for_again() -> No
     """It had read who is there; its successor knows nothing of that."""
     listener = Listener("127.0.0.1:0", name="ps 0", token=TOKEN, silence_s=SILENCE_S)
     made: list[Link] = []
-    options = {"to": "ps 0", "token": TOKEN, "name": "worker 0", "silence_s": SILENCE_S, "connect_s": TIMEOUT_S}
+    options = {"peer_name": "ps 0", "token": TOKEN, "name": "worker 0", "silence_s": SILENCE_S, "connect_s": TIMEOUT_S}
     thread = threading.Thread(target=lambda: made.append(Link(listener.address, **options)), daemon=True)  # type: ignore[arg-type]
     thread.start()
-    assert listener._door.socket.poll(int(TIMEOUT_S * 1000))
-    listener._door.answer()
+    assert listener._authenticator.socket.poll(int(TIMEOUT_S * 1000))
+    listener._authenticator.answer()
     assert listener._socket.poll(int(TIMEOUT_S * 1000)), "what it says first has come"
     listener.close()
     successor = Serving(echo, address=listener.address)
@@ -403,7 +409,7 @@ def test_a_listener_that_is_gone_is_noticed(
     victims: Callable[..., tuple[subprocess.Popen[str], str]], how: signal.Signals
 ) -> None:
     process, address = victims("server", "127.0.0.1:0", str(SILENCE_S))
-    link = Link(address, to="ps 0", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=TIMEOUT_S)
+    link = Link(address, peer_name="ps 0", token=TOKEN, name="w", silence_s=SILENCE_S, connect_s=TIMEOUT_S)
     process.send_signal(how)
     with pytest.raises(UnavailableError, match=f"w cannot reach ps 0 at {address}: it has gone"):
         link.request(Message(kind="anything"))

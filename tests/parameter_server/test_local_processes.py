@@ -14,7 +14,7 @@ import pytest
 from tests.waiting import wait_until
 
 from lockstep.errors import ConfigError, EngineError, InvalidInputError
-from lockstep.parameter_server.local_processes import LocalProcesses, command_again
+from lockstep.parameter_server.local_processes import LocalProcesses, restart_command
 from lockstep.processes import find_marked
 from lockstep.processes.ports import hold_address
 from lockstep.topology import Topology
@@ -218,8 +218,8 @@ def test_what_cannot_be_started_again_is_refused(start: Callable[..., Chief], ar
         chief.tell(SCRIPT)
     assert chief.end() == 1
     assert (
-        "lockstep.errors.ConfigError: local processes run the chief's script again, and this program is none; "
-        "received 'a notebook, a prompt, python -c or a pipe'; allowed: python FILE.py, python -m MODULE; "
+        "lockstep.errors.ConfigError: local processes run the chief's script again, but this program is not a script "
+        "file; received 'a notebook, a prompt, python -c or a pipe'; allowed: python FILE.py, python -m MODULE; "
         "save it as a file" in chief.lines
     )
 
@@ -248,7 +248,7 @@ def test_a_cluster_that_the_environment_names_is_taken(monkeypatch: pytest.Monke
     ids=["script", "options", "joined options", "long option", "module", "folder"],
 )
 def test_the_command_is_the_same_again(words: str, expected: str) -> None:
-    assert command_again(words.split(), main="/far/train.py", executable="PY") == tuple(expected.split())
+    assert restart_command(words.split(), main="/far/train.py", executable="PY") == tuple(expected.split())
 
 
 @pytest.mark.parametrize(
@@ -258,12 +258,12 @@ def test_the_command_is_the_same_again(words: str, expected: str) -> None:
 )
 def test_no_other_program_is_run_again(words: str) -> None:
     with pytest.raises(ConfigError, match="save it as a file"):
-        command_again(words.split(), main="/far/train.py", executable="PY")
+        restart_command(words.split(), main="/far/train.py", executable="PY")
 
 
 def test_no_notebook_is_run_again() -> None:
     with pytest.raises(ConfigError, match="save it as a file"):
-        command_again(["python", "-m", "ipykernel_launcher", "-f", "kernel.json"], main=None, executable="PY")
+        restart_command(["python", "-m", "ipykernel_launcher", "-f", "kernel.json"], main=None, executable="PY")
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_it_cuts_as_tf_distribute_does(
 
 def test_another_dim_can_be_named() -> None:
     assert FixedShardsPartitioner(2)((3, 10), "float32", axis=1) == [1, 2]
-    with pytest.raises(InvalidInputError, match=r"no such dim to be cut along; received 2; allowed: 0 to 1"):
+    with pytest.raises(InvalidInputError, match=r"the variable has no such axis; received 2; allowed: 0 to 1"):
         FixedShardsPartitioner(2)((3, 10), "float32", axis=2)
 
 

@@ -102,9 +102,7 @@ def test_a_server_that_has_rows_of_tables_needs_no_variable() -> None:
         pytest.param(lambda _shape, _dtype: [2], "a number for each dim", id="too few"),
         pytest.param(lambda _shape, _dtype: [0, 1], "1 to 8 shards: each has a row", id="none"),
         pytest.param(lambda _shape, _dtype: [9, 1], "1 to 8 shards: each has a row", id="more than rows"),
-        pytest.param(
-            lambda _shape, _dtype: [2.0, 1], r"received \[2.0, 1\]; allowed: whole numbers", id="no whole number"
-        ),
+        pytest.param(lambda _shape, _dtype: [2.0, 1], r"received \[2.0, 1\]; allowed: integers", id="no whole number"),
     ],
 )
 def test_a_partitioner_that_cuts_wrongly_is_refused(partitioner: Partitioner, message: str) -> None:

@@ -19,6 +19,6 @@ def test_a_model_that_is_too_long_to_be_described_is_refused_at_set_up(monkeypat
     model = describe_model(variables, optimizers=[], num_servers=2, partitioner=None, mode=Mode.ASYNCHRONOUS)
     with served(2) as cluster:
         servers = cluster.reach_servers()
-        with pytest.raises(InvalidInputError, match=r"a 'setup' message has too much .* fewer and larger ones"):
+        with pytest.raises(InvalidInputError, match=r"a 'setup' message has a header .* fewer and larger ones"):
             servers.set_up(model.setup)
         servers.close()

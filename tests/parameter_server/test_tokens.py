@@ -102,7 +102,7 @@ def test_whoever_comes_second_takes_the_firsts(home: Home, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("text", "mode", "what"),
-    [("t" * 64, 0o644, "may be known to others"), ("t" * 8, 0o600, "is not a token")],
+    [("t" * 64, 0o644, "other users can read"), ("t" * 8, 0o600, "is not a token")],
     ids=["readable", "short"],
 )
 def test_a_file_that_is_no_secret_is_refused(home: Home, text: str, mode: int, what: str) -> None:

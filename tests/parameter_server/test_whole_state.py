@@ -15,7 +15,7 @@ from lockstep.parameter_server.partitioners import FixedShardsPartitioner
 from lockstep.parameter_server.placement import Placement, VariableSpec, place
 from lockstep.parameter_server.protocol import Group, Setup
 from lockstep.parameter_server.server.shards import DenseShards
-from lockstep.parameter_server.whole_state import WholeState, gather, placed_slots, scatter, state_here
+from lockstep.parameter_server.whole_state import WholeState, gather, local_state, placed_slots, scatter
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 
@@ -61,7 +61,7 @@ def initial(setup: Setup, variables: list[Any], optimizer: Any) -> WholeState:
     """The state before the first step: the variables' values, and what the optimizer begins with."""
     optimizer.build(variables)
     count = keras.Variable(np.zeros(5), dtype="float32")
-    return state_here(setup, [*variables, count], optimizers=[(optimizer, variables)])
+    return local_state(setup, [*variables, count], optimizers=[(optimizer, variables)])
 
 
 def buffers(placement: Placement, server: int, variables: tuple[int, ...], arrays: list[Any]) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def test_another_optimizers_state_is_refused() -> None:
     variables, optimizer = make_variables(), keras.optimizers.SGD()
     setup = make_setup(optimizer, variables, num_servers=1, num_shards=1)
     other = make_setup(keras.optimizers.Adam(), variables, num_servers=2, num_shards=1)
-    with pytest.raises(InvalidInputError, match=r"another optimizer left; received 'without the momentum of .*kernel'"):
+    with pytest.raises(InvalidInputError, match=r"from another optimizer; received 'without the momentum of .*kernel'"):
         scatter(other, initial(setup, variables, optimizer))
     servers = serve(other)
     with pytest.raises(InvalidInputError, match=r"slot\.0\.2 of the state of another server"):

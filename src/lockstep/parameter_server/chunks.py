@@ -29,7 +29,7 @@ class Stage(StrEnum):
 
     WAITING = "waiting"
     """No content yet: closures from before the cut are still running."""
-    STANDING = "standing"
+    APPLIED_STATE = "applied_state"
     """What the server has applied."""
     DENSE = "dense"
     """Pieces of the dense state's arrays."""
@@ -41,7 +41,7 @@ class Stage(StrEnum):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class AppliedState:
     """What a server had applied at a cut.
 
     Attributes:
@@ -81,14 +81,14 @@ class ChunkHeader:
 
     Attributes:
         stage: the kind of content.
-        standing: what the server had applied; only in the stage `STANDING`.
+        applied_state: what the server had applied; only in the stage `APPLIED_STATE`.
         pieces: the part that each array of the chunk is; only in the stage `DENSE`.
         table: the name of the table that the rows belong to; only in the stage `ROWS`.
         num_pushes: the number of pushes that the table has received.
     """
 
     stage: Stage
-    standing: Standing | None = None
+    applied_state: AppliedState | None = None
     pieces: tuple[Piece, ...] = ()
     table: str = ""
     num_pushes: int = 0
@@ -171,7 +171,7 @@ def cut_into_chunks(arrays: Callable[[], Mapping[str, np.ndarray[Any, Any]]], *,
 
 
 @final
-class Assembly:
+class ChunkAssembler:
     """Assembles arrays from chunks of dense state."""
 
     def __init__(self) -> None:
@@ -194,7 +194,9 @@ class Assembly:
                 self._num_missing[piece.name] = array.size
             end = piece.start + part.size
             if array.shape != piece.shape or array.dtype != part.dtype or not 0 <= piece.start <= end <= array.size:
-                raise CorruptDataError(f"a piece of {piece.name} that is not of it", received=f"{piece.start} to {end}")
+                raise CorruptDataError(
+                    f"a piece that does not fit the array {piece.name}", received=f"{piece.start} to {end}"
+                )
             array.reshape(-1)[piece.start : end] = part
             self._num_missing[piece.name] -= part.size
 
@@ -206,5 +208,5 @@ class Assembly:
         """
         for name, num_missing in self._num_missing.items():
             if num_missing:
-                raise CorruptDataError(f"{num_missing} values of {name} did not come")
+                raise CorruptDataError(f"{num_missing} values of {name} are missing")
         return self._arrays

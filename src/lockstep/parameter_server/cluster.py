@@ -36,7 +36,7 @@ class Cluster:
     start_within_s: float = START_WITHIN_S
 
     @property
-    def who(self) -> str:
+    def process_name(self) -> str:
         """The name of this process in messages, such as "worker 1"."""
         return f"{self.topology.task.role} {self.topology.task.index}"
 
@@ -62,7 +62,7 @@ class Cluster:
             EngineError: the address is in use, or does not belong to this machine.
         """
         address = self.topology.cluster[self.topology.task.role][self.topology.task.index]
-        return Listener(address, name=self.who, token=self.token, silence_s=self.silence_s)
+        return Listener(address, name=self.process_name, token=self.token, silence_s=self.silence_s)
 
     def reach_chief(self) -> Link:
         """Connects to the coordinator.
@@ -106,9 +106,9 @@ class Cluster:
     def _link(self, role: str, index: int, *, within_s: float | None = None) -> Link:
         return Link(
             self.topology.cluster[role][index],
-            to=f"{role} {index}",
+            peer_name=f"{role} {index}",
             token=self.token,
-            name=self.who,
+            name=self.process_name,
             silence_s=self.silence_s,
             connect_s=self.start_within_s if within_s is None else min(within_s, self.start_within_s),
         )

@@ -27,7 +27,7 @@ from lockstep.topology import Topology
 
 LOGGER: Final = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 1.0
+POLL_INTERVAL_S: Final = 1.0
 
 
 @runtime_checkable
@@ -108,7 +108,7 @@ class Evaluator:
         arguments: the arguments of ``fit`` by name.
         directory: the directory of the checkpoints.
         rows: the object that receives the rows of each checkpoint's tables.
-        tell: a function that prints a line.
+        print_line: a function that prints a line.
 
     Raises:
         InvalidInputError: there is no validation data, or the directory has a URL of an unsupported kind.
@@ -121,13 +121,13 @@ class Evaluator:
         *,
         directory: str,
         rows: StoredRows,
-        tell: Callable[[str], object] = _print,
+        print_line: Callable[[str], object] = _print,
     ) -> None:
         data = arguments.get("validation_data")
         if data is None:
             raise InvalidInputError(
-                "an evaluator has nothing to evaluate by: fit was given no validation_data",
-                action="give it some, or start no evaluator",
+                "the evaluator has no data: fit was called without validation_data",
+                action="pass validation_data to fit, or start no evaluator",
             )
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
         self._data = {
@@ -140,7 +140,7 @@ class Evaluator:
         self._callbacks = [one for one in callbacks_of(arguments) if isinstance(one, TakesEvaluations)]
         self._model = model
         self._rows = rows
-        self._tell = tell
+        self._print_line = print_line
         self._watcher = CheckpointWatcher(directory)
 
     def run(self, ended: threading.Event) -> int:
@@ -162,7 +162,7 @@ class Evaluator:
                 elif is_over:
                     break
                 else:
-                    ended.wait(LOOK_EVERY_S)
+                    ended.wait(POLL_INTERVAL_S)
         if not num_evaluated:
             LOGGER.warning("the training has ended, and no checkpoint of it was in %s", self._watcher.url)
         return num_evaluated
@@ -172,11 +172,13 @@ class Evaluator:
         try:
             self._rows.take(state.tables)
         except LockstepError as error:  # a later checkpoint has replaced this one and deleted its rows
-            LOGGER.warning("the checkpoint of step %d is passed over: %s", step, error)
+            LOGGER.warning("the checkpoint of step %d is skipped: %s", step, error)
             return False
         state.apply(self._model)
         logs: dict[str, float] = self._model.evaluate(**self._data, verbose=0, return_dict=True)
-        self._tell(f"checkpoint of step {step}: {', '.join(f'{name} {value:.4g}' for name, value in logs.items())}")
+        self._print_line(
+            f"checkpoint of step {step}: {', '.join(f'{name} {value:.4g}' for name, value in logs.items())}"
+        )
         for callback in self._callbacks:
             callback.on_checkpoint_evaluated(step, logs)
         return True
@@ -197,11 +199,13 @@ def watch_coordinator(cluster: Cluster) -> threading.Event:
                         link.request(Message(kind=WATCH))
                     except UnavailableError as error:
                         LOGGER.warning(
-                            "%s has lost the coordinator, and waits for it to come back: %s", cluster.who, error
+                            "%s has lost the coordinator, and waits for it to come back: %s",
+                            cluster.process_name,
+                            error,
                         )
                         continue
             except LockstepError as error:
-                LOGGER.warning("%s goes on to the last checkpoint, and ends: %s", cluster.who, error)
+                LOGGER.warning("%s goes on to the last checkpoint, and ends: %s", cluster.process_name, error)
             ended.set()
 
     threading.Thread(target=watch, name="lockstep-coordinator-watch", daemon=True).start()

@@ -154,7 +154,7 @@ class LocalProcesses(AbstractClusterResolver):
     def _start(self, alone: Topology) -> Topology:
         global _started
         main = getattr(sys.modules.get("__main__"), "__file__", None)
-        command = command_again(sys.orig_argv, main=main, executable=sys.executable)
+        command = restart_command(sys.orig_argv, main=main, executable=sys.executable)
         with _starting:
             if _started is not None:
                 raise WrongStateError(
@@ -164,7 +164,7 @@ class LocalProcesses(AbstractClusterResolver):
             cluster, self._held = hold_cluster(num_workers=self._counts["worker"], num_servers=self._counts["ps"])
             topology = replace(alone, cluster=cluster, task=replace(alone.task, role="chief", index=0))
             programs = [
-                program_of(topology, role, index, command=command)
+                make_program(topology, role, index, command=command)
                 for role in ("ps", "worker", "evaluator")
                 for index in range(self._counts[role])
             ]
@@ -190,7 +190,7 @@ def hold_cluster(*, num_workers: int, num_servers: int) -> tuple[dict[str, tuple
     return {"chief": (chief,), "worker": tuple(others[:num_workers]), "ps": tuple(others[num_workers:])}, held
 
 
-def program_of(
+def make_program(
     topology: Topology,
     role: str,
     index: int,
@@ -219,7 +219,7 @@ def program_of(
     )
 
 
-def command_again(words: Sequence[str], *, main: str | None, executable: str) -> tuple[str, ...]:
+def restart_command(words: Sequence[str], *, main: str | None, executable: str) -> tuple[str, ...]:
     """Returns the command that runs a program again.
 
     Args:
@@ -230,10 +230,10 @@ def command_again(words: Sequence[str], *, main: str | None, executable: str) ->
     Raises:
         ConfigError: the program cannot be run again.
     """
-    index = _place_of_program(words)
+    index = _program_index(words)
     if index is None or main is None:
         raise ConfigError(
-            "local processes run the chief's script again, and this program is none",
+            "local processes run the chief's script again, but this program is not a script file",
             received="a notebook, a prompt, python -c or a pipe",
             allowed="python FILE.py, python -m MODULE",
             action="save it as a file",
@@ -244,7 +244,7 @@ def command_again(words: Sequence[str], *, main: str | None, executable: str) ->
     return (executable, *words[1:index], program, *words[index + 1 :])
 
 
-def _place_of_program(words: Sequence[str]) -> int | None:
+def _program_index(words: Sequence[str]) -> int | None:
     """Returns the index of the program in a Python command line: the script, or "-m". None if there is neither."""
     index = 1
     while index < len(words) and words[index].startswith("-"):

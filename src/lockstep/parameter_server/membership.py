@@ -15,7 +15,7 @@ from lockstep.errors import WrongStateError
 from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.compression import Compression
 from lockstep.parameter_server.coordination.chief import Chief
-from lockstep.parameter_server.coordination.lifetime import Equipment, work_until_the_end
+from lockstep.parameter_server.coordination.lifetime import FunctionContext, work_until_the_end
 from lockstep.parameter_server.layout import ServedLayout
 from lockstep.parameter_server.links import Message
 from lockstep.parameter_server.model_setup import ServedModel, describe_model
@@ -138,7 +138,7 @@ class Member:
             max_lead=self.options.max_lead,
             num_backups=self.options.num_backups,
             stage=self.stages.number,
-            left=self.stages.left,
+            stage_results=self.stages.stage_results,
         )
         self.trains_by_fit = is_for_fit
         atexit.register(self.chief.close)
@@ -168,8 +168,8 @@ class Member:
             )
         self.chief = None
         atexit.unregister(chief.close)
-        chief.leave(self.stages.leave(chief.served.variables))
+        chief.end_stage(self.stages.end_stage(chief.served.variables))
 
-    def work(self, equip: Callable[[], Equipment]) -> Message:
+    def work(self, open_functions: Callable[[], FunctionContext]) -> Message:
         """In a worker, runs closures until the coordinator ends or leaves this stage; see `work_until_the_end`."""
-        return work_until_the_end(self.cluster, equip, stage=self.stages.number)
+        return work_until_the_end(self.cluster, open_functions, stage=self.stages.number)

@@ -109,6 +109,8 @@ def describe_model(
     groups = _groups_of(optimizers, served, outside=layers)
     check_paths(layer.path for layer in layers.values())
     tables = [_describe_table(layer, trained_by.get(key), optimizers=optimizers) for key, layer in layers.items()]
+    # Row n of a table is on server n modulo the number of servers, so the first `num_rows` servers have rows: all of
+    # them, if there are fewer servers than rows.
     num_with_rows = max((table.spec.num_rows for table in tables), default=0)
     placement = place(specs, num_servers=num_servers, partitioner=partitioner, num_with_rows=num_with_rows)
     return ServedModel(

@@ -55,15 +55,15 @@ def describe_optimizer(optimizer: Any, variables: Sequence[Any]) -> OptimizerSpe
     """
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         raise InvalidInputError(
-            "a loss-scaling optimizer looks at all gradients of a step, of which a parameter server has a part",
+            "a loss-scaling optimizer needs all gradients of a step, but a parameter server has only some",
             received=f"LossScaleOptimizer around {type(optimizer.inner_optimizer).__name__}",
             action="use the policy mixed_bfloat16, which needs no scaling",
         )
     if isinstance(optimizer, keras.optimizers.MultiOptimizer):
         raise InvalidInputError(
-            "an optimizer that is several, each for some variables, which parameter servers do not take apart",
+            "MultiOptimizer is not supported by parameter servers",
             received="MultiOptimizer",
-            allowed="one optimizer; in a loop by ClusterCoordinator several, each of its own",
+            allowed="one optimizer; in a loop with ClusterCoordinator, one for each part of the model",
         )
     if optimizer.global_clipnorm and optimizer.gradient_accumulation_steps:
         raise InvalidInputError(
@@ -125,7 +125,7 @@ def nearest_row_optimizer(optimizer: Any, *, layer: str) -> RowOptimizer:
             )
     settings = ", ".join([*odd, *([] if has_rate else ["a schedule"])])
     raise InvalidInputError(
-        f"embedding {layer} has no optimizer of its own, and none is near to the model's",
+        f"embedding {layer} has no optimizer of its own, and no row optimizer is similar to the model's",
         received="none" if optimizer is None else type(optimizer).__name__ + (f" with {settings}" if settings else ""),
         allowed=f"SGD, Adagrad, Adam or AdamW, with one learning rate, and without {', '.join(_NOT_FOR_ROWS)}",
         action='give the layer one: optimizer="adagrad", or lockstep.parameter_server.row_optimizer(...)',

@@ -149,9 +149,7 @@ def _cut(shape: Sequence[int], *, axis: int, num_parts: int) -> list[int]:
 
 def _check_axis(shape: Sequence[int], axis: int) -> None:
     if not 0 <= axis < len(shape):
-        raise InvalidInputError(
-            "a variable has no such dim to be cut along", received=axis, allowed=f"0 to {len(shape) - 1}"
-        )
+        raise InvalidInputError("the variable has no such axis", received=axis, allowed=f"0 to {len(shape) - 1}")
 
 
 def _positive(name: str, value: int) -> int:

@@ -124,6 +124,7 @@ def place(
         num_servers: the number of servers.
         partitioner: the function that decides into how many shards a variable is cut; None to cut none.
         num_with_rows: the number of servers, counted from the first, that keep rows of tables and so need no variables.
+            It may be larger than `num_servers`.
 
     Raises:
         InvalidInputError: two variables have the same path, the partitioner cuts along a dimension other than the
@@ -182,7 +183,7 @@ def _num_shards(variable: VariableSpec, partitioner: Partitioner | None) -> int:
         raise InvalidInputError(
             f"the partitioner's answer for {variable.path} of shape {variable.shape}",
             received=given,
-            allowed="whole numbers",
+            allowed="integers",
         ) from None
     if len(parts) != len(variable.shape) or any(number != 1 for number in parts[1:]):
         raise InvalidInputError(

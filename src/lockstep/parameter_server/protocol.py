@@ -251,10 +251,10 @@ class Awaited:
     """The answer to `Expected`.
 
     Attributes:
-        num_left_out: the number of steps that the server has skipped.
+        num_skipped_steps: the number of steps that the server has skipped.
     """
 
-    num_left_out: int = 0
+    num_skipped_steps: int = 0
 
 
 @final

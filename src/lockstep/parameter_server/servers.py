@@ -88,7 +88,7 @@ class Servers:
             RemoteError: a server already keeps something else.
             UnavailableError: a server is lost.
         """
-        self._ask(
+        self._request_all(
             [Message(kind=protocol.SETUP, fields=to_fields(replace(setup, server=server))) for server in self._all]
         )
 
@@ -103,7 +103,7 @@ class Servers:
         Raises:
             UnavailableError: a server is lost.
         """
-        answers = self._ask([Message(kind=protocol.BEGIN)] * self.num_servers)
+        answers = self._request_all([Message(kind=protocol.BEGIN)] * self.num_servers)
         return max(from_fields(Begun, answer.fields).first_closure for answer in answers)
 
     def write(self, values: Sequence[Mapping[str, np.ndarray[Any, Any]]]) -> None:
@@ -116,7 +116,7 @@ class Servers:
             RemoteError: the buffers do not fit a server's variables.
             UnavailableError: a server is lost.
         """
-        self._ask([Message(kind=protocol.WRITE, arrays=named(DENSE, own)) for own in values])
+        self._request_all([Message(kind=protocol.WRITE, arrays=named(DENSE, own)) for own in values])
 
     def join(self, setup: Setup) -> None:
         """Checks that this process runs the same model as the coordinator.
@@ -125,7 +125,7 @@ class Servers:
             RemoteError: it runs another model, or a server has no values yet.
             UnavailableError: a server is lost.
         """
-        self._ask([Message(kind=protocol.JOIN, fields={"signature": setup.signature})] * self.num_servers)
+        self._request_all([Message(kind=protocol.JOIN, fields={"signature": setup.signature})] * self.num_servers)
 
     def pull(
         self, *, wanted: Mapping[str, np.ndarray[Any, Any]] | None = None, is_answered_by_values: bool = True
@@ -143,10 +143,10 @@ class Servers:
         wanted = wanted or {}
         fields = {"is_answered_by_values": is_answered_by_values}
         messages = [
-            Message(kind=protocol.PULL, fields=fields, arrays=named(WANTED, self._own(wanted, server)))
+            Message(kind=protocol.PULL, fields=fields, arrays=named(WANTED, self._select_all(wanted, server)))
             for server in self._all
         ]
-        return self._pulled(self._ask(messages), wanted)
+        return self._pulled(self._request_all(messages), wanted)
 
     def begin_push(
         self,
@@ -178,9 +178,9 @@ class Servers:
         for server in self._all:
             arrays = dict(gradients[server])
             for table, (ids, changes) in rows.items():
-                mine = self._mine(ids, server)
+                mine = self._select(ids, server)
                 arrays[f"{IDS}:{table}"], arrays[f"{ROWS}:{table}"] = ids[mine], changes[mine]
-            arrays.update(named(WANTED, self._own(wanted, server)))
+            arrays.update(named(WANTED, self._select_all(wanted, server)))
             header = replace(push, parts=parts[server], pulled_version=versions[server])
             messages.append(Message(kind=protocol.PUSH, fields=to_fields(header), arrays=arrays))
         self._wanted = wanted
@@ -222,7 +222,7 @@ class Servers:
         Raises:
             UnavailableError: a server is lost.
         """
-        return [answer.arrays for answer in self._ask([Message(kind=protocol.STATE)] * self.num_servers)]
+        return [answer.arrays for answer in self._request_all([Message(kind=protocol.STATE)] * self.num_servers)]
 
     def expect(self, num_pushes: int, *, step: int, on_answer: Callable[[int, int], object] = lambda *_: None) -> None:
         """Sets how many pushes make up a synchronous step from now on.
@@ -251,7 +251,7 @@ class Servers:
             except UnavailableError as error:
                 errors.append(error)
             else:
-                on_answer(server, awaited.num_left_out)  # a server reports a skip only once
+                on_answer(server, awaited.num_skipped_steps)  # a server reports a skip only once
         if errors:
             raise errors[0]
 
@@ -263,7 +263,7 @@ class Servers:
             UnavailableError: a server is lost.
         """
         fields = to_fields(Rate(group=group, learning_rate=learning_rate, tables=tuple(tables)))
-        self._ask([Message(kind=protocol.RATE, fields=fields)] * self.num_servers)
+        self._request_all([Message(kind=protocol.RATE, fields=fields)] * self.num_servers)
 
     def clear(self) -> None:
         """Makes the servers forget what they keep. A lost server has forgotten it already."""
@@ -290,17 +290,17 @@ class Servers:
     def _all(self) -> range:
         return range(self.num_servers)
 
-    def _own(self, ids: Mapping[str, np.ndarray[Any, Any]], server: int) -> dict[str, np.ndarray[Any, Any]]:
-        return {table: wanted[self._mine(wanted, server)] for table, wanted in ids.items()}
+    def _select_all(self, ids: Mapping[str, np.ndarray[Any, Any]], server: int) -> dict[str, np.ndarray[Any, Any]]:
+        return {table: wanted[self._select(wanted, server)] for table, wanted in ids.items()}
 
-    def _mine(self, ids: np.ndarray[Any, Any], server: int) -> Any:
+    def _select(self, ids: np.ndarray[Any, Any], server: int) -> Any:
         """Returns an index that selects a server's ids.
 
         A slice if it is the only server, because that copies nothing.
         """
         return slice(None) if self.num_servers == 1 else ids % self.num_servers == server
 
-    def _ask(self, messages: Sequence[Message]) -> list[Message]:
+    def _request_all(self, messages: Sequence[Message]) -> list[Message]:
         self._begin(messages)
         return self._end()
 
@@ -331,7 +331,7 @@ class Servers:
                 continue
             rows[table] = np.empty((len(ids), parts[0].shape[1]), parts[0].dtype)
             for server, part in enumerate(parts):
-                rows[table][self._mine(ids, server)] = part
+                rows[table][self._select(ids, server)] = part
         return Pulled(
             dense=tuple(of_kind(DENSE, answer.arrays) for answer in answers),
             rows=rows,
@@ -339,6 +339,6 @@ class Servers:
         )
 
 
-def lacks_values(error: RemoteError) -> bool:
+def is_missing_values(error: RemoteError) -> bool:
     """Whether an error says that a server has no values yet: it is new, or is being restored from a checkpoint."""
     return error.error == "WrongStateError"

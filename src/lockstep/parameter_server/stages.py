@@ -27,12 +27,12 @@ class Stages:
 
     Attributes:
         number: 0 for ``fit``, or for closures alone; 1 for closures after ``fit``.
-        left: the message with the results of the first stage, for workers; None while that stage lasts.
+        stage_results: the message with the results of the first stage, for workers; None while that stage lasts.
     """
 
     def __init__(self) -> None:
         self.number = 0
-        self.left: Message | None = None
+        self.stage_results: Message | None = None
         self._histories: list[dict[str, Any]] = []
         self._num_passed = 0
 
@@ -41,7 +41,7 @@ class Stages:
         numbers = {name: [float(np.asarray(one)) for one in own] for name, own in history.history.items()}
         self._histories.append({"epoch": list(history.epoch), "history": numbers})
 
-    def leave(self, variables: Sequence[Any]) -> Message:
+    def end_stage(self, variables: Sequence[Any]) -> Message:
         """In the coordinator, goes on to the second stage.
 
         Args:
@@ -52,20 +52,20 @@ class Stages:
         """
         values = {str(index): np.asarray(variable.value) for index, variable in enumerate(variables)}
         self.number = 1
-        self.left = Message(kind=GO_ON, fields={"histories": self._histories}, arrays=values)
-        return self.left
+        self.stage_results = Message(kind=GO_ON, fields={"histories": self._histories}, arrays=values)
+        return self.stage_results
 
-    def enter(self, left: Message, variables: Sequence[Any]) -> None:
+    def enter(self, stage_results: Message, variables: Sequence[Any]) -> None:
         """In a worker, goes on to the second stage.
 
         Args:
-            left: the message of the coordinator.
+            stage_results: the message of the coordinator.
             variables: this process's variables that the servers kept.
         """
         for index, variable in enumerate(variables):
-            variable.assign(np.array(left.arrays[str(index)]))
+            variable.assign(np.array(stage_results.arrays[str(index)]))
         self.number = 1
-        self._histories = left.fields["histories"]
+        self._histories = stage_results.fields["histories"]
 
     def next_history(self, model: Any) -> Any:
         """In a worker, returns the history of the coordinator's next ``fit``.

@@ -167,7 +167,7 @@ def _options(
             raise InvalidInputError(name, received=value, allowed="0 or more")
     if num_backup_workers is not None and num_backup_workers >= cluster.num_workers:
         raise InvalidInputError(
-            "num_backup_workers leaves no worker whose gradients count",
+            "num_backup_workers must be below the number of workers",
             received=f"{num_backup_workers} of {cluster.num_workers}",
             allowed=f"0 to {cluster.num_workers - 1}",
         )

@@ -77,8 +77,8 @@ def _read(path: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            raise CorruptDataError(f"{path} may be known to others", action="remove it: another one is made")
+            raise CorruptDataError(f"other users can read {path}", action="delete it: a new one is created")
         token = file.read().strip()
     if len(token) < MIN_CHARACTERS:
-        raise CorruptDataError(f"{path} is not a token", action="remove it: another one is made")
+        raise CorruptDataError(f"{path} is not a token", action="delete it: a new one is created")
     return token

@@ -66,10 +66,10 @@ def placed_slots(optimizer: Any, variables: Sequence[Any], *, placement: Placeme
     slots = slots_of(describe_optimizer(optimizer, variables), specs)
     if len(slots) != len(optimizer.variables):
         raise InvalidInputError(
-            f"optimizer {optimizer.name!r} has other variables than one of its class and settings",
+            f"optimizer {optimizer.name!r} does not have the variables that its class and settings produce",
             received=len(optimizer.variables),
             allowed=str(len(slots)),
-            action="make the optimizer anew for each model",
+            action="create a new optimizer for each model",
         )
     return [
         slot if slot.variable is None else replace(slot, variable=indices.get(specs[slot.variable].path, -1))
@@ -77,7 +77,7 @@ def placed_slots(optimizer: Any, variables: Sequence[Any], *, placement: Placeme
     ]
 
 
-def state_here(
+def local_state(
     setup: Setup, variables: Sequence[Any], *, optimizers: Sequence[tuple[Any, Sequence[Any]]]
 ) -> WholeState:
     """Returns the state in this process, as the initial state for the servers.
@@ -167,9 +167,9 @@ def scatter(setup: Setup, whole: WholeState) -> list[dict[str, Array]]:
                 value = whole.slots[number].get(found)
                 if value is None:
                     raise InvalidInputError(
-                        "a state that another optimizer left",
+                        "the state is from another optimizer",
                         received=f"without {_described(found, placement)}",
-                        action="go on with the optimizer that the training began with",
+                        action="continue with the optimizer that the training began with",
                     )
                 if slot.variable is not None:
                     value = _part(value, chosen[slot.variable], placement)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, final
 
-from lockstep.parameter_server.local_processes import hold_cluster, program_of
+from lockstep.parameter_server.local_processes import hold_cluster, make_program
 from lockstep.processes import POLL_S, ProcessIdentity
 from lockstep.processes.guarded import GuardedProcesses
 from lockstep.topology import CLUSTER_TOKEN, Topology
@@ -55,7 +55,7 @@ class ScriptCluster:
         variables = {CLUSTER_TOKEN: secrets.token_hex(), **(env or {})}
         counts = {"ps": num_servers, "worker": num_workers, "evaluator": int(evaluator), "chief": 1}
         programs = [
-            program_of(
+            make_program(
                 self.topology,
                 role,
                 index,

@@ -11,7 +11,7 @@ import pytest
 from tests.parameter_server.serving import serving
 
 from lockstep.parameter_server.checkpointing.cluster_state import ClusterCut, read_dense, write_back
-from lockstep.parameter_server.chunks import Stage, Standing
+from lockstep.parameter_server.chunks import AppliedState, Stage
 from lockstep.parameter_server.flattening import flatten
 from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.optimizers import describe_optimizer
@@ -82,7 +82,7 @@ def test_a_cut_goes_into_another_number_of_servers(num_servers: int) -> None:
             dict(enumerate(links)),
             other,
             whole=whole,
-            standings=dict.fromkeys(range(num_servers), Standing(closure=3, num_applied=3)),
+            applied_states=dict.fromkeys(range(num_servers), AppliedState(closure=3, num_applied=3)),
             rows=rows,
         )
         again = read_dense(links, other, closure=3)

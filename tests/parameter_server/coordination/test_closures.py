@@ -70,7 +70,7 @@ def test_what_has_ended_and_what_was_left_is_known_at_each_mark() -> None:
     assert ended.num_since(14) == 0
     assert book.fail(14, worker=0, error=InvalidInputError("it")) == [14, 15]
     assert book.error is not None
-    assert [mark.num_left for mark in marks] == [0, 2]
+    assert [mark.num_not_run for mark in marks] == [0, 2]
     assert not book.has_ended_since(14), "what failed, or was cancelled, was not run to its end"
     assert book.finish(10, worker=0)
     book.take_error()
@@ -80,11 +80,11 @@ def test_what_has_ended_and_what_was_left_is_known_at_each_mark() -> None:
     assert book.finish(16, worker=0)
     ended_later = book.ended()
     assert [ended_later.num_since(number) for number in (0, 14, 15, 16)] == [5, 1, 1, 1], "15: from the mark before it"
-    book.begin_at(100)
+    book.set_next_number(100)
     book.schedule()
     last = book.mark()
     book.clear()
-    assert last.num_left == 1
+    assert last.num_not_run == 1
     assert ended.num_since(0) == 3, "as it was then"
     assert book.ended().num_since(0) == 0, "this life began with 100, and that was left"
 
@@ -103,7 +103,7 @@ def test_a_book_does_not_grow_with_the_steps_of_which_the_slowest_are_left() -> 
             for worker, number in enumerate(taken):
                 assert number is not None
                 assert book.finish(number, worker=worker)
-        assert mark.num_left == 0, "those that were left came after it"
+        assert mark.num_not_run == 0, "those that were left came after it"
         assert book.ended().num_since(mark.closure) == 2 * num_steps
 
     train(100)
@@ -160,7 +160,7 @@ def test_a_closure_that_loses_worker_after_worker_has_failed_as_any_other() -> N
     assert not book.is_done
     assert str(book.take_error()) == "0 lost 2"
     assert book.is_done
-    assert mark.num_left == 3
+    assert mark.num_not_run == 3
 
 
 def test_what_a_worker_has_had_may_be_left_to_wait_when_the_rest_is_cancelled() -> None:
@@ -195,14 +195,14 @@ class AnyCourse(RuleBasedStateMachine):
         self.run: list[int] = []
         self.marks: list[tuple[Mark, int]] = []  # and how many below each had been left before
 
-    def num_left(self, below: int) -> int:
+    def num_not_run(self, below: int) -> int:
         return sum(number < below for number in self.ended - set(self.run))
 
     @rule()
     def mark(self) -> None:
         mark = self.book.mark()
         assert mark.closure == self.num_scheduled
-        self.marks.append((mark, self.num_left(mark.closure)))
+        self.marks.append((mark, self.num_not_run(mark.closure)))
 
     @rule()
     def schedule(self) -> None:
@@ -273,7 +273,7 @@ class AnyCourse(RuleBasedStateMachine):
     def marks_count_what_is_below_them_and_what_is_not(self) -> None:
         ended = self.book.ended()
         for mark, num_before in self.marks:
-            assert mark.num_left == self.num_left(mark.closure) - num_before
+            assert mark.num_not_run == self.num_not_run(mark.closure) - num_before
             assert ended.num_since(mark.closure) == sum(number >= mark.closure for number in self.run)
         for number in range(self.num_scheduled + 1):
             assert self.book.has_ended_since(number) is any(one >= number for one in self.run)

@@ -88,13 +88,15 @@ def test_a_function_that_the_worker_does_not_know_is_said(cluster: Cluster) -> N
 
 def test_what_a_closure_returns_has_to_travel(cluster: Cluster) -> None:
     cluster.work("worker 0", make=object)
-    with pytest.raises(ClosureError, match="what make returns has something that cannot travel"):
+    with pytest.raises(ClosureError, match="what make returns has something that cannot be sent"):
         cluster.schedule("make").fetch()
 
 
 def test_a_value_that_cannot_be_read_is_not_taken_for_an_end(cluster: Cluster) -> None:
     value = cluster.schedule("one")
-    broken = Link(cluster.address, to="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
+    broken = Link(
+        cluster.address, peer_name="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S
+    )
     broken.request(Message(kind="ready"))
     assert broken.request(Message(kind="next")).fields["number"] == 0
     with pytest.raises(RemoteError, match="a value that cannot be read"):
@@ -108,7 +110,9 @@ def test_a_value_that_cannot_be_read_is_not_taken_for_an_end(cluster: Cluster) -
 def test_without_any_worker_it_does_not_wait_for_ever() -> None:
     cluster = Cluster(wait_for_workers_s=0.3)
     value = cluster.schedule("one")
-    with pytest.raises(UnavailableError, match=r"no worker has come to 127.0.0.1:\d+ for \d+ s; start the workers"):
+    with pytest.raises(
+        UnavailableError, match=r"no worker has connected to 127.0.0.1:\d+ for \d+ s; start the workers"
+    ):
         cluster.dispatcher.join()
     with pytest.raises(UnavailableError):
         value.fetch()
@@ -206,7 +210,7 @@ def test_what_goes_wrong_at_a_late_end_is_told_of_each_closure(cluster: Cluster,
     with pytest.raises(ClosureError):
         cluster.dispatcher.join()
     for value in values:
-        with pytest.raises(ClosureError, match=r"not taken|cut off by one after it"):
+        with pytest.raises(ClosureError, match=r"not taken|aborted by the failure of a later one"):
             value.fetch()
     assert function.num_recovered == 1
 
@@ -302,8 +306,8 @@ def test_a_closure_that_is_given_back_again_and_again_is_told_of_with_the_reason
     assert cluster.schedule("refused").fetch() == 13
     cluster.close()
     once = "worker 0 has given closure 0 (refused) back, which waits again: a push that is too large"
-    often = "closure 0 (refused) was given back again and again, and waits again: 10 times: a push that is too large"
-    told = [(one.levelno, one.getMessage()) for one in caplog.records if one.name.endswith("patience")]
+    often = "closure 0 (refused) was given back repeatedly (10 times: a push that is too large); it waits again"
+    told = [(one.levelno, one.getMessage()) for one in caplog.records if one.name.endswith("wait_logging")]
     assert told == [(logging.INFO, once), (logging.WARNING, often)]
     own = [one.getMessage() for one in caplog.records if one.name.endswith("working")]
     assert own == ["1 closure given back, and waited until they can be run: a push that is too large"] * 12
@@ -333,8 +337,8 @@ def test_it_is_said_whom_the_others_wait_for(caplog: pytest.LogCaptureFixture) -
     cluster = Cluster(clock=lambda: now_s[0])
     is_over, pushed = threading.Event(), Pushed()
     values = [cluster.schedule("run") for _ in range(2)]
-    cluster.work("worker 0", look_every_s=0.01, run=pushed)
-    stays = cluster.dispatcher._patience._lateness._stays
+    cluster.work("worker 0", poll_interval_s=0.01, run=pushed)
+    stays = cluster.dispatcher._wait_logger._stall_detector._stays
     wait_until(lambda: "worker 0" in stays and stays["worker 0"].awaits_servers)
     cluster.work("worker 1", run=lambda: is_over.wait(TIMEOUT_S) and None)
     wait_until(lambda: len(cluster.ran) == 1)
@@ -351,7 +355,7 @@ def test_it_is_said_whom_the_others_wait_for(caplog: pytest.LogCaptureFixture) -
 
 def test_where_the_cluster_cannot_go_on_every_worker_hears_of_the_end() -> None:
     cluster = Cluster(max_lead=0)
-    slow = Link(cluster.address, to="chief 0", token=TOKEN, name="slow", silence_s=4.0, connect_s=TIMEOUT_S)
+    slow = Link(cluster.address, peer_name="chief 0", token=TOKEN, name="slow", silence_s=4.0, connect_s=TIMEOUT_S)
     cluster.links.append(slow)
     slow.request(Message(kind="ready"))
     values = [cluster.schedule("add", 1, 1) for _ in range(4)]
@@ -360,7 +364,7 @@ def test_where_the_cluster_cannot_go_on_every_worker_hears_of_the_end() -> None:
     cluster.work("worker 1", add=lambda a, b: a + b)  # takes one, and may not be further ahead
     wait_until(lambda: cluster.ran)
     cluster.dispatcher.fail(UnavailableError("a server is lost for good"))
-    slow.request(Message(kind="again", fields={"closures": []}))
+    slow.request(Message(kind="give back", fields={"closures": []}))
     for value in values[2:]:
         with pytest.raises(UnavailableError, match="lost for good"):
             value.fetch()

@@ -44,7 +44,7 @@ class WithoutServers(AbstractFunction):
 
 
 @contextmanager
-def equip() -> Generator[tuple[Mapping[str, AbstractFunction], Callable[[list[Any]], Any]]]:
+def open_functions() -> Generator[tuple[Mapping[str, AbstractFunction], Callable[[list[Any]], Any]]]:
     yield {"step": WithoutServers()}, tuple
 
 
@@ -72,7 +72,7 @@ class Life:
 
     def _live(self) -> None:
         try:
-            self.left = work_until_the_end(self._cluster, equip, stage=self._stage)
+            self.left = work_until_the_end(self._cluster, open_functions, stage=self._stage)
         except BaseException as end:
             self.end = end
 
@@ -92,7 +92,7 @@ def test_a_worker_in_whose_place_another_one_has_come_ends_and_says_so(
             former.end
         )
         assert dispatcher.workers == ["worker 0"]
-        assert successor.request(Message(kind="still")).kind == "ok", "the later one is the worker"
+        assert successor.request(Message(kind="check over")).kind == "ok", "the later one is the worker"
 
 
 def test_a_server_that_does_not_come_back_is_not_taken_for_the_coordinator(
@@ -116,7 +116,7 @@ def test_a_worker_goes_on_where_the_coordinator_does(coordinator: tuple[Dispatch
     dispatcher.close(left)
     waiting.thread.join(TIMEOUT_S)
     address = cluster.topology.cluster["chief"][0]
-    following = Dispatcher(Listener(address, name="chief 0", token=TOKEN, silence_s=4.0), stage=1, left=left)
+    following = Dispatcher(Listener(address, name="chief 0", token=TOKEN, silence_s=4.0), stage=1, stage_results=left)
     with contextlib.closing(following):
         late = Life(cluster)  # one that is started again, and is at the beginning of its script
         late.thread.join(TIMEOUT_S)

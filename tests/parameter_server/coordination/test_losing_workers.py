@@ -25,7 +25,7 @@ from lockstep.parameter_server.links.client import RemoteError
 
 def test_of_two_processes_with_one_name_the_former_is_told_whenever_it_asks(cluster: Cluster) -> None:
     links = [
-        Link(cluster.address, to="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
+        Link(cluster.address, peer_name="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
         for _ in range(2)
     ]
     former, successor = links
@@ -34,7 +34,7 @@ def test_of_two_processes_with_one_name_the_former_is_told_whenever_it_asks(clus
     assert former.request(Message(kind="next")).fields["number"] == 0
     successor.request(Message(kind="ready"))
     ended = {"ended": [{"closure": 0, "value": "of the former"}]}
-    for kind, fields in (("next", ended), ("again", {"closures": [0]}), ("still", {}), ("next", {})):
+    for kind, fields in (("next", ended), ("give back", {"closures": [0]}), ("check over", {}), ("next", {})):
         with pytest.raises(
             RemoteError, match=r"worker 0 was taken for lost, or has a successor.* one process for each"
         ):
@@ -63,7 +63,7 @@ def test_what_is_chosen_for_a_worker_stays_with_the_closure(cluster: Cluster) ->
         finish = under_way = lambda self: []  # type: ignore[assignment]
         recover = lambda self: None  # type: ignore[assignment]  # noqa: E731
 
-    first = Link(cluster.address, to="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
+    first = Link(cluster.address, peer_name="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
     first.request(Message(kind="ready"))
 
     def choose(worker: str) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def test_a_lost_workers_choice_is_not_taken_back_with_what_nobody_has_begun(clus
         recover = lambda self: None  # type: ignore[assignment]  # noqa: E731
 
     values = [schedule() for _ in range(3)]
-    first = Link(cluster.address, to="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
+    first = Link(cluster.address, peer_name="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
     first.request(Message(kind="ready"))
     assert first.request(Message(kind="next")).fields["chosen"] == {"batch": 0}
     first.close()
@@ -119,7 +119,7 @@ from pathlib import Path
 from lockstep.parameter_server.links import Link
 from lockstep.parameter_server.coordination.working import AbstractFunction, Ended, Worker
 address, name, folder = sys.argv[1:]
-link = Link(address, to="chief 0", token=b"t" * 32, name=name, silence_s=4.0, connect_s=30)
+link = Link(address, peer_name="chief 0", token=b"t" * 32, name=name, silence_s=4.0, connect_s=30)
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 def note(number):
@@ -200,7 +200,7 @@ def test_a_closure_that_kills_its_workers_fails_as_one_that_raises(tmp_path: Pat
 def test_whoever_does_not_join_hears_of_what_was_given_up_too(ask: str) -> None:
     cluster = Cluster(max_losses=0)
     value = cluster.schedule("one")
-    link = Link(cluster.address, to="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
+    link = Link(cluster.address, peer_name="chief 0", token=TOKEN, name="worker 0", silence_s=4.0, connect_s=TIMEOUT_S)
     link.request(Message(kind="ready"))
     assert link.request(Message(kind="next")).kind == "closure"
     link.close()
@@ -212,14 +212,21 @@ def test_whoever_does_not_join_hears_of_what_was_given_up_too(ask: str) -> None:
 
 def test_a_closure_that_an_error_of_another_ends_is_not_said_to_have_lost_its_workers(cluster: Cluster) -> None:
     links = [
-        Link(cluster.address, to="chief 0", token=TOKEN, name=f"worker {number}", silence_s=4.0, connect_s=TIMEOUT_S)
+        Link(
+            cluster.address,
+            peer_name="chief 0",
+            token=TOKEN,
+            name=f"worker {number}",
+            silence_s=4.0,
+            connect_s=TIMEOUT_S,
+        )
         for number in range(2)
     ]
     values = [cluster.schedule("one") for _ in links]
     for link in links:
         link.request(Message(kind="ready"))
         assert link.request(Message(kind="next")).kind == "closure"
-    links[0].request(Message(kind="again", fields={"ended": [{"closure": 0, "error": "ValueError: no such luck"}]}))
+    links[0].request(Message(kind="give back", fields={"ended": [{"closure": 0, "error": "ValueError: no such luck"}]}))
     links[1].close()
     with pytest.raises(ClosureAbortedError, match=r"closure 1 was cancelled: closure 0 \(one\) failed in worker 0"):
         values[1].fetch()

@@ -83,27 +83,27 @@ def nested(depth: int) -> Any:
     ("value", "message"),
     [
         pytest.param(
-            Thing(), "an argument has something that cannot travel; received 'Thing'; allowed: numbers", id="object"
+            Thing(), "an argument has something that cannot be sent; received 'Thing'; allowed: numbers", id="object"
         ),
         pytest.param([len], "received 'builtin_function_or_method'", id="function"),
-        pytest.param({1: 2}, r"a dict whose keys are no texts; received \[1\]", id="keys"),
-        pytest.param(np.array([Thing()]), "an array that cannot travel; received 'object'", id="objects"),
-        pytest.param(np.array(["a"]), "an array that cannot travel; received '<U1'", id="texts"),
+        pytest.param({1: 2}, r"a dict whose keys are not strings; received \[1\]", id="keys"),
+        pytest.param(np.array([Thing()]), "an array that cannot be sent; received 'object'", id="objects"),
+        pytest.param(np.array(["a"]), "an array that cannot be sent; received '<U1'", id="texts"),
         pytest.param(
             np.zeros(2, np.complex64),
-            "an array that cannot travel; received 'complex64'; allowed: float16, .*; convert it",
+            "an array that cannot be sent; received 'complex64'; allowed: float16, .*; convert it",
             id="complex",
         ),
         pytest.param(np.zeros(2, "datetime64[s]"), r"received 'datetime64\[s\]'", id="times"),
-        pytest.param(["\ud800"], "a text with half of a character", id="half a character"),
-        pytest.param({"\ud800": 1}, "a text with half of a character", id="half a character as a key"),
+        pytest.param(["\ud800"], "a text with a lone surrogate", id="half a character"),
+        pytest.param({"\ud800": 1}, "a text with a lone surrogate", id="half a character as a key"),
         pytest.param(10**5000, "too large a number; allowed: 8192 bits", id="large"),
         pytest.param(
             [0.1234567] * 1_000_000,
-            "an argument has too much beside its arrays; received '11,000,0.. bytes'; allowed: 7,340,032 bytes",
+            "an argument is too large, apart from its arrays; received '11,000,0.. bytes'; allowed: 7,340,032 bytes",
             id="long",
         ),
-        pytest.param([np.zeros(1)] * 100_000, "an argument has too much beside its arrays", id="many arrays"),
+        pytest.param([np.zeros(1)] * 100_000, "an argument is too large, apart from its arrays", id="many arrays"),
         pytest.param(nested(40), "nested too deeply; allowed: 32 levels", id="deep"),
     ],
 )

@@ -61,9 +61,9 @@ class Cluster:
         self.ran: list[tuple[str, int]] = []
 
     def work(
-        self, name: str, *, look_every_s: float = TIMEOUT_S, **functions: Callable[..., Any] | AbstractFunction
+        self, name: str, *, poll_interval_s: float = TIMEOUT_S, **functions: Callable[..., Any] | AbstractFunction
     ) -> Link:
-        link = Link(self.address, to="chief 0", token=TOKEN, name=name, silence_s=4.0, connect_s=TIMEOUT_S)
+        link = Link(self.address, peer_name="chief 0", token=TOKEN, name=name, silence_s=4.0, connect_s=TIMEOUT_S)
         self.links.append(link)
 
         def run() -> None:
@@ -73,7 +73,7 @@ class Cluster:
                 else Plain(function, note=lambda number: self.ran.append((name, number)))
                 for key, function in functions.items()
             }
-            worker = Worker(link, functions=plain, resolve=tuple, look_every_s=look_every_s)
+            worker = Worker(link, functions=plain, resolve=tuple, poll_interval_s=poll_interval_s)
             try:
                 worker.run()
             except UnavailableError as error:

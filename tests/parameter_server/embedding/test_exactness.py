@@ -18,7 +18,7 @@ from tests.parameter_server.threads import make_layout, read_values, run_steps, 
 from lockstep.errors import InvalidInputError, WrongStateError
 from lockstep.parameter_server import Embedding, ParameterServerStrategy, row_optimizer
 from lockstep.parameter_server.coordination.remote_values import ClosureError
-from lockstep.parameter_server.embedding.lookups import Lookups, current_lookups, made_up
+from lockstep.parameter_server.embedding.lookups import Lookups, current_lookups, placeholder_array
 from lockstep.parameter_server.fitting.data import ArrayBatches
 from lockstep.parameter_server.fitting.step import FitStep
 from lockstep.parameter_server.fitting.worker import FitFunction
@@ -267,7 +267,7 @@ def test_ids_that_depend_on_rows_are_refused() -> None:
     def by_weights(value: Any, x: Any) -> None:
         lookups = current_lookups()
         assert lookups is not None
-        lookups.look_up(table, (x[:, None] * made_up((3,), "float32", value=value)).argmax(-1))
+        lookups.look_up(table, (x[:, None] * placeholder_array((3,), "float32", value=value)).argmax(-1))
 
     for run in (by_rows, by_weights):
         with pytest.raises(InvalidInputError, match="depend on rows of an embedding table, or on other parameters"):

@@ -18,7 +18,7 @@ from lockstep.parameter_server import TopK
 from lockstep.parameter_server.compression import Compression, check_compression
 from lockstep.parameter_server.coordination.working import Call
 from lockstep.parameter_server.embedding.lookups import Wanted
-from lockstep.parameter_server.exchanging.compressing import ErrorFeedback, PushCompressor, Rests
+from lockstep.parameter_server.exchanging.compressing import ErrorFeedback, PushCompressor, Residuals
 from lockstep.parameter_server.fitting.data import ArrayBatches
 from lockstep.parameter_server.fitting.step import FitStep
 from lockstep.parameter_server.fitting.worker import FitFunction
@@ -50,7 +50,7 @@ def make_setup(*sizes: int, dtype: str = "float32", learning_rate: float = 1.0) 
 
 def push_all(
     setup: Setup, compression: Compression, gradients: np.ndarray[Any, Any], *, forgets: bool = False
-) -> tuple[list[dict[str, np.ndarray[Any, Any]]], np.ndarray[Any, Any], Rests]:
+) -> tuple[list[dict[str, np.ndarray[Any, Any]]], np.ndarray[Any, Any], Residuals]:
     """Pushes one gradient after the other to a server.
 
     Returns:
@@ -61,24 +61,24 @@ def push_all(
     sent: list[dict[str, np.ndarray[Any, Any]]] = []
     parts: list[tuple[Part, ...]] = []
 
-    def trace(arrays: Any, rests: Rests) -> tuple[Any, Rests]:
-        found, parts[:], left = compressor.compress(arrays, [(Part(),)], rests)
+    def trace(arrays: Any, residuals: Residuals) -> tuple[Any, Residuals]:
+        found, parts[:], left = compressor.compress(arrays, [(Part(),)], residuals)
         return found, left
 
     compress = jax.jit(trace)
-    rests = compressor.first_rests()
+    residuals = compressor.first_residuals()
     for gradient in gradients:
-        arrays, rests = compress([{NAME: gradient}], rests)
-        rests = compressor.first_rests() if forgets else rests
+        arrays, residuals = compress([{NAME: gradient}], residuals)
+        residuals = compressor.first_residuals() if forgets else residuals
         sent.append({name: np.asarray(array) for name, array in arrays[0].items()})
         _, whole = expand(Push(closure=0, parts=parts[0]), sent[-1], dense=dense, groups=setup.groups)
         dense.apply({"float32": whole[NAME]}, group=0)
-    return sent, dense.read()["float32"], rests
+    return sent, dense.read()["float32"], residuals
 
 
 def test_bfloat16_over_values_in_float32_is_what_a_hand_computes() -> None:
     gradients = np.random.default_rng(0).normal(size=(20, 50)).astype(np.float32)
-    sent, values, rests = push_all(make_setup(50), "bfloat16", gradients)
+    sent, values, residuals = push_all(make_setup(50), "bfloat16", gradients)
     rest, expected = np.zeros(50, np.float32), np.zeros(50, np.float32)
     for gradient, own in zip(gradients, sent, strict=True):
         total = gradient + rest
@@ -89,25 +89,25 @@ def test_bfloat16_over_values_in_float32_is_what_a_hand_computes() -> None:
         assert own[NAME].dtype == BF16
         assert own[NAME].tobytes() == rounded.tobytes()
     assert np.abs(rest).max() > 0
-    np.testing.assert_array_equal(np.asarray(rests[0][NAME]), rest)
+    np.testing.assert_array_equal(np.asarray(residuals[0][NAME]), rest)
     np.testing.assert_array_equal(values, expected)
 
 
 def test_the_largest_travel_with_their_places_and_all_others_wait() -> None:
     gradients = np.array([[1.0, -5.0, 2.0, 0.5], [1.0, 0.0, 0.0, 0.5], [1.0, 0.0, 0.0, 0.5]], np.float32)
-    sent, values, rests = push_all(make_setup(4), TopK(0.4), gradients)
+    sent, values, residuals = push_all(make_setup(4), TopK(0.4), gradients)
     assert [own[INDICES].tolist() for own in sent] == [[1, 2], [0, 3], [0, 3]]
     assert [own[NAME].tolist() for own in sent] == [[-5.0, 2.0], [2.0, 1.0], [1.0, 0.5]]
     assert sent[0][INDICES].dtype == np.int32
-    assert np.asarray(rests[0][NAME]).tolist() == [0.0] * 4
+    assert np.asarray(residuals[0][NAME]).tolist() == [0.0] * 4
     assert values.tolist() == (-gradients.sum(axis=0)).tolist()
 
 
 @pytest.mark.parametrize("compression", ["bfloat16", TopK(0.1)], ids=["bfloat16", "top"])
 def test_nothing_is_lost_but_what_waits(compression: Compression) -> None:
     gradients = np.random.default_rng(1).normal(size=(30, 80)).astype(np.float32)
-    _, values, rests = push_all(make_setup(50, 30), compression, gradients)
-    np.testing.assert_allclose(np.asarray(rests[0][NAME]) - values, gradients.sum(axis=0), atol=1e-4)
+    _, values, residuals = push_all(make_setup(50, 30), compression, gradients)
+    np.testing.assert_allclose(np.asarray(residuals[0][NAME]) - values, gradients.sum(axis=0), atol=1e-4)
 
 
 def test_a_small_steady_gradient_would_never_travel_without_what_waits() -> None:
@@ -132,19 +132,19 @@ def test_what_bfloat16_cannot_hold_adds_up() -> None:
 
 def test_what_is_no_number_travels_and_does_not_wait() -> None:
     gradients = np.array([[np.inf, 1.0], [0.25, 1.0]], np.float32)
-    sent, _, rests = push_all(make_setup(2), "bfloat16", gradients)
+    sent, _, residuals = push_all(make_setup(2), "bfloat16", gradients)
     assert sent[0][NAME].astype(np.float32).tolist() == [np.inf, 1.0]
     assert sent[1][NAME].astype(np.float32).tolist() == [0.25, 1.0]
-    assert np.isfinite(np.asarray(rests[0][NAME])).all()
+    assert np.isfinite(np.asarray(residuals[0][NAME])).all()
 
 
 def test_a_variable_without_a_gradient_keeps_what_waits() -> None:
     compressor = PushCompressor(make_setup(3, 2), TopK(0.3))
     shards = make_setup(3, 2).placement.by_server[0]
     assert [shard.variable for shard in shards] == [0, 1]
-    rests: Rests = [{NAME: jnp.array([1.0, 2.0, 3.0, 4.0, 5.0])}]
+    residuals: Residuals = [{NAME: jnp.array([1.0, 2.0, 3.0, 4.0, 5.0])}]
     part = Part(has_gradient=(False, True))
-    arrays, parts, left = compressor.compress([{NAME: jnp.array([1.0, 1.0])}], [(part,)], rests)
+    arrays, parts, left = compressor.compress([{NAME: jnp.array([1.0, 1.0])}], [(part,)], residuals)
     assert parts == [(Part(has_gradient=(False, True), packing=Packing.TOP),)]
     assert np.asarray(arrays[0][INDICES]).tolist() == [1]
     assert np.asarray(arrays[0][NAME]).tolist() == [6.0]
@@ -155,8 +155,8 @@ def test_what_waits_of_a_variable_in_bfloat16_is_kept_in_float32() -> None:
     compressor = PushCompressor(make_setup(4, dtype="bfloat16"), TopK(0.25))
     name = "gradient.0:bfloat16"
     gradient = jnp.array([1.0, 256.0, 0.5, 0.25], "bfloat16")
-    rests: Rests = [{name: jnp.array([0.0, 1.0, 2.0**-12, 0.0], "float32")}]
-    compress = jax.jit(lambda own: compressor.compress([own], [(Part(),)], rests)[::2])
+    residuals: Residuals = [{name: jnp.array([0.0, 1.0, 2.0**-12, 0.0], "float32")}]
+    compress = jax.jit(lambda own: compressor.compress([own], [(Part(),)], residuals)[::2])
     (found,), (rest,) = compress({name: gradient})
     assert found[name].dtype == BF16
     assert np.asarray(found[name]).astype(np.float32).tolist() == [256.0], "257 cannot be said"
@@ -165,15 +165,15 @@ def test_what_waits_of_a_variable_in_bfloat16_is_kept_in_float32() -> None:
 
 def make_pushes() -> Callable[..., list[float]]:
     """Returns what pushes closure 7 where 2 and 1 are left of others, and returns what is left then."""
-    feedback = ErrorFeedback(make_setup(2), TopK(0.4), lend=lambda rests: rests)
-    feedback.rests = [{NAME: jnp.array([2.0, 1.0])}]
+    feedback = ErrorFeedback(make_setup(2), TopK(0.4), put_on_devices=lambda residuals: residuals)
+    feedback.residuals = [{NAME: jnp.array([2.0, 1.0])}]
 
     def push(*gradient: float, outcome: Pushed | None, number: int = 0) -> list[float]:
-        before = feedback.rests
+        before = feedback.residuals
         after = feedback.compress([{NAME: jnp.array(gradient)}], [(Part(),)], before)[2]
-        feedback.rests = after
+        feedback.residuals = after
         feedback.settle(Push(closure=7, number=number), before=before, after=after, outcomes=[outcome])
-        return np.asarray(feedback.rests[0][NAME]).tolist()
+        return np.asarray(feedback.residuals[0][NAME]).tolist()
 
     return push
 
@@ -277,9 +277,9 @@ class Training:
         )
 
     @property
-    def rests(self) -> list[np.ndarray[Any, Any]]:
+    def residuals(self) -> list[np.ndarray[Any, Any]]:
         """What has not travelled yet."""
-        return [np.array(rest) for own in self.step.feedback.rests for rest in own.values()]
+        return [np.array(rest) for own in self.step.feedback.residuals for rest in own.values()]
 
 
 @contextmanager
@@ -344,13 +344,13 @@ def test_a_push_has_so_many_bytes() -> None:
 def test_what_a_push_had_left_comes_back_where_it_did_not_count(num_servers: int) -> None:
     with training(TopK(0.05), num_servers=num_servers) as made:
         run_steps(made.function, [0, 1])
-        before = made.rests
+        before = made.residuals
         run_steps(made.function, [1])  # was pushed already
-        for rest, expected in zip(made.rests, before, strict=True):
+        for rest, expected in zip(made.residuals, before, strict=True):
             np.testing.assert_allclose(rest, expected, atol=1e-6)
         (result,) = run_steps(made.function, [2])
         assert result["is_applied"]
-        assert any(np.abs(rest - former).max() > 1e-4 for rest, former in zip(made.rests, before, strict=True))
+        assert any(np.abs(rest - former).max() > 1e-4 for rest, former in zip(made.residuals, before, strict=True))
 
 
 def make_call(number: int, *, batches: list[int], num_restores: int = 0) -> Call:
@@ -362,22 +362,22 @@ def make_call(number: int, *, batches: list[int], num_restores: int = 0) -> Call
 def test_what_is_left_of_pushes_is_not_of_another_state(is_new_coordinator: bool) -> None:
     with training(TopK(0.05), num_servers=2) as made:
         run_steps(made.function, [0])
-        assert all(np.abs(rest).max() > 1e-4 for rest in made.rests)
+        assert all(np.abs(rest).max() > 1e-4 for rest in made.residuals)
         if is_new_coordinator:
             made.function.close()
             made.function = made.make_function()
         else:
             made.function.begin(make_call(1, batches=[], num_restores=1))
-        assert all(np.abs(rest).max() == 0.0 for rest in made.rests)
+        assert all(np.abs(rest).max() == 0.0 for rest in made.residuals)
 
 
 def test_what_was_never_pushed_leaves_nothing_behind() -> None:
     with training(TopK(0.05), num_servers=2, holds=True) as made:
         run_steps(made.function, [0])
-        before = made.rests
+        before = made.residuals
         assert made.function.begin(make_call(1, batches=[1])) == []
-        assert any(np.abs(rest - former).max() > 1e-4 for rest, former in zip(made.rests, before, strict=True))
+        assert any(np.abs(rest - former).max() > 1e-4 for rest, former in zip(made.residuals, before, strict=True))
         assert made.function.forget() == []  # as if a server had been lost
         made.function.recover(lambda: None)
-        for rest, expected in zip(made.rests, before, strict=True):
+        for rest, expected in zip(made.residuals, before, strict=True):
             np.testing.assert_allclose(rest, expected, atol=1e-6)

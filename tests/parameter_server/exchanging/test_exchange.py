@@ -28,14 +28,14 @@ def make_setup() -> Setup:
 def test_a_worker_that_waits_for_servers_says_for_which_and_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(client, "TELL_EVERY_S", 0.1)
-    monkeypatch.setattr(exchange, "LOOK_EVERY_S", 0.3)
+    monkeypatch.setattr(client, "LOG_INTERVAL_S", 0.1)
+    monkeypatch.setattr(exchange, "ATTEMPT_TIMEOUT_S", 0.3)
     setup = make_setup()
     with served(1) as cluster:
         address = cluster.topology.cluster["ps"][0]
         for at, why in (
             ("127.0.0.1:1", "worker 0 cannot reach ps 0 at 127.0.0.1:1: no answer within"),
-            (address, "a parameter server was not told yet what it keeps"),
+            (address, "the parameter server has not been set up yet"),
         ):
             caplog.clear()
             topology = Topology(
@@ -53,13 +53,13 @@ def test_a_worker_gives_its_closure_back_where_a_server_has_no_values() -> None:
         coordinator.set_up(setup)
         coordinator.begin()
         coordinator.write([{"float32": np.ones(1, np.float32)}])
-        made = Exchange(cluster, setup, feedback=ErrorFeedback(setup, None, lend=lambda rests: rests))
+        made = Exchange(cluster, setup, feedback=ErrorFeedback(setup, None, put_on_devices=lambda residuals: residuals))
         with contextlib.closing(made):
             pulled = made.pull()
             gradients = Gradients(
-                arrays=[{"gradient.0:float32": np.ones(1, np.float32)}], parts=[(Part(),)], rests=([], [])
+                arrays=[{"gradient.0:float32": np.ones(1, np.float32)}], parts=[(Part(),)], residuals=([], [])
             )
             coordinator.clear()
             for ask in (made.pull, lambda: made.push(Push(closure=0), gradients, of=pulled)):
-                with pytest.raises(GiveBackError, match="was not told yet what it keeps"):
+                with pytest.raises(GiveBackError, match="has not been set up yet"):
                     ask()

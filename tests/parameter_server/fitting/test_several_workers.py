@@ -214,14 +214,14 @@ def test_a_worker_whose_data_hang_is_named_when_the_others_can_only_wait(
     told, passed_s = list[Any](), [0.0]
     assert Worker.__init__.__kwdefaults__ is not None
     assert Dispatcher.__init__.__kwdefaults__ is not None
-    monkeypatch.setitem(Worker.__init__.__kwdefaults__, "look_every_s", 0.01)
+    monkeypatch.setitem(Worker.__init__.__kwdefaults__, "poll_interval_s", 0.01)
     monkeypatch.setitem(Dispatcher.__init__.__kwdefaults__, "clock", lambda: time.monotonic() + passed_s[0])
     batch = tuple(array[:BATCH_SIZE] for array in make_rows())
 
     def can_only_wait() -> bool:
         """Whether worker 0 has pushed for the step, is too far ahead, or has nothing left to begin."""
         with told[0]._changed:
-            stay, book = told[0]._patience._lateness._stays.get("worker 0"), told[0]._book
+            stay, book = told[0]._wait_logger._stall_detector._stays.get("worker 0"), told[0]._book
             if "num_backup_workers" in options:
                 return stay is not None and stay.awaits_servers
             all_begun = book.first_waiting is None and book.next == 20

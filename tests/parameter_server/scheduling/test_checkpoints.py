@@ -211,7 +211,7 @@ def test_what_is_counted_since_checkpoints_does_not_grow_with_their_number(
             chief = checkpoints._scheduler.chief
             with chief.dispatcher._changed:
                 assert len(chief.dispatcher._book._marks) <= 4, "the last two, the one before, and the whole life's"
-            cut = chief.healing.restore_server(0, step=0)
+            cut = chief.recovery.restore_server(0, step=0)
             assert cut is not None
             assert cut.epoch == 6
             assert chief.dispatcher.ended().num_since(cut.closure) == 1

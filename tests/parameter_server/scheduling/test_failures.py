@@ -109,10 +109,10 @@ def test_what_fails_in_a_closure_is_raised_at_join_and_the_next_ones_run(run_rol
         apply_wrong_shape: r"a gradient of sequential/dense/kernel that is not like .*float32 of shape \(12, 8\)",
         apply_wrong_dtype: "received 'int32 of shape",
         apply_twice: "optimizer 'SGD' is applied twice in one step",
-        return_a_model: "something that cannot travel; received 'Sequential'",
-        return_complex: r"what .*:return_complex returns has an array that cannot travel; received 'complex64'",
-        return_a_long_list: "return_a_long_list returns has too much beside its arrays; .*; make one array of a list",
-        return_half_a_character: "returns has a text with half of a character",
+        return_a_model: "something that cannot be sent; received 'Sequential'",
+        return_complex: r"what .*:return_complex returns has an array that cannot be sent; received 'complex64'",
+        return_a_long_list: "returns is too large, apart from its arrays; .*; make one array of a list",
+        return_half_a_character: "returns has a text with a lone surrogate",
         fail_with_half_a_character: r"failed in worker 0: ValueError: \\ud800xxx",
         apply_unknown: "optimizer 'unknown' is not known to the parameter servers",
         schedule_in_a_worker: "the coordinator was called in a worker, by a function that it has scheduled; have the",
@@ -208,9 +208,9 @@ def test_what_cannot_be_scheduled_is_refused_at_once(run_roles: RoleThreads) -> 
         with pytest.raises(InvalidInputError, match="a per-worker value's function"):
             coordinator.create_per_worker_values(5)  # pyright: ignore[reportArgumentType]  # as above
         value = ClusterCoordinator(strategy).schedule(place_of, args=(values,))
-        with pytest.raises(InvalidInputError, match="received 'a RemoteValue'; pass its value"):
+        with pytest.raises(InvalidInputError, match="a RemoteValue was passed to a closure; pass its value"):
             coordinator.schedule(add_to, args=([value],))
-        with pytest.raises(InvalidInputError, match="cannot travel; received 'Variable'"):
+        with pytest.raises(InvalidInputError, match="cannot be sent; received 'Variable'"):
             coordinator.schedule(add_to, args=(own.number,))
         with pytest.raises(WrongStateError, match="create_per_worker_dataset was called after the first closure"):
             coordinator.create_per_worker_dataset(own_batches)

@@ -16,17 +16,17 @@ import lockstep
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.parameter_server.scheduling.per_worker import (
     DataEndedError,
-    OwnThings,
     PerWorkerDataset,
+    PerWorkerObjects,
     TakenBatch,
     WorkerIterator,
 )
 from lockstep.strategies.input import InputContext
 
 
-def make_things(*datasets: Any, values: tuple[Callable[..., Any], ...] = ()) -> OwnThings:
+def make_things(*datasets: Any, values: tuple[Callable[..., Any], ...] = ()) -> PerWorkerObjects:
     context = InputContext(num_input_pipelines=3, input_pipeline_id=1, num_replicas_in_sync=3)
-    return OwnThings(datasets=datasets, values=values, context=context, who="worker 1")
+    return PerWorkerObjects(datasets=datasets, values=values, context=context, process_name="worker 1")
 
 
 def test_a_thing_is_made_once_and_with_the_workers_place_where_it_is_asked_for() -> None:
@@ -126,7 +126,7 @@ def test_what_the_workers_script_has_not_asked_for_is_refused() -> None:
         things.resolve(["values", 0])
     with pytest.raises(InvalidInputError, match="no such per-worker dataset; received 1"):
         things.resolve(["iterator", 1, 0, 0])
-    with pytest.raises(InvalidInputError, match="a per-worker data set is none; received 'int'"):
+    with pytest.raises(InvalidInputError, match="a per-worker data set is not iterable; received 'int'"):
         things.resolve(["iterator", 0, 0, 0])
     for reference in (["code", 0], ["dataset", "0"], ["iterator", 0], []):
         with pytest.raises(CorruptDataError):
@@ -142,7 +142,7 @@ def test_the_coordinator_has_no_batches() -> None:
 
 
 def test_a_batch_is_not_taken_while_code_is_traced() -> None:
-    iterator = WorkerIterator(lambda: iter([np.ones(2)] * 2), who="worker 0")
+    iterator = WorkerIterator(lambda: iter([np.ones(2)] * 2), process_name="worker 0")
 
     @lockstep.function
     def step(batches: Any) -> Any:

@@ -218,7 +218,7 @@ def lookup_by_rows(ids: Any) -> Any:
         pytest.param(
             lookup,
             [0, 1, 2**32 + 1],
-            "32 bits for each; received '0 to 4294967297'",
+            "do not fit into 32 bits; received '0 to 4294967297'",
             id="long-id",
             marks=pytest.mark.heavy,
         ),
@@ -255,7 +255,7 @@ def test_a_distributed_batch_keeps_its_ids_too(run_roles: RoleThreads) -> None:
 
         iterator = iter(coordinator.create_per_worker_dataset(make_data))
         coordinator.schedule(compiled_replica_step, args=(iterator,))
-        with pytest.raises(ClosureError, match="32 bits for each; received '0 to 4294967301'"):
+        with pytest.raises(ClosureError, match="do not fit into 32 bits; received '0 to 4294967301'"):
             coordinator.join()
 
     run_roles(script, num_devices=2)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.errors import InvalidInputError, LockstepError, WrongStateError
-from lockstep.parameter_server.chunks import Assembly, Chunk, ChunkHeader, Stage, Standing
+from lockstep.parameter_server.chunks import AppliedState, Chunk, ChunkAssembler, ChunkHeader, Stage
 from lockstep.parameter_server.links import Message, Peer, Request
 from lockstep.parameter_server.optimizers import describe_optimizer
 from lockstep.parameter_server.partitioners import FixedShardsPartitioner
@@ -122,9 +122,9 @@ def read_all(wire: Wire, *, watermark: int) -> Iterator[Chunk]:
 
 def contents(chunks: list[Chunk]) -> dict[str, np.ndarray[Any, Any]]:
     """All that a server holds, rows that were never met included."""
-    assembly, found = Assembly(), dict[str, np.ndarray[Any, Any]]()
+    assembler, found = ChunkAssembler(), dict[str, np.ndarray[Any, Any]]()
     for chunk in chunks:
-        assembly.add(chunk)
+        assembler.add(chunk)
         name = chunk.header.table
         if chunk.header.stage is Stage.ROWS:
             rows = chunk.rows()
@@ -135,7 +135,7 @@ def contents(chunks: list[Chunk]) -> dict[str, np.ndarray[Any, Any]]:
             found[name][rows.ids] = rows.values
             for kind, array in rows.state.items():
                 found[f"{name}.{kind}"][rows.ids] = array
-    return found | assembly.finish()
+    return found | assembler.finish()
 
 
 def assert_same(found: dict[str, np.ndarray[Any, Any]], expected: dict[str, np.ndarray[Any, Any]]) -> None:
@@ -233,7 +233,7 @@ def test_a_cut_holds_the_pushes_below_it_and_training_does_not_notice(
                 chunks = list(read_all(wires[server], watermark=num_closures))
             begin_cut(wire, num_closures)
             assert_same(contents(chunks), contents(list(read_all(wire, watermark=num_closures))))
-            assert chunks[0].header.standing == Standing(closure=limit, num_applied=len(own))
+            assert chunks[0].header.applied_state == AppliedState(closure=limit, num_applied=len(own))
 
 
 def test_a_push_that_is_in_a_cut_is_not_applied_again_after_it_came_back() -> None:
@@ -261,8 +261,8 @@ def test_each_reader_has_a_cut_until_it_goes() -> None:
     assert read_next(wire).header.stage is Stage.WAITING
     wire.tell(push_of(0, setup, 2, 0))
     for peer, closure in ((READER, 1), (OTHER, 2)):
-        standing = read_next(wire, watermark=closure, peer=peer).header.standing
-        assert standing == Standing(closure=closure, num_applied=1)
+        applied_state = read_next(wire, watermark=closure, peer=peer).header.applied_state
+        assert applied_state == AppliedState(closure=closure, num_applied=1)
     begin_cut(wire, 3)  # the one before had not been ended
     assert read_next(wire, watermark=2).header.stage is Stage.WAITING
     wire.tell(Message(kind="end"))
@@ -288,11 +288,11 @@ def test_a_server_answers_nobody_until_all_of_its_state_has_come_back() -> None:
     setup, (wire,) = make_setup(1), make_wires(1, "live")
     *most, end = beginning(1)[0]
     restore(wire, most)
-    with pytest.raises(WrongStateError, match="given its state back"):
+    with pytest.raises(WrongStateError, match="is being restored"):
         wire.tell(push_of(0, setup, 0, 0))
     restore(wire, [*most[:2], *beginning(1)[0]])  # who brings it may begin anew
     assert wire.tell(Message(kind="pull")) is not None
-    with pytest.raises(WrongStateError, match="without what the server had applied"):
+    with pytest.raises(WrongStateError, match="before the header with the applied pushes"):
         restore(wire, [end])
 
 
@@ -306,7 +306,7 @@ def test_a_server_answers_nobody_until_all_of_its_state_has_come_back() -> None:
 )
 def test_state_that_is_not_the_servers_is_refused(name: str, message: str) -> None:
     (wire,) = make_wires(1, "live")
-    chunks = [c for c in beginning(1)[0] if c.header.stage in {Stage.STANDING, Stage.DENSE, Stage.END}]
+    chunks = [c for c in beginning(1)[0] if c.header.stage in {Stage.APPLIED_STATE, Stage.DENSE, Stage.END}]
     if name == "dense":
         del chunks[2]
     else:
@@ -337,7 +337,7 @@ def test_a_synchronous_step_is_in_a_cut_or_not() -> None:
     assert not push(live, 4, 2)
     assert push(live, 5, 2)
     found = list(read_all(live, watermark=3))
-    assert found[0].header.standing == Standing(closure=3, num_applied=4, applied=((3, 0),), step=2)
+    assert found[0].header.applied_state == AppliedState(closure=3, num_applied=4, applied=((3, 0),), step=2)
     for closure, step in ((0, 0), (1, 0), (2, 1), (3, 1)):
         push(reference, closure, step)
     begin_cut(reference, 4)

@@ -99,7 +99,7 @@ WRONG: dict[str, tuple[Part, dict[str, Any], str]] = {
     "a mask too short": (
         Part(packing=Packing.BFLOAT16, has_gradient=(True,)),
         {"gradient.0:float32": np.ones(7, BF16)},
-        "so many shards",
+        "number of gradients",
     ),
 }
 

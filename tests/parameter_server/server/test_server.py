@@ -85,7 +85,7 @@ def links() -> Iterator[list[Link]]:
 
 
 def connect(address: str, name: str) -> Link:
-    return Link(address, to="ps 0", token=TOKEN, name=name, silence_s=5.0, connect_s=TIMEOUT_S)
+    return Link(address, peer_name="ps 0", token=TOKEN, name=name, silence_s=5.0, connect_s=TIMEOUT_S)
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ def test_rows_that_are_not_there_are_refused_before_a_push_counts(worker: Callab
 def test_a_server_goes_on_with_the_coordinators_step(worker: Callable[..., Link], waiting: tuple[Link, Link]) -> None:
     chief, first = waiting
     answer = chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=1, step=3))))
-    assert answer.fields == {"num_left_out": 3}
+    assert answer.fields == {"num_skipped_steps": 3}
     state = from_fields(Pushed, first.end(timeout_s=TIMEOUT_S).fields)
     assert (state.step, state.is_applied, state.was_applied) == (3, False, False)
     chief.request(Message(kind="expect", fields=to_fields(Expected(num_pushes=5, step=2))))
@@ -392,7 +392,7 @@ def test_a_worker_with_another_model_is_refused(worker: Callable[..., Link]) -> 
 
 def test_who_watches_hears_of_the_end_and_of_nothing_before_there_are_values(worker: Callable[..., Link]) -> None:
     watcher, chief = worker("watcher"), worker("coordinator")
-    with pytest.raises(RemoteError, match="not told yet what it keeps"):
+    with pytest.raises(RemoteError, match="has not been set up yet"):
         watcher.request(Message(kind="watch"))
     chief.request(Message(kind="setup", fields=to_fields(make_setup())))
     with pytest.raises(RemoteError, match="has no values yet"):
@@ -406,7 +406,7 @@ def test_who_watches_hears_of_the_end_and_of_nothing_before_there_are_values(wor
 
 def test_a_server_is_set_up_once(worker: Callable[..., Link]) -> None:
     chief = worker("coordinator")
-    with pytest.raises(RemoteError, match="was not told yet what it keeps"):
+    with pytest.raises(RemoteError, match="has not been set up yet"):
         chief.request(Message(kind="pull"))
     start(worker, make_setup())
     chief.request(Message(kind="setup", fields=to_fields(make_setup())))
@@ -437,7 +437,7 @@ def test_a_server_is_set_up_once(worker: Callable[..., Link]) -> None:
             "not those of this server's variables",
             id="dtype",
         ),
-        pytest.param(Message(kind="expect", fields={"num_pushes": 0}), "a step of so many pushes", id="none"),
+        pytest.param(Message(kind="expect", fields={"num_pushes": 0}), "number of pushes in a step", id="none"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_changes_nothing(

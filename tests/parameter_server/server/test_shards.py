@@ -15,7 +15,7 @@ from lockstep.parameter_server.partitioners import FixedShardsPartitioner
 from lockstep.parameter_server.placement import Placement, VariableSpec, place
 from lockstep.parameter_server.protocol import Group, Setup
 from lockstep.parameter_server.server.shards import DenseShards
-from lockstep.parameter_server.whole_state import scatter, state_here
+from lockstep.parameter_server.whole_state import local_state, scatter
 
 # Keras's variables take no `copy` argument in `__array__`, which NumPy 2 mentions when an optimizer is described.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
@@ -74,7 +74,7 @@ def serve(optimizer: Any, variables: list[Any]) -> tuple[Placement, list[DenseSh
     group = Group(variables=tuple(range(len(variables))), optimizer=describe_optimizer(optimizer, variables))
     servers = [DenseShards(placement, server=server, groups=[group]) for server in range(NUM_SERVERS)]
     setup = Setup(placement=placement, groups=(group,))
-    first = scatter(setup, state_here(setup, variables, optimizers=[(optimizer, variables)]))
+    first = scatter(setup, local_state(setup, variables, optimizers=[(optimizer, variables)]))
     for shards, own in zip(servers, first, strict=True):
         shards.restore(own)
     return placement, servers

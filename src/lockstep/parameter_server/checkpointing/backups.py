@@ -23,7 +23,7 @@ from lockstep.errors import LockstepError, UnavailableError
 from lockstep.parameter_server.checkpointing.cluster_checkpoints import ClusterCheckpoints
 from lockstep.parameter_server.coordination.chief import Chief
 from lockstep.parameter_server.coordination.closures import Mark
-from lockstep.parameter_server.coordination.healing import CutAt
+from lockstep.parameter_server.coordination.server_recovery import CutAt
 from lockstep.parameter_server.links.client import RemoteError
 from lockstep.upstream.keras_variables import learning_rate_of
 
@@ -101,13 +101,13 @@ class ServedBackups(AbstractBackups):
         dispatcher = self._chief.dispatcher
         with self._lock:
             restored = self._checkpoints.restore(
-                model, step=self._step, next_closure=dispatcher.next_closure, begin_at=dispatcher.begin_at
+                model, step=self._step, next_closure=dispatcher.next_closure, set_next_number=dispatcher.set_next_number
             )
-        self._back(model)
+        self._register(model)
         if restored is None:
             return None
         self._rounds[restored.closure] = self._step
-        self._chief.take_restored()
+        self._chief.note_restored()
         rate = learning_rate_of(model.optimizer) if self._chief.served.optimizers else None
         if isinstance(rate, keras.Variable):  # table rows follow it, and began with the script's rate
             self._chief.set_learning_rate(float(np.asarray(rate.value)), group=0)
@@ -115,7 +115,7 @@ class ServedBackups(AbstractBackups):
 
     @override
     def save(self, model: Any, *, position: Position) -> None:
-        self._back(model)
+        self._register(model)
         if not self._waits and self.is_running:
             self._left_out = self._chief.dispatcher.next_closure, position
             LOGGER.info("epoch %d has no checkpoint: the one before is still being written", position.epoch)
@@ -137,8 +137,8 @@ class ServedBackups(AbstractBackups):
         if self._left_out is not None and self._left_out[0] == self._chief.dispatcher.next_closure:
             self.save(self._model, position=self._left_out[1])
             self._close()
-        if self._chief.healing.restore_server == self._restore_server:
-            self._chief.healing.restore_server = None
+        if self._chief.recovery.restore_server == self._restore_server:
+            self._chief.recovery.restore_server = None
 
     def _close(self) -> None:
         with self._lock, contextlib.suppress(LockstepError):  # it was logged when it happened, and training went on
@@ -167,7 +167,7 @@ class ServedBackups(AbstractBackups):
 
         def watermark() -> int:
             found = dispatcher.watermark
-            if mark.num_left:
+            if mark.num_not_run:
                 raise UnavailableError("a closure of before it has failed, which it would lack")
             return found
 
@@ -180,10 +180,10 @@ class ServedBackups(AbstractBackups):
         self._rounds = {closure: number for closure, number in self._rounds.items() if closure in kept}
         self._marks = {closure: mark for closure, mark in self._marks.items() if closure in kept}
 
-    def _back(self, model: Any) -> None:
+    def _register(self, model: Any) -> None:
         """Makes this object restore the successors of lost servers from now on."""
         self._model = model
-        self._chief.healing.restore_server = self._restore_server
+        self._chief.recovery.restore_server = self._restore_server
 
     def _restore_server(self, index: int, *, step: int) -> CutAt | None:
         """Restores the successor of a lost server from the last checkpoint. May be called from any thread.

@@ -244,7 +244,7 @@ class CheckpointedModel:
         if known.keys() != widths.keys():
             LOGGER.warning(
                 "the optimizer of the checkpoint keeps another state for table %s than the parameter servers do, "
-                "which begins anew: %s",
+                "which is reset: %s",
                 table.name,
                 ", ".join(sorted(widths.keys() - known.keys())),
             )

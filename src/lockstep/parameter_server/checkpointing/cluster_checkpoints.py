@@ -21,7 +21,7 @@ from lockstep.errors import InvalidInputError, LockstepError, StorageWriteError,
 from lockstep.parameter_server import protocol
 from lockstep.parameter_server.checkpointing.checkpointed_model import CheckpointedModel
 from lockstep.parameter_server.checkpointing.cluster_state import ClusterCut, write_back
-from lockstep.parameter_server.chunks import CHUNK_BYTES, Assembly, Stage, Standing
+from lockstep.parameter_server.chunks import CHUNK_BYTES, AppliedState, ChunkAssembler, Stage
 from lockstep.parameter_server.links import Link, Message
 from lockstep.parameter_server.protocol import Setup, to_fields
 from lockstep.parameter_server.server.ledger import CLOSURES_OF_A_RUN
@@ -163,7 +163,7 @@ class ClusterCheckpoints:
             self._links = self._links or self._reach(range(self._setup.placement.num_servers))
             cut = ClusterCut(self._links, closure=closure)
         except LockstepError:
-            self._hang_up()
+            self._close_links()
             raise
         begun = _Begun(cut=cut, state=state, served=served, closure=closure, watermark=watermark)
         self._thread = threading.Thread(target=self._run, args=(begun,), name="lockstep-checkpoint", daemon=True)
@@ -197,7 +197,7 @@ class ClusterCheckpoints:
         try:
             self.wait()
         finally:
-            self._hang_up()
+            self._close_links()
 
     def restore(
         self,
@@ -205,7 +205,7 @@ class ClusterCheckpoints:
         *,
         step: int | None = None,
         next_closure: int = 0,
-        begin_at: Callable[[int], object] = lambda _: None,
+        set_next_number: Callable[[int], object] = lambda _: None,
     ) -> Restored | None:
         """Restores the model and all servers from the latest checkpoint. Sets up servers that are not set up.
 
@@ -215,7 +215,8 @@ class ClusterCheckpoints:
             model: the model, built, with its optimizer.
             step: the synchronous step with which the coordinator goes on; None for that of the checkpoint.
             next_closure: the coordinator's next closure. Closures from now on have at least this number.
-            begin_at: a function that is called with the number of the next closure before any server is restored.
+            set_next_number: a function that is called with the number of the next closure, before any server is
+                restored.
 
         Returns:
             The position from which to go on; None if there is no checkpoint.
@@ -232,14 +233,14 @@ class ClusterCheckpoints:
         self._known = None  # another model's variables may have other values
         whole = self._served(model).whole(state)
         state.apply(model)
-        closure, standings = _standings(state, num_servers=self._setup.placement.num_servers)
+        closure, applied_states = _applied_states(state, num_servers=self._setup.placement.num_servers)
         first = max(next_closure, (closure // CLOSURES_OF_A_RUN + 1) * CLOSURES_OF_A_RUN)
-        standings = [
-            replace(standing, closure=first, applied=(), step=standing.step if step is None else step)
-            for standing in standings
+        applied_states = [
+            replace(applied_state, closure=first, applied=(), step=applied_state.step if step is None else step)
+            for applied_state in applied_states
         ]
-        begin_at(first)
-        self._write_back(state, model, dict(enumerate(standings)), whole=whole)
+        set_next_number(first)
+        self._write_back(state, model, dict(enumerate(applied_states)), whole=whole)
         self.last_whole = closure
         return Restored(position=state.position, closure=closure, first_closure=first, state=state)
 
@@ -266,10 +267,10 @@ class ClusterCheckpoints:
         state = self._read()
         if state is None:
             return None
-        closure, standings = _standings(state, num_servers=self._setup.placement.num_servers)
-        standing = standings[index] if step is None else replace(standings[index], step=step)
-        self._write_back(state, model, {index: standing}, whole=self._served(model).whole(state))
-        self._hang_up()  # including the link to the lost server
+        closure, applied_states = _applied_states(state, num_servers=self._setup.placement.num_servers)
+        applied_state = applied_states[index] if step is None else replace(applied_states[index], step=step)
+        self._write_back(state, model, {index: applied_state}, whole=self._served(model).whole(state))
+        self._close_links()  # including the link to the lost server
         return Restored(position=state.position, closure=closure, first_closure=closure, state=state)
 
     def _read(self) -> TrainingState | None:
@@ -285,15 +286,15 @@ class ClusterCheckpoints:
         return self._known[1]
 
     def _write_back(
-        self, state: TrainingState, model: Any, standings: dict[int, Standing], *, whole: WholeState
+        self, state: TrainingState, model: Any, applied_states: dict[int, AppliedState], *, whole: WholeState
     ) -> None:
         served = self._served(model)
-        links = dict(zip(standings, self._reach(standings), strict=True))
+        links = dict(zip(applied_states, self._reach(applied_states), strict=True))
         try:
             for server, link in links.items():
                 own = replace(self._setup, server=server)
                 link.request(Message(kind=protocol.SETUP, fields=to_fields(own)))
-            write_back(links, self._setup, whole=whole, standings=standings, rows=self._rows(state, served))
+            write_back(links, self._setup, whole=whole, applied_states=applied_states, rows=self._rows(state, served))
         finally:
             for link in links.values():
                 link.close()
@@ -326,12 +327,12 @@ class ClusterCheckpoints:
             failure = StorageWriteError(self._not_written(error)) if is_of_storage else error
             LOGGER.warning("epoch %d has no checkpoint, and training goes on: %s", begun.state.position.epoch, failure)
             self._failure = failure
-            self._hang_up()  # this makes the servers forget the cut
+            self._close_links()  # this makes the servers forget the cut
             return
         try:
             begun.cut.end()
         except LockstepError:  # a server is lost, but the checkpoint is complete
-            self._hang_up()
+            self._close_links()
 
     def _write(self, begun: _Begun) -> None:
         with CheckpointDirectory(self._directory_url, keep=self._keep) as directory:
@@ -339,20 +340,20 @@ class ClusterCheckpoints:
             writer = RowsWriter(directory.tables, name=name, part_bytes=self._part_bytes)
             try:
                 states: list[Any] = []
-                standings: list[Standing] = []
+                applied_states: list[AppliedState] = []
                 for server in range(self._setup.placement.num_servers):
-                    assembly = Assembly()
+                    assembler = ChunkAssembler()
                     for chunk in begun.cut.read(server, watermark=begun.watermark, wait=self._wait):
-                        if chunk.header.standing is not None:
-                            standings.append(chunk.header.standing)
+                        if chunk.header.applied_state is not None:
+                            applied_states.append(chunk.header.applied_state)
                         elif chunk.header.stage is Stage.ROWS:
                             rows = chunk.rows()
                             if not all(map(is_finite, (rows.values, *rows.state.values()))):
                                 raise _not_finite(f"rows of table {chunk.header.table}")
                             writer.add(f"{chunk.header.table}", rows)
-                        assembly.add(chunk)
-                    states.append(assembly.finish())
-                cluster = {"closure": begun.closure, "servers": [asdict(standing) for standing in standings]}
+                        assembler.add(chunk)
+                    states.append(assembler.finish())
+                cluster = {"closure": begun.closure, "servers": [asdict(one) for one in applied_states]}
                 begun.watermark()
                 tables = begun.served.saved_tables(writer.finish(), folder=directory.tables)
                 num_pushes = max((table.saved.num_pushes for table in tables), default=None)
@@ -385,7 +386,7 @@ class ClusterCheckpoints:
             self._thread.join()
             self._thread = None
 
-    def _hang_up(self) -> None:
+    def _close_links(self) -> None:
         links, self._links = self._links, []
         for link in links:
             link.close()
@@ -399,13 +400,13 @@ def _not_finite(what: str) -> WrongStateError:
     )
 
 
-def _standings(state: TrainingState, *, num_servers: int) -> tuple[int, list[Standing]]:
+def _applied_states(state: TrainingState, *, num_servers: int) -> tuple[int, list[AppliedState]]:
     """Returns the closure at which a checkpoint was cut, and what each server had applied, as far as it is recorded."""
     cluster = state.cluster
     if cluster is None:
-        return 0, [Standing()] * num_servers
-    found = [Standing(**{**one, "applied": tuple(map(tuple, one["applied"]))}) for one in cluster["servers"]]
+        return 0, [AppliedState()] * num_servers
+    found = [AppliedState(**{**one, "applied": tuple(map(tuple, one["applied"]))}) for one in cluster["servers"]]
     if len(found) != num_servers:
-        most = max(found, key=lambda standing: standing.num_applied)
+        most = max(found, key=lambda one: one.num_applied)
         found = [most] * num_servers
     return int(cluster["closure"]), found

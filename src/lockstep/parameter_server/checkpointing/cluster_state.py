@@ -10,11 +10,11 @@ import numpy as np
 from lockstep.parameter_server import protocol
 from lockstep.parameter_server.chunks import (
     CHUNK_BYTES,
-    Assembly,
+    AppliedState,
     Chunk,
+    ChunkAssembler,
     ChunkHeader,
     Stage,
-    Standing,
     cut_into_chunks,
 )
 from lockstep.parameter_server.links import Link, Message
@@ -50,7 +50,7 @@ class ClusterCut:
             link.end()
 
     def read(self, server: int, *, watermark: Callable[[], int], wait: Callable[[float], object]) -> Iterator[Chunk]:
-        """Yields the state of a server in chunks, from `Stage.STANDING` to `Stage.END`.
+        """Yields the state of a server in chunks, from `Stage.APPLIED_STATE` to `Stage.END`.
 
         Waits until its cut is complete.
 
@@ -102,12 +102,12 @@ def read_dense(links: Sequence[Link], setup: Setup, *, closure: int) -> WholeSta
     cut = ClusterCut(links, closure=closure)
     states: list[Mapping[str, np.ndarray[Any, Any]]] = []
     for server in range(len(links)):
-        assembly = Assembly()
+        assembler = ChunkAssembler()
         for chunk in cut.read(server, watermark=lambda: closure, wait=lambda _: None):
-            if chunk.header.stage not in {Stage.STANDING, Stage.DENSE}:
+            if chunk.header.stage not in {Stage.APPLIED_STATE, Stage.DENSE}:
                 break
-            assembly.add(chunk)
-        states.append(assembly.finish())
+            assembler.add(chunk)
+        states.append(assembler.finish())
     cut.end()
     return gather(setup, states)
 
@@ -117,7 +117,7 @@ def write_back(
     setup: Setup,
     *,
     whole: WholeState,
-    standings: Mapping[int, Standing],
+    applied_states: Mapping[int, AppliedState],
     rows: Iterable[tuple[str, Rows]],
 ) -> None:
     """Restores the state of servers that are set up: of all servers, or some of them.
@@ -126,7 +126,7 @@ def write_back(
         links: the links to the servers to restore, by index.
         setup: what all servers keep.
         whole: the dense state.
-        standings: what each of these servers has applied.
+        applied_states: what each of these servers has applied.
         rows: the rows of all servers, in parts, with the names of their tables. Each server is sent its own.
 
     Raises:
@@ -136,7 +136,10 @@ def write_back(
     """
     for server, state in enumerate(scatter(setup, whole)):
         if server in links:
-            _send(links[server], Chunk(header=ChunkHeader(stage=Stage.STANDING, standing=standings[server])))
+            _send(
+                links[server],
+                Chunk(header=ChunkHeader(stage=Stage.APPLIED_STATE, applied_state=applied_states[server])),
+            )
             for chunk in cut_into_chunks(lambda state=state: state, max_bytes=CHUNK_BYTES):
                 _send(links[server], chunk)
     num_servers = setup.placement.num_servers

@@ -18,20 +18,20 @@ import numpy as np
 from lockstep.errors import UnavailableError
 from lockstep.parameter_server import protocol
 from lockstep.parameter_server.checkpointing.cluster_state import write_back
-from lockstep.parameter_server.chunks import Standing
+from lockstep.parameter_server.chunks import AppliedState
 from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.coordination.dispatching import Dispatcher
-from lockstep.parameter_server.coordination.healing import FAREWELL_S, MAX_LOSSES, Healing
 from lockstep.parameter_server.coordination.open_step import OpenStep, expect
 from lockstep.parameter_server.coordination.remote_values import Closure, RemoteValue
+from lockstep.parameter_server.coordination.server_recovery import CLOSE_TIMEOUT_S, MAX_LOSSES, ServerRecovery
 from lockstep.parameter_server.coordination.working import pack_call
 from lockstep.parameter_server.flattening import flatten, unflatten
 from lockstep.parameter_server.links import Link, Message
 from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.model_setup import ServedModel, trained_variables
 from lockstep.parameter_server.protocol import Rate, to_fields
-from lockstep.parameter_server.servers import Servers, lacks_values
-from lockstep.parameter_server.whole_state import gather, placed_slots, state_here
+from lockstep.parameter_server.servers import Servers, is_missing_values
+from lockstep.parameter_server.whole_state import gather, local_state, placed_slots
 from lockstep.upstream.keras_variables import learning_rate_of
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Chief:
     """Sets up the servers, assigns closures to workers, and reads and writes the values of variables.
 
     Belongs to one thread, except where stated otherwise. If a server is lost, its successor is restored from the last
-    checkpoint (`healing`), and workers repeat the steps that had not ended. Without a checkpoint, the training ends.
+    checkpoint (`recovery`), and workers repeat the steps that had not ended. Without a checkpoint, the training ends.
 
     Args:
         cluster: the processes of the cluster.
@@ -51,10 +51,10 @@ class Chief:
         max_lead: the number of steps that a worker may be ahead of the slowest one; None for no limit.
         num_backups: the number of workers whose pushes a synchronous step need not wait for.
         stage: the stage that the script is in; see `Dispatcher`.
-        left: the message with the results of the previous stage; None if there is none.
+        stage_results: the message with the results of the previous stage; None if there is none.
 
     Attributes:
-        healing: watches the servers, and restores lost ones.
+        recovery: watches the servers, and restores lost ones.
         num_writes: the number of times that the values were set. What workers pulled before the last time is outdated.
         num_restores: the number of times that the servers were restored from a checkpoint. What workers' pushes left
             out before the last time is void.
@@ -68,7 +68,7 @@ class Chief:
         max_lead: int | None,
         num_backups: int,
         stage: int = 0,
-        left: Message | None = None,
+        stage_results: Message | None = None,
     ) -> None:
         self._cluster = cluster
         self.served = served
@@ -80,7 +80,7 @@ class Chief:
             placed_slots(optimizer, trained_variables(optimizer), placement=placement)
             for optimizer in served.optimizers
         ]
-        self._known: dict[int, np.ndarray[Any, Any]] = {}
+        self._last_values: dict[int, np.ndarray[Any, Any]] = {}
         self.num_writes = self.num_restores = 0
         self._rates = {
             number: float(np.asarray(rate.value))
@@ -100,9 +100,9 @@ class Chief:
             wait_for_workers_s=cluster.start_within_s,
             on_change=self._workers_have_changed,
             stage=stage,
-            left=left,
+            stage_results=stage_results,
         )
-        self.healing = Healing(
+        self.recovery = ServerRecovery(
             cluster,
             served.setup,
             dispatcher=self.dispatcher,
@@ -147,10 +147,10 @@ class Chief:
         buffers = [dict(own) for own in self._ask(lambda servers: servers.pull()).dense]
         values = jax.block_until_ready(self._unflatten(buffers))
         found = {id(variable): value for variable, value in zip(self.served.variables, values, strict=True)}
-        self._known = {key: np.asarray(value) for key, value in found.items()}
+        self._last_values = {key: np.asarray(value) for key, value in found.items()}
         return found
 
-    def take_restored(self) -> None:
+    def note_restored(self) -> None:
         """Records that the servers were restored from a checkpoint, and pulls their values as the last known ones."""
         self.num_writes += 1
         self.num_restores += 1
@@ -181,7 +181,9 @@ class Chief:
         buffers = [{dtype: np.asarray(array) for dtype, array in own.items()} for own in self._flatten(ordered)]
         self.num_writes += 1
         self._ask(lambda servers: servers.write(buffers))
-        self._known = {id(one): np.asarray(value) for one, value in zip(self.served.variables, ordered, strict=True)}
+        self._last_values = {
+            id(one): np.asarray(value) for one, value in zip(self.served.variables, ordered, strict=True)
+        }
 
     def _write_first_state(self, first_closure: int) -> None:
         """Sends the servers the model's whole state with that of its optimizers: it may be trained already."""
@@ -194,7 +196,7 @@ class Chief:
             for link in links.values():
                 link.close()
         self.num_writes += 1
-        self._known = {id(variable): np.asarray(variable.value) for variable in self.served.variables}
+        self._last_values = {id(variable): np.asarray(variable.value) for variable in self.served.variables}
 
     def differs(self, values: Mapping[int, Any]) -> bool:
         """Whether values of variables that the servers keep differ from those that were last read or written.
@@ -203,9 +205,9 @@ class Chief:
             values: the values of all or some variables, by the ids of the variables.
         """
         return any(
-            self._known[key].tobytes() != np.asarray(value).tobytes()
+            self._last_values[key].tobytes() != np.asarray(value).tobytes()
             for key, value in values.items()
-            if key in self._known
+            if key in self._last_values
         )
 
     def read_rows(self, wanted: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
@@ -262,36 +264,36 @@ class Chief:
         if not self.dispatcher.is_settled:
             self._ask(lambda servers: expect(servers, 1, step=following))
 
-    def leave(self, last_word: Message) -> None:
+    def end_stage(self, last_message: Message) -> None:
         """Ends this training but not the cluster: workers continue their scripts, and servers wait for another model.
 
         Args:
-            last_word: the last message for the workers.
+            last_message: the last message for the workers.
         """
-        self.healing.end()
-        self.dispatcher.close(last_word)
+        self.recovery.end()
+        self.dispatcher.close(last_message)
         self._servers.clear()
         self._servers.close()
         self._open_step.close()
-        self.healing.close()
+        self.recovery.close()
 
     def close(self) -> None:
         """Ends the cluster: tells workers and servers that the training is over. Idempotent."""
-        self.healing.end()
+        self.recovery.end()
         self.dispatcher.close()
         for server in self._servers.finish():  # a successor may have come in its place, and waits
             with (
                 contextlib.suppress(UnavailableError),
-                contextlib.closing(self._cluster.reach_server(server, within_s=FAREWELL_S)) as link,
+                contextlib.closing(self._cluster.reach_server(server, within_s=CLOSE_TIMEOUT_S)) as link,
             ):
                 link.request(Message(kind=protocol.DONE))
         self._servers.close()
         self._open_step.close()
-        self.healing.close()
+        self.recovery.close()
 
     def _workers_have_changed(self, names: list[str]) -> None:
         if not self._open_step.workers_have_changed(len(names)):
-            self.healing.heal_soon()
+            self.recovery.recover_in_background()
 
     def _restore_rates(self, link: Link) -> None:
         for group, rate in self._rates.items():
@@ -306,9 +308,9 @@ class Chief:
             except UnavailableError as error:
                 LOGGER.warning("a parameter server is out of reach: %s", error)
             except RemoteError as error:
-                if not lacks_values(error):
+                if not is_missing_values(error):
                     raise
-            self.healing.heal()
+            self.recovery.recover()
             self._servers.close()
             self._servers = self._cluster.reach_servers()
         return request(self._servers)
@@ -326,6 +328,6 @@ def write_first_state(links: Mapping[int, Link], served: ServedModel, *, first_c
         UnavailableError: a server is lost.
     """
     optimizers = [(one, trained_variables(one)) for one in served.optimizers]
-    whole = state_here(served.setup, served.variables, optimizers=optimizers)
-    standing = Standing(closure=first_closure)
-    write_back(links, served.setup, whole=whole, standings=dict.fromkeys(links, standing), rows=())
+    whole = local_state(served.setup, served.variables, optimizers=optimizers)
+    applied_state = AppliedState(closure=first_closure)
+    write_back(links, served.setup, whole=whole, applied_states=dict.fromkeys(links, applied_state), rows=())

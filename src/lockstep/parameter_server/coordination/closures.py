@@ -40,12 +40,13 @@ class Mark:
 
     Attributes:
         closure: the number of the first closure after the mark.
-        num_left: the number of closures below the mark that ended after it was made, without having run to their end.
+        num_not_run: the number of closures below the mark that ended after it was made, without having run to their
+            end.
         num_steps: the number of steps of the closures from the mark on that have run to their end.
     """
 
     closure: int
-    num_left: int = 0
+    num_not_run: int = 0
     num_steps: int = 0
 
 
@@ -120,7 +121,7 @@ class ClosureBook:
         """The number of the next closure to be scheduled."""
         return self._next
 
-    def begin_at(self, number: int) -> None:
+    def set_next_number(self, number: int) -> None:
         """Sets the number of the next closure, and counts all below it as ended. No closure may be waiting or running.
 
         Raises:
@@ -128,7 +129,7 @@ class ClosureBook:
         """
         if self._unfinished or number < self._next:
             raise WrongStateError(
-                "closures cannot be numbered anew", received=f"{number}, with {len(self._unfinished)} under way"
+                "closure numbers cannot be changed", received=f"{number}, with {len(self._unfinished)} under way"
             )
         self._next = self._watermark = number
         self._whole_life = Mark(closure=number)
@@ -144,7 +145,8 @@ class ClosureBook:
         """Whether any closure from a number on has run to its end.
 
         Args:
-            number: the number of the first closure that counts.
+            number: the number of the first closure that counts, or `next` at some time. A number within a closure of
+                several steps does not count that closure, because only the first number of a closure is compared.
         """
         return self._highest_run >= number
 
@@ -219,7 +221,7 @@ class ClosureBook:
         closure = self._held(number, worker)
         if closure is None:
             return []
-        self._end(closure, is_left=True)
+        self._end(closure, has_run=False)
         if self._error is None:
             self._error = error
         return [number, *self.cancel_waiting()]
@@ -234,14 +236,14 @@ class ClosureBook:
         cancelled = [number for number in self._waiting if number not in kept]
         self._waiting = deque(kept)
         for number in cancelled:
-            self._end(self._unfinished[number], is_left=True)
+            self._end(self._unfinished[number], has_run=False)
         return cancelled
 
     def clear(self) -> None:
         """Forgets all closures, because nobody waits for them any more."""
         self._waiting.clear()
         for closure in list(self._unfinished.values()):
-            self._end(closure, is_left=True)
+            self._end(closure, has_run=False)
 
     def lose(self, worker: int, *, give_up: Callable[[int, int], LockstepError]) -> Lost:
         """Takes back the closures of a lost worker. They go to the front of the queue again, in their order.
@@ -291,13 +293,13 @@ class ClosureBook:
         closure = self._unfinished.get(number)
         return closure if closure is not None and closure.worker == worker else None
 
-    def _end(self, closure: _Closure, *, is_left: bool = False) -> None:
+    def _end(self, closure: _Closure, *, has_run: bool = True) -> None:
         for mark in self._marks:
-            if is_left:
-                mark.num_left += closure.number < mark.closure
+            if not has_run:
+                mark.num_not_run += closure.number < mark.closure
             elif closure.number >= mark.closure:
                 mark.num_steps += closure.num_steps
-        if not is_left:
+        if has_run:
             self._highest_run = max(self._highest_run, closure.number)
         del self._unfinished[closure.number]
         while self._watermark < self._next and self._watermark not in self._unfinished:

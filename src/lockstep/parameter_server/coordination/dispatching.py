@@ -15,22 +15,21 @@ from typing import Any, Final, final
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, WrongStateError, counted
 from lockstep.parameter_server.coordination.closures import ClosureBook, EndedSteps, Mark
 from lockstep.parameter_server.coordination.messages import (
-    AGAIN,
+    AWAITING_SERVERS,
+    CHECK_OVER,
     CLOSURE,
-    MISFIT,
+    GIVE_BACK,
     NEXT,
-    NOTHING,
-    PUSHED,
+    NO_WORK,
     READY,
+    REJECTED_MODEL,
     STAGE,
-    STILL,
     STOP,
     WATCH,
     ReplacedError,
     arrays_of,
 )
 from lockstep.parameter_server.coordination.pacing import Pace
-from lockstep.parameter_server.coordination.patience import Patience
 from lockstep.parameter_server.coordination.remote_values import (
     Closure,
     ClosureAbortedError,
@@ -39,13 +38,14 @@ from lockstep.parameter_server.coordination.remote_values import (
     RemoteValue,
 )
 from lockstep.parameter_server.coordination.values import decode
+from lockstep.parameter_server.coordination.wait_logging import WaitLogger
 from lockstep.parameter_server.links import Listener, Message, Peer, Request
 
 LOGGER: Final = logging.getLogger(__name__)
 
 WAIT_FOR_WORKERS_S: Final = 600.0
 STEP_S: Final = 0.25
-GOODBYE_S: Final = 10.0
+SHUTDOWN_TIMEOUT_S: Final = 10.0
 
 
 @final
@@ -63,7 +63,7 @@ class Dispatcher:
         on_change: called from the dispatcher's thread with the names of the workers when they change.
         clock: a function that returns the seconds of a monotonic clock.
         stage: the stage of the coordinator's script: 0 for ``fit``, or closures alone; 1 for closures after ``fit``.
-        left: the message for workers whose script is in the previous stage.
+        stage_results: the message for workers whose script is in the previous stage.
 
     Attributes:
         dismissed: the names of the workers that were sent the last message, once this object is closed.
@@ -80,9 +80,9 @@ class Dispatcher:
         on_change: Callable[[list[str]], object] = lambda _names: None,
         clock: Callable[[], float] = time.monotonic,
         stage: int = 0,
-        left: Message | None = None,
+        stage_results: Message | None = None,
     ) -> None:
-        self._stage, self._left, self._last_word = stage, left, Message(kind=STOP)
+        self._stage, self._stage_results, self._last_message = stage, stage_results, Message(kind=STOP)
         self._listener = listener
         self._on_change = on_change
         self._clock = clock
@@ -94,8 +94,8 @@ class Dispatcher:
         self._numbers: dict[str, int] = {}
         self._idle: dict[str, Request] = {}
         self._onlookers: dict[bytes, Request] = {}
-        self._patience = Patience(
-            address=listener.address, wait_for_workers_s=wait_for_workers_s, words=self._words, clock=clock
+        self._wait_logger = WaitLogger(
+            address=listener.address, wait_for_workers_s=wait_for_workers_s, describe=self._describe, clock=clock
         )
         self._fatal: LockstepError | None = None
         self._stopping = False
@@ -192,7 +192,7 @@ class Dispatcher:
             return self._book.mark()
 
     def has_ended_since(self, number: int) -> bool:
-        """Whether any closure from this number on has run to its end. Only for closures of one step each."""
+        """Whether any closure from this one on has run to its end; see `ClosureBook.has_ended_since`."""
         with self._changed:
             return self._book.has_ended_since(number)
 
@@ -242,25 +242,25 @@ class Dispatcher:
         with self._changed:
             return self._book.next
 
-    def begin_at(self, number: int) -> None:
+    def set_next_number(self, number: int) -> None:
         """Sets the number of the next closure, as after a restart. No closure may be waiting or running.
 
         Raises:
             WrongStateError: a closure is waiting or running, or the number was used before.
         """
         with self._changed:
-            self._book.begin_at(number)
+            self._book.set_next_number(number)
 
-    def close(self, last_word: Message | None = None) -> None:
+    def close(self, last_message: Message | None = None) -> None:
         """Tells the workers that the training is over, and closes the listener. Aborts unfinished closures. Idempotent.
 
         Waits for workers that are running a closure, but not for long.
 
         Args:
-            last_word: the message for workers in place of `STOP`. Onlookers are sent `STOP` in any case.
+            last_message: the message for workers in place of `STOP`. Onlookers are sent `STOP` in any case.
         """
         with self._changed:
-            self._last_word = last_word or self._last_word
+            self._last_message = last_message or self._last_message
             self._stopping = True
         self._listener.wake()
         self._thread.join()
@@ -292,10 +292,10 @@ class Dispatcher:
             self._listener.close()
 
     def _report_waits(self) -> None:
-        if error := self._patience.check_workers(is_alone=not self._workers and not self._book.is_settled):
+        if error := self._wait_logger.check_workers(is_alone=not self._workers and not self._book.is_settled):
             self.fail(error)
         if not self._book.is_settled:
-            self._patience.log_who_is_late(num_workers=len(self._workers))
+            self._wait_logger.log_who_is_late(num_workers=len(self._workers))
 
     def _dismiss_all(self) -> None:
         """Tells all processes that the training is over. Waits a bounded time for workers that run a closure."""
@@ -306,7 +306,7 @@ class Dispatcher:
                 self._listener.reply(request, Message(kind=STOP))
             self._idle.clear()
             self._onlookers.clear()
-        deadline_s = self._clock() + GOODBYE_S
+        deadline_s = self._clock() + SHUTDOWN_TIMEOUT_S
         while self._workers and self._clock() < deadline_s:
             gone = self._listener.step(self._handle, timeout_s=STEP_S)
             with self._changed:
@@ -317,7 +317,7 @@ class Dispatcher:
         """Records that a worker is sent the last message; returns the message."""
         del self._workers[name]
         self.dismissed.add(name)
-        return self._last_word
+        return self._last_message
 
     def fail(self, error: LockstepError) -> None:
         """Makes all waiting and future calls raise an error, because the cluster cannot go on."""
@@ -341,27 +341,27 @@ class Dispatcher:
             if kind == WATCH:
                 self._onlookers[request.peer.route] = request  # two may have the same name: both are told
                 return None
-            if kind == MISFIT:
-                self._patience.misfit = f"; {request.message.fields.get('text')}"
+            if kind == REJECTED_MODEL:
+                self._wait_logger.rejection = f"; {request.message.fields.get('text')}"
                 LOGGER.error("%s cannot take part: %s", name, request.message.fields.get("text"))
                 return Message(kind="ok")
             if self._workers.get(name) is not request.peer:
                 raise ReplacedError(name)
-            if kind == AGAIN:
+            if kind == GIVE_BACK:
                 self._note_ends(request)  # first: a server's successor may lack their pushes, which are counted
                 self._take_back(request)
-                self._patience.end(name)
+                self._wait_logger.end(name)
                 return Message(kind="ok")
-            if kind == PUSHED:
-                self._patience.note_awaits_servers(name, int(request.message.fields["closure"]))
+            if kind == AWAITING_SERVERS:
+                self._wait_logger.note_awaits_servers(name, int(request.message.fields["closure"]))
                 return Message(kind="ok")
-            if kind == STILL:
+            if kind == CHECK_OVER:
                 return self._dismiss(name) if self._stopping else Message(kind="ok")
             if kind != NEXT:
                 raise InvalidInputError(
                     "a coordinator has no such request",
                     received=kind,
-                    allowed=[STAGE, READY, NEXT, AGAIN, STILL, PUSHED, WATCH],
+                    allowed=[STAGE, READY, NEXT, GIVE_BACK, CHECK_OVER, AWAITING_SERVERS, WATCH],
                 )
             self._note_ends(request)
             if self._stopping:
@@ -370,10 +370,10 @@ class Dispatcher:
             self._hand_out()
             if name in self._idle and not request.message.fields.get("may_wait", True):
                 del self._idle[name]
-                self._patience.go_on(name)  # it ends what it has begun
-                return Message(kind=NOTHING)
+                self._wait_logger.go_on(name)  # it ends what it has begun
+                return Message(kind=NO_WORK)
             if name in self._idle:
-                self._patience.end(name)
+                self._wait_logger.end(name)
             return None
 
     def _compare(self, request: Request) -> Message:
@@ -381,9 +381,9 @@ class Dispatcher:
         if stage > self._stage:
             raise WrongStateError(
                 f"{request.peer.name} is at the closures of its script, and the coordinator is at fit again",
-                action="start all processes anew: a coordinator that is lost after fit has no successor",
+                action="restart all processes: a coordinator that is lost after fit has no successor",
             )
-        return self._left if stage < self._stage and self._left is not None else Message(kind="ok")
+        return self._stage_results if stage < self._stage and self._stage_results is not None else Message(kind="ok")
 
     def _welcome(self, peer: Peer) -> None:
         former = self._workers.get(peer.name)
@@ -403,9 +403,9 @@ class Dispatcher:
         del self._workers[peer.name]
         self._idle.pop(peer.name, None)
         self._pace.remove(peer.name)
-        self._patience.end(peer.name)
+        self._wait_logger.end(peer.name)
         lost = self._book.lose(self._numbers[peer.name], give_up=self._give_closure_up)
-        LOGGER.warning("%s is lost: %s again by others", peer.name, f"{counted(len(lost.again), 'closure')} to be run")
+        LOGGER.warning("%s is lost: %s will run again on other workers", peer.name, counted(len(lost.again), "closure"))
         if lost.given_up is not None:
             self._forget(lost.given_up).end(error=self._book.error)
         self._abort(lost.cancelled)
@@ -415,7 +415,7 @@ class Dispatcher:
     def _give_closure_up(self, number: int, num_losses: int) -> ClosureError:
         workers = f"{counted(num_losses, 'worker')} {'was' if num_losses == 1 else 'were'}"
         return ClosureError(
-            f"{self._words(number)} was given up: {workers} lost with it",
+            f"{self._describe(number)} was given up: {workers} lost with it",
             action="look into their logs for what ends them",
         )
 
@@ -430,7 +430,7 @@ class Dispatcher:
         reason = str(request.message.fields.get("reason"))
         for number in sorted(map(int, request.message.fields.get("closures", ())), reverse=True):
             if self._book.give_back(number, worker=self._numbers[name]):
-                self._patience.note_given_back(number, worker=name, reason=reason)
+                self._wait_logger.note_given_back(number, worker=name, reason=reason)
             self._pace.end(name, self._num_steps(number))
         self._changed.notify_all()
 
@@ -454,19 +454,19 @@ class Dispatcher:
     def _num_steps(self, number: int) -> int:
         return self._closures[number][0].num_steps if number in self._closures else 1
 
-    def _words(self, number: int) -> str:
+    def _describe(self, number: int) -> str:
         found = self._closures.get(number)
         return f"closure {number}" if found is None else f"closure {number} ({found[0].function})"
 
     def _forget(self, number: int) -> RemoteValue:
         self._chosen.pop(number, None)
-        self._patience.forget(number)
+        self._wait_logger.forget(number)
         return self._closures.pop(number)[1]
 
     def _note_error(self, number: int, *, worker: str, fields: Mapping[str, Any]) -> None:
         if number not in self._closures:
             return
-        error = ClosureError(f"{self._words(number)} failed in {worker}: {fields['error']}")
+        error = ClosureError(f"{self._describe(number)} failed in {worker}: {fields['error']}")
         error.add_note(str(fields.get("stack", "")))
         ended = self._book.fail(number, worker=self._numbers[worker], error=error)
         if not ended:  # it was taken from this worker
@@ -485,7 +485,7 @@ class Dispatcher:
             self._book.assign(self._numbers[name])
             del self._idle[name]
             self._pace.begin(name, closure.num_steps)
-            self._patience.begin(name, number)
+            self._wait_logger.begin(name, number)
             if number not in self._chosen and closure.choose is not None:
                 self._chosen[number] = closure.choose(name)
             fields = {

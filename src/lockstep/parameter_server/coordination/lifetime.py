@@ -10,25 +10,25 @@ from typing import Any, Final, TypeAlias
 
 from lockstep.errors import UnavailableError
 from lockstep.parameter_server.cluster import Cluster
-from lockstep.parameter_server.coordination.messages import GO_ON, MISFIT, STAGE
+from lockstep.parameter_server.coordination.messages import GO_ON, REJECTED_MODEL, STAGE
 from lockstep.parameter_server.coordination.working import AbstractFunction, Worker
 from lockstep.parameter_server.links import Message
 from lockstep.parameter_server.links.client import RemoteError
 
 LOGGER: Final = logging.getLogger(__name__)
 
-Equipment: TypeAlias = "AbstractContextManager[tuple[Mapping[str, AbstractFunction], Callable[[list[Any]], Any]]]"
+FunctionContext: TypeAlias = "AbstractContextManager[tuple[Mapping[str, AbstractFunction], Callable[[list[Any]], Any]]]"
 """A context manager. Its value is the functions that closures may call, by name, and a function that returns this
 process's object for a reference in arguments.
 """
 
 
-def work_until_the_end(cluster: Cluster, equip: Callable[[], Equipment], *, stage: int = 0) -> Message:
+def work_until_the_end(cluster: Cluster, open_functions: Callable[[], FunctionContext], *, stage: int = 0) -> Message:
     """Runs closures for the coordinator. If that is lost, waits for the next one and runs closures for it.
 
     Args:
         cluster: the cluster with the coordinator.
-        equip: a function that is called for each coordinator, and returns the context in which closures run.
+        open_functions: a function that is called for each coordinator, and returns the context in which closures run.
         stage: the stage that the script of this process is in.
 
     Returns:
@@ -44,14 +44,16 @@ def work_until_the_end(cluster: Cluster, equip: Callable[[], Equipment], *, stag
             try:
                 found = link.request(Message(kind=STAGE, fields={"stage": stage}))
             except UnavailableError as error:
-                LOGGER.warning("%s has lost the coordinator, and waits for it to come back: %s", cluster.who, error)
+                LOGGER.warning(
+                    "%s has lost the coordinator, and waits for it to come back: %s", cluster.process_name, error
+                )
                 continue
             if found.kind == GO_ON:
                 return found
             try:
-                functions, resolve = stack.enter_context(equip())
+                functions, resolve = stack.enter_context(open_functions())
             except RemoteError as error:
-                link.request(Message(kind=MISFIT, fields={"text": str(error)}))  # the coordinator logs it too
+                link.request(Message(kind=REJECTED_MODEL, fields={"text": str(error)}))  # the coordinator logs it too
                 raise
             worker = Worker(link, functions=functions, resolve=resolve)
             try:
@@ -59,9 +61,11 @@ def work_until_the_end(cluster: Cluster, equip: Callable[[], Equipment], *, stag
             except UnavailableError as error:
                 if not link.is_lost:  # a server has not come back in time
                     raise
-                LOGGER.warning("%s has lost the coordinator, and waits for it to come back: %s", cluster.who, error)
+                LOGGER.warning(
+                    "%s has lost the coordinator, and waits for it to come back: %s", cluster.process_name, error
+                )
             else:
-                LOGGER.info("%s has run %d closures: the training is over", cluster.who, num_closures)
-                if worker.last_word.kind == GO_ON:
-                    return worker.last_word
+                LOGGER.info("%s has run %d closures: the training is over", cluster.process_name, num_closures)
+                if worker.last_message.kind == GO_ON:
+                    return worker.last_message
                 raise SystemExit(0)

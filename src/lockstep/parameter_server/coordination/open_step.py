@@ -119,9 +119,8 @@ def expect(servers: Servers, num_pushes: int, *, step: int) -> None:
         UnavailableError: a server is lost.
     """
 
-    def on_answer(index: int, num_left_out: int) -> None:
-        if num_left_out:
-            lost = counted(num_left_out, "step")
-            LOGGER.warning("ps %d was there too late for all gradients of %s, lost to it as well", index, lost)
+    def on_answer(index: int, num_skipped_steps: int) -> None:
+        if num_skipped_steps:
+            LOGGER.warning("ps %d missed the gradients of %s", index, counted(num_skipped_steps, "step"))
 
     servers.expect(num_pushes, step=step, on_answer=on_answer)

@@ -61,7 +61,7 @@ def encode(value: Any, *, what: str, refer: Refer = lambda _value: None) -> tupl
             arrays[name] = np.array(one)  # a copy: it is sent later, when the caller may have changed the array
             if arrays[name].dtype.name not in DTYPES:
                 raise InvalidInputError(
-                    f"{what} has an array that cannot travel",
+                    f"{what} has an array that cannot be sent",
                     received=str(arrays[name].dtype),
                     allowed=DTYPES,
                     action="convert it; of complex numbers the real and the imaginary part",
@@ -69,19 +69,19 @@ def encode(value: Any, *, what: str, refer: Refer = lambda _value: None) -> tupl
             return ["array", name]
         if isinstance(one, Mapping):
             if not all(isinstance(key, str) for key in one):
-                raise InvalidInputError(f"{what} has a dict whose keys are no texts", received=list(one)[:3])
+                raise InvalidInputError(f"{what} has a dict whose keys are not strings", received=list(one)[:3])
             return {_checked_text(str(key), what=what): pack(item, depth + 1) for key, item in one.items()}
         if isinstance(one, list | tuple):
             return ["list" if isinstance(one, list) else "tuple", *(pack(item, depth + 1) for item in one)]
         raise InvalidInputError(
-            f"{what} has something that cannot travel", received=type(one).__name__, allowed=_ALLOWED
+            f"{what} has something that cannot be sent", received=type(one).__name__, allowed=_ALLOWED
         )
 
     packed = pack(value, 0)
     size_bytes = len(json.dumps(packed, ensure_ascii=False).encode()) + len(arrays) * _ARRAY_BYTES
     if size_bytes > MAX_HEADER_BYTES - _LEFT_BYTES:
         raise InvalidInputError(
-            f"{what} has too much beside its arrays",
+            f"{what} is too large, apart from its arrays",
             received=f"{size_bytes:,} bytes",
             allowed=f"{MAX_HEADER_BYTES - _LEFT_BYTES:,} bytes",
             action="make one array of a list of numbers",
@@ -93,7 +93,7 @@ def _checked_text(text: str, *, what: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidInputError(f"{what} has a text with half of a character", received=text) from None
+        raise InvalidInputError(f"{what} has a text with a lone surrogate", received=text) from None
     return text
 
 

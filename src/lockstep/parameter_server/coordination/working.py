@@ -18,24 +18,24 @@ import numpy as np
 
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, counted
 from lockstep.parameter_server.coordination.messages import (
-    AGAIN,
+    AWAITING_SERVERS,
+    CHECK_OVER,
     CLOSURE,
+    GIVE_BACK,
     GO_ON,
     NEXT,
-    NOTHING,
-    PUSHED,
+    NO_WORK,
     READY,
-    STILL,
     STOP,
     numbered,
 )
 from lockstep.parameter_server.coordination.values import decode, encode
 from lockstep.parameter_server.links import Link, Message
-from lockstep.parameter_server.links.frames import MAX_TEXT_CHARACTERS, travelling
+from lockstep.parameter_server.links.frames import MAX_TEXT_CHARACTERS, sendable_text
 
 LOGGER: Final = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 15.0
+POLL_INTERVAL_S: Final = 15.0
 
 
 @final
@@ -44,7 +44,7 @@ class GiveBackError(LockstepError):
 
 
 @final
-class _OverError(LockstepError):
+class _TrainingOverError(LockstepError):
     """The coordinator has ended."""
 
 
@@ -138,12 +138,12 @@ class Worker:
         link: the link to the coordinator.
         functions: the functions that closures may call, by name.
         resolve: returns the object for a reference in arguments, such as this worker's own data set.
-        look_every_s: the interval, in seconds, of checks whether a closure waits for the servers. If it does at two
+        poll_interval_s: the interval, in seconds, of checks whether a closure waits for the servers. If it does at two
             checks in a row, the coordinator is told, so that this worker is not taken for the one that the others wait
             for.
 
     Attributes:
-        last_word: the last message of the coordinator: `STOP`, or `GO_ON`.
+        last_message: the last message of the coordinator: `STOP`, or `GO_ON`.
     """
 
     def __init__(
@@ -152,11 +152,11 @@ class Worker:
         *,
         functions: Mapping[str, AbstractFunction],
         resolve: Callable[[list[Any]], Any],
-        look_every_s: float = LOOK_EVERY_S,
+        poll_interval_s: float = POLL_INTERVAL_S,
     ) -> None:
-        self.last_word = Message(kind=STOP)
+        self.last_message = Message(kind=STOP)
         self._link = link
-        self._look_every_s = look_every_s
+        self._poll_interval_s = poll_interval_s
         self._number = -1
         self._functions = functions
         self._resolve = resolve
@@ -177,7 +177,7 @@ class Worker:
         teller = threading.Thread(target=self._report_waits, args=[is_over], name="telling of waits", daemon=True)
         teller.start()
         try:
-            with contextlib.suppress(_OverError):
+            with contextlib.suppress(_TrainingOverError):
                 self._run()
         finally:
             is_over.set()
@@ -186,12 +186,12 @@ class Worker:
 
     def _report_waits(self, is_over: threading.Event) -> None:
         waiting = told = -1
-        while not is_over.wait(self._look_every_s):
+        while not is_over.wait(self._poll_interval_s):
             function, number = self._current, self._number
             now_waiting = number if function is not None and function.awaits_servers else -1
             if now_waiting == waiting and now_waiting not in {-1, told}:
                 try:
-                    self._link.request(Message(kind=PUSHED, fields={"closure": number}))
+                    self._link.request(Message(kind=AWAITING_SERVERS, fields={"closure": number}))
                 except LockstepError:  # the thread that requests closures raises it too
                     return
                 told = number
@@ -199,7 +199,7 @@ class Worker:
 
     def _run(self) -> None:
         while not self._is_last(order := self._ask()):
-            if order.kind not in {CLOSURE, NOTHING}:
+            if order.kind not in {CLOSURE, NO_WORK}:
                 raise CorruptDataError("the coordinator's answer", received=order.kind, allowed=[CLOSURE, STOP])
             try:
                 if order.kind == CLOSURE:
@@ -212,13 +212,13 @@ class Worker:
 
     def _is_last(self, order: Message) -> bool:
         if order.kind in {STOP, GO_ON}:
-            self.last_word = order
+            self.last_message = order
         return order.kind in {STOP, GO_ON}
 
     def _check_is_over(self) -> None:
         """Checks whether the coordinator has ended, while this worker waits for a server."""
-        if self._is_last(self._link.request(Message(kind=STILL))):
-            raise _OverError("the training is over")
+        if self._is_last(self._link.request(Message(kind=CHECK_OVER))):
+            raise _TrainingOverError("the training is over")
 
     def _ask(self) -> Message:
         may_wait = self._current is None or not self._current.under_way()
@@ -277,7 +277,9 @@ class Worker:
             error = caught
         left = [number for number in self._current.under_way() if number not in self._reported]
         for number in left:
-            self._report_error(number, error or InvalidInputError(f"closure {number} was cut off by one after it"))
+            self._report_error(
+                number, error or InvalidInputError(f"closure {number} was aborted by the failure of a later one")
+            )
         if left:
             self._report(self._current.forget())
             self._current.recover(self._check_is_over)
@@ -296,8 +298,8 @@ class Worker:
                 self._reports.append(({"closure": one.number, "value": value}, arrays))
 
     def _report_error(self, number: int, error: Exception) -> None:
-        stack = travelling("".join(traceback.format_exception(error))[-MAX_TEXT_CHARACTERS:])
-        self._reports.append(({"closure": number, "error": travelling(_words(error)), "stack": stack}, {}))
+        stack = sendable_text("".join(traceback.format_exception(error))[-MAX_TEXT_CHARACTERS:])
+        self._reports.append(({"closure": number, "error": sendable_text(_describe(error)), "stack": stack}, {}))
 
     def _give_back(self, order: Message, error: GiveBackError) -> None:
         """Gives back closures that cannot be run now, and waits until they can."""
@@ -308,7 +310,7 @@ class Worker:
         self._report(self._current.forget())
         left = sorted(numbers - self._reported)
         LOGGER.info("%s given back, and waited until they can be run: %s", counted(len(left), "closure"), error)
-        self._send(AGAIN, closures=left, reason=travelling(str(error)))
+        self._send(GIVE_BACK, closures=left, reason=sendable_text(str(error)))
         self._current.recover(self._check_is_over)
 
 
@@ -319,5 +321,5 @@ def pack_call(
     return encode((args, dict(kwargs)), what="an argument of a closure", **options)
 
 
-def _words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

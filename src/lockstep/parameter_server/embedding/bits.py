@@ -23,7 +23,7 @@ def check_bits(value: Any) -> None:
     least, most = int(value.min()), int(value.max())
     if not -(2**31) <= least <= most < 2**31:
         raise InvalidInputError(
-            "whole numbers of a batch, of which ids may come: there are 32 bits for each",
+            "integers of a batch, from which ids may be computed, do not fit into 32 bits",
             received=f"{least} to {most}",
             allowed=f"{-(2**31)} to {2**31 - 1}",
             action="hash them into a table's rows where the batch is made, or leave them out of it",

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from lockstep.errors import InvalidInputError
-from lockstep.parameter_server.embedding.lookups import Lookups, Wanted, check_ids, padded
+from lockstep.parameter_server.embedding.lookups import Lookups, Wanted, check_ids, pad_to_power_of_two
 from lockstep.parameter_server.layout import ServedLayout
 from lockstep.strategies import updates
 from lockstep.strategies.loops.lifting import Lifted, current_scope
@@ -100,7 +100,7 @@ class _RowFunction:
             check_ids(path, ids, num_rows=self.layers[path].input_dim)
         found = read_rows({path: ids for path, ids in wanted.ids.items() if len(ids)})
         rows = {
-            path: padded(found[path] if path in found else np.zeros((0, table.shape[-1]), np.float32))
+            path: pad_to_power_of_two(found[path] if path in found else np.zeros((0, table.shape[-1]), np.float32))
             for path, table in self._tables.items()
         }
         arguments = (rows, wanted.indices, args, kwargs)

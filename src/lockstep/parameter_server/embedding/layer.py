@@ -259,7 +259,7 @@ class Embedding(keras.layers.Layer):
             raise InvalidInputError(
                 f"ids of embedding {self.path} come as {dtype}, which rounds those above {most}",
                 received=f"a table of {self.input_dim} rows",
-                action='have them come as whole numbers: keras.Input(..., dtype="int32")',
+                action='pass them as integers: keras.Input(..., dtype="int32")',
             )
 
     def _row_values(self) -> RowValues:

@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.embedding.bits import check_bits
-from lockstep.parameter_server.embedding.passing import PassedOn, passed_on
+from lockstep.parameter_server.embedding.unchanged_arguments import UnchangedArgument, find_unchanged_arguments
 from lockstep.parameter_server.links.segments import ALIGNMENT
 from lockstep.strategies.loops.emitting import collect_emitted, emit
 from lockstep.strategies.loops.replica import active_replica_context
@@ -71,7 +71,7 @@ def _lookups(lookups: AbstractLookups) -> Generator[None]:
 
 
 @final
-class _Noting(AbstractLookups):
+class _LookupRecorder(AbstractLookups):
     """Records tables and hands out ids. The returned rows are made up from one number."""
 
     def __init__(self, value: Any) -> None:
@@ -82,11 +82,11 @@ class _Noting(AbstractLookups):
     def look_up(self, table: Any, ids: Any) -> Any:
         self.tables.append(table)
         emit(jnp.asarray(ids))
-        return made_up((*jnp.shape(ids), table.shape[-1]), table.dtype, value=self._value)
+        return placeholder_array((*jnp.shape(ids), table.shape[-1]), table.dtype, value=self._value)
 
 
 @final
-class _Finding(AbstractLookups):
+class _LookupReader(AbstractLookups):
     """Takes rows from the arrays that were passed in place of the tables."""
 
     def __init__(self, indices: Sequence[Any]) -> None:
@@ -127,13 +127,13 @@ class _IdProgram:
 
     Attributes:
         tables: the table of each lookup.
-        passed_on: the arguments that are the ids; None if the ids are computed.
+        unchanged_arguments: the arguments that are the ids; None if the ids are computed.
         used: the indices of the arguments that the ids are computed from.
         is_checked: whether the ids are known not to depend on values that are unknown before the step.
     """
 
     tables: list[str]
-    passed_on: list[PassedOn] | None
+    unchanged_arguments: list[UnchangedArgument] | None
     used: Sequence[int]
     is_checked: bool = False
 
@@ -144,10 +144,10 @@ class Lookups:
 
     Args:
         tables: the variables that stand for the tables, by table name.
-        run: runs the step's code under a trace. It receives a number, from which `made_up` makes all values that are
-            not known before the step, and the step's arguments; and it calls the model. It returns the indices, among
-            the leaves of the arguments, of state that steps change while ids of later steps are found; or None if steps
-            wait for each other.
+        run: runs the step's code under a trace. It receives a number, from which `placeholder_array` makes all values
+            that are not known before the step, and the step's arguments; and it calls the model. It returns the
+            indices, among the leaves of the arguments, of state that steps change while ids of later steps are found;
+            or None if steps wait for each other.
         compiling: compiles a function. It returns a function that returns what a call of the compiled one would run.
     """
 
@@ -184,7 +184,7 @@ class Lookups:
             mine = [number for number, table in enumerate(order) if table == name]
             flat = [found[number].reshape(-1) for number in mine]
             everything = np.concatenate(flat).astype(np.int64) if flat else np.zeros(0, np.int64)
-            ids[name], inverse = different(everything)
+            ids[name], inverse = unique_with_inverse(everything)
             ends = np.cumsum([len(part) for part in flat])[:-1]
             for number, part in zip(mine, np.split(inverse, ends), strict=False):
                 indices[number] = part.reshape(found[number].shape)
@@ -206,9 +206,11 @@ class Lookups:
                     allowed="ids that come from the batch",
                     action="draw them where the data are made",
                 )
-            program = self._programs[key] = _IdProgram(tables=self._order, passed_on=passed_on(jaxpr), used=used)
-        if program.passed_on is not None:  # need not wait for the running step
-            return program.tables, [ids.read(leaves) for ids in program.passed_on]
+            program = self._programs[key] = _IdProgram(
+                tables=self._order, unchanged_arguments=find_unchanged_arguments(jaxpr), used=used
+            )
+        if program.unchanged_arguments is not None:  # need not wait for the running step
+            return program.tables, [ids.read(leaves) for ids in program.unchanged_arguments]
         for index in program.used:
             check_bits(leaves[index])
         found = _run(compiled, operands)
@@ -234,14 +236,14 @@ class Lookups:
         with ExitStack() as stack:
             for name, variable in self._tables.items():
                 stack.enter_context(shaped_as(variable, rows[name].shape))
-            stack.enter_context(_lookups(_Finding(indices)))
+            stack.enter_context(_lookups(_LookupReader(indices)))
             yield
 
     def _note(self, value: Any, *arguments: Any) -> list[Any]:
-        noting = _Noting(value)
-        with _lookups(noting), collect_emitted() as ids:
+        recorder = _LookupRecorder(value)
+        with _lookups(recorder), collect_emitted() as ids:
             self._changing = self._run(value, *arguments) or ()
-        self._order = [self._names[id(table)] for table in noting.tables]
+        self._order = [self._names[id(table)] for table in recorder.tables]
         return ids
 
 
@@ -254,7 +256,7 @@ def _run(compiled: Any, operands: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
     return [np.asarray(ids) for ids in jax.tree.leaves(compiled(*operands))]
 
 
-def made_up(shape: Sequence[int], dtype: Any, *, value: Any) -> Any:
+def placeholder_array(shape: Sequence[int], dtype: Any, *, value: Any) -> Any:
     """Returns a made-up array in place of an unknown one. Other values give other elements, in another order.
 
     Args:
@@ -283,7 +285,7 @@ def check_ids(name: str, ids: np.ndarray[Any, Any], *, num_rows: int) -> None:
         )
 
 
-def padded(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def pad_to_power_of_two(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Returns rows followed by zeros, to a power of two in all, so that few different shapes are compiled.
 
     The result is aligned so that XLA uses it without a copy. XLA copies unaligned arrays, as most of NumPy's are.
@@ -298,7 +300,7 @@ def padded(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return found
 
 
-def different(ids: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def unique_with_inverse(ids: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Returns the distinct ids, and the index of each id among them.
 
     The same as ``numpy.unique`` with its inverse, in two thirds of the time: with id and index in one number, one sort

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from lockstep.errors import LockstepError
-from lockstep.parameter_server.embedding.lookups import Lookups, check_ids, padded
+from lockstep.parameter_server.embedding.lookups import Lookups, check_ids, pad_to_power_of_two
 from lockstep.parameter_server.layout import RowReader
 from lockstep.upstream.keras_trainer import restore_variables
 
@@ -65,7 +65,7 @@ class RowStep:
         wanted = self._lookups.wanted(before, data)
         for path, ids in wanted.ids.items():
             check_ids(path, ids, num_rows=self._layers[path].input_dim)
-        rows = {path: padded(own) for path, own in self._read_rows(wanted.ids).items()}
+        rows = {path: pad_to_power_of_two(own) for path, own in self._read_rows(wanted.ids).items()}
         outputs, new = self._compute(before, data, rows, wanted.indices)
         return outputs, (state[0], *new)
 

@@ -22,7 +22,7 @@ from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.compression import BFLOAT16, Compression, TopK
 from lockstep.parameter_server.protocol import Packing, Part, Push, Pushed, Setup, gradients_for, indices_for
 
-Rests: TypeAlias = list[dict[str, Any]]
+Residuals: TypeAlias = list[dict[str, Any]]
 """For each server, what has not been sent yet of all gradients of a group and dtype, by the names that a push uses."""
 
 _MAX_PLACE: Final = 2**31 - 1
@@ -66,7 +66,7 @@ class PushCompressor:
                 action="have more servers, and a variable_partitioner",
             )
 
-    def first_rests(self) -> Rests:
+    def first_residuals(self) -> Residuals:
         """Returns what is left out before the first push: zeros."""
         return [
             {
@@ -78,20 +78,20 @@ class PushCompressor:
         ]
 
     def compress(
-        self, arrays: Sequence[dict[str, Any]], parts: Sequence[tuple[Part, ...]], rests: Rests
-    ) -> tuple[list[dict[str, Any]], list[tuple[Part, ...]], Rests]:
+        self, arrays: Sequence[dict[str, Any]], parts: Sequence[tuple[Part, ...]], residuals: Residuals
+    ) -> tuple[list[dict[str, Any]], list[tuple[Part, ...]], Residuals]:
         """Compresses a push, inside a compiled step or outside.
 
         Args:
             arrays: for each server, the arrays of the push by kind and dtype.
             parts: for each server, the groups that its arrays are for.
-            rests: what the previous pushes left out.
+            residuals: what the previous pushes left out.
 
         Returns:
             The arrays and the parts to be sent, and what is left out now.
         """
         found = [dict(own) for own in arrays]
-        left = [dict(own) for own in rests]
+        left = [dict(own) for own in residuals]
         packed: list[tuple[Part, ...]] = []
         for server, own in enumerate(parts):
             packed.append(
@@ -100,7 +100,7 @@ class PushCompressor:
         return found, packed, left
 
     def _compress_part(
-        self, part: Part, sizes: dict[int, list[tuple[str, int]]], arrays: dict[str, Any], rests: dict[str, Any]
+        self, part: Part, sizes: dict[int, list[tuple[str, int]]], arrays: dict[str, Any], residuals: dict[str, Any]
     ) -> Part:
         group = sizes.get(part.group)
         if group is None:
@@ -111,23 +111,23 @@ class PushCompressor:
             if name not in arrays:
                 continue
             own = [(size, given) for (of, size), given in zip(group, mask, strict=True) if of == dtype]
-            pieces = _cut(rests[name], [size for size, _ in own])
+            pieces = _cut(residuals[name], [size for size, _ in own])
             there = [piece for piece, (_, given) in zip(pieces, own, strict=True) if given]
             total = arrays[name].astype(_full(dtype)) + _joined(there)
             if isinstance(self._compression, TopK):
                 count = self._compression.count(total.size)
                 indices = jnp.sort(jax.lax.top_k(jnp.abs(total), count)[1])
                 sent = _rounded(total[indices], dtype)
-                rest = total.at[indices].add(-sent)
+                residual = total.at[indices].add(-sent)
                 arrays[f"{indices_for(part.group)}:{dtype}"] = indices.astype(jnp.int32)
                 arrays[name] = sent.astype(dtype)
             else:
                 sent = _rounded(total, BFLOAT16)
-                rest = total - sent
+                residual = total - sent
                 arrays[name] = sent.astype(BFLOAT16)
-            rest = jnp.where(jnp.isfinite(rest), rest, 0.0)  # the model sees an overflow once
-            new = iter(_cut(rest, [size for size, given in own if given]))
-            rests[name] = _joined(
+            residual = jnp.where(jnp.isfinite(residual), residual, 0.0)  # the model sees an overflow once
+            new = iter(_cut(residual, [size for size, given in own if given]))
+            residuals[name] = _joined(
                 [next(new) if given else piece for piece, (_, given) in zip(pieces, own, strict=True)]
             )
         return replace(part, packing=Packing.TOP if isinstance(self._compression, TopK) else Packing.BFLOAT16)
@@ -142,19 +142,23 @@ class ErrorFeedback:
     Args:
         setup: what the servers keep.
         compression: the kind of compression; None to send everything and leave nothing out.
-        lend: a function that puts arrays onto the devices that compute steps.
+        put_on_devices: a function that puts arrays onto the devices that compute steps.
 
     Attributes:
-        rests: what was left out so far. A step receives it, and its new value is assigned here.
+        residuals: what was left out so far. A step receives it, and its new value is assigned here.
 
     Raises:
         InvalidInputError: as for `PushCompressor`.
     """
 
-    def __init__(self, setup: Setup, compression: Compression | None, *, lend: Callable[[Rests], Rests]) -> None:
+    def __init__(
+        self, setup: Setup, compression: Compression | None, *, put_on_devices: Callable[[Residuals], Residuals]
+    ) -> None:
         self._compressor = None if compression is None else PushCompressor(setup, compression)
-        self._lend = lend
-        self.rests: Rests = [] if self._compressor is None else lend(self._compressor.first_rests())
+        self._put_on_devices = put_on_devices
+        self.residuals: Residuals = (
+            [] if self._compressor is None else put_on_devices(self._compressor.first_residuals())
+        )
         self._unanswered: dict[int, tuple[tuple[int, int], dict[str, Any], dict[str, Any]]] = {}
 
     @property
@@ -163,14 +167,14 @@ class ErrorFeedback:
         return self._compressor is not None
 
     def compress(
-        self, arrays: list[dict[str, Any]], parts: list[tuple[Part, ...]], rests: Rests
-    ) -> tuple[list[dict[str, Any]], list[tuple[Part, ...]], Rests]:
+        self, arrays: list[dict[str, Any]], parts: list[tuple[Part, ...]], residuals: Residuals
+    ) -> tuple[list[dict[str, Any]], list[tuple[Part, ...]], Residuals]:
         """Compresses a push; see `PushCompressor.compress`. Changes nothing in this object."""
         if self._compressor is None:
-            return arrays, parts, rests
-        return self._compressor.compress(arrays, parts, rests)
+            return arrays, parts, residuals
+        return self._compressor.compress(arrays, parts, residuals)
 
-    def settle(self, push: Push, *, before: Rests, after: Rests, outcomes: Sequence[Pushed | None]) -> None:
+    def settle(self, push: Push, *, before: Residuals, after: Residuals, outcomes: Sequence[Pushed | None]) -> None:
         """Keeps what earlier pushes left out for later, if a push that carried it did not count.
 
         A server without an answer counts as not having applied the push. If it later answers that the same push had
@@ -197,25 +201,25 @@ class ErrorFeedback:
             elif state.was_applied and unanswered is not None:
                 self._add(server, unanswered[2], less=unanswered[1])
 
-    def take_back(self, before: Rests, after: Rests) -> None:
+    def restore_residuals(self, before: Residuals, after: Residuals) -> None:
         """Keeps what earlier pushes left out for later, because a push that carried it was never sent.
 
         Args:
             before: what was left out before the push.
             after: what was left out after the push.
         """
-        for server in range(len(self.rests)):
+        for server in range(len(self.residuals)):
             self._add(server, before[server], less=after[server])
 
     def forget(self) -> None:
         """Drops everything that was left out, because training continues from other values."""
         if self._compressor is not None:
-            self.rests = self._lend(self._compressor.first_rests())
+            self.residuals = self._put_on_devices(self._compressor.first_residuals())
             self._unanswered.clear()
 
     def _add(self, server: int, more: dict[str, Any], *, less: dict[str, Any]) -> None:
-        rests = {name: rest + (more[name] - less[name]) for name, rest in self.rests[server].items()}
-        self.rests = [rests if index == server else own for index, own in enumerate(self.rests)]
+        residuals = {name: residual + (more[name] - less[name]) for name, residual in self.residuals[server].items()}
+        self.residuals = [residuals if index == server else own for index, own in enumerate(self.residuals)]
 
 
 def _rounded(values: Any, dtype: str) -> Any:

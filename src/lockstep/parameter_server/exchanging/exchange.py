@@ -13,13 +13,13 @@ import numpy as np
 from lockstep.errors import LockstepError, UnavailableError
 from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.coordination.working import GiveBackError
-from lockstep.parameter_server.exchanging.compressing import ErrorFeedback, Rests
+from lockstep.parameter_server.exchanging.compressing import ErrorFeedback, Residuals
 from lockstep.parameter_server.links.client import RemoteError, Waiting
 from lockstep.parameter_server.protocol import Part, Push, Setup
-from lockstep.parameter_server.servers import Pulled, Servers, lacks_values
+from lockstep.parameter_server.servers import Pulled, Servers, is_missing_values
 
 RETRY_S: Final = 0.2
-LOOK_EVERY_S: Final = 3.0
+ATTEMPT_TIMEOUT_S: Final = 3.0
 
 
 @final
@@ -32,14 +32,14 @@ class Gradients:
         parts: for each server, the groups that its arrays are for.
         rows: the gradients of rows by table, in the order of `ids`. Any rows after these are padding.
         ids: the ids of these rows by table: int64[rows], ascending.
-        rests: what was left out of the gradients before this push, and after it.
+        residuals: what was left out of the gradients before this push, and after it.
     """
 
     arrays: list[dict[str, Any]]
     parts: list[tuple[Part, ...]]
     rows: Mapping[str, Any] = field(default_factory=dict[str, Any])
     ids: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, "np.ndarray[Any, Any]"])
-    rests: tuple[Rests, Rests]
+    residuals: tuple[Residuals, Residuals]
 
     def to_host(self) -> list[dict[str, np.ndarray[Any, Any]]]:
         """Waits until the arrays for the servers are computed, and returns them."""
@@ -79,7 +79,7 @@ class Exchange:
         feedback.forget()
         self._servers = join_servers(cluster, setup)
 
-    def follow(self, *, num_writes: int, num_restores: int) -> None:
+    def forget_outdated(self, *, num_writes: int, num_restores: int) -> None:
         """Forgets what is no longer valid after the coordinator has set the values of the servers.
 
         Args:
@@ -149,7 +149,7 @@ class Exchange:
             name: (gradients.ids[name], np.asarray(values)[: len(gradients.ids[name])])
             for name, values in gradients.rows.items()
         }
-        before, after = gradients.rests
+        before, after = gradients.residuals
         with _giving_back():
             try:
                 self._servers.begin_push(
@@ -169,9 +169,9 @@ class Exchange:
         self._feedback.settle(push, before=before, after=after, outcomes=pulled.states)
         return pulled
 
-    def take_back(self, gradients: Gradients) -> None:
+    def restore_residuals(self, gradients: Gradients) -> None:
         """Keeps what earlier pushes left out for later, because these gradients are never pushed."""
-        self._feedback.take_back(*gradients.rests)
+        self._feedback.restore_residuals(*gradients.residuals)
 
     def recover(self, meanwhile: Callable[[], None]) -> None:
         """Connects to the servers again; waits until all of them are there.
@@ -225,15 +225,15 @@ def join_servers(cluster: Cluster, setup: Setup, *, meanwhile: Callable[[], None
     while True:
         servers: Servers | None = None
         try:
-            servers = cluster.reach_servers(within_s=LOOK_EVERY_S)
+            servers = cluster.reach_servers(within_s=ATTEMPT_TIMEOUT_S)
             servers.join(setup)
         except (RemoteError, UnavailableError) as error:
             if servers is not None:
                 servers.close()
             has_time = time.monotonic() < deadline
-            if not has_time or (isinstance(error, RemoteError) and not lacks_values(error)):
+            if not has_time or (isinstance(error, RemoteError) and not is_missing_values(error)):
                 raise
-            waiting.log(f"{cluster.who} waits for the parameter servers: {error}")
+            waiting.log(f"{cluster.process_name} waits for the parameter servers: {error}")
             meanwhile()
             time.sleep(RETRY_S)
         except BaseException:
@@ -252,6 +252,6 @@ def _giving_back() -> Generator[None]:
     except UnavailableError as error:
         raise GiveBackError(str(error)) from error
     except RemoteError as error:
-        if not lacks_values(error):
+        if not is_missing_values(error):
             raise
         raise GiveBackError(str(error)) from error

@@ -162,12 +162,12 @@ class CoordinatedFit:
         )
         self._results: deque[RemoteValue] = deque()
         self._choose_batch: Callable[[str], int] = lambda _worker: 0
-        self._read: dict[int, Any] | None = None
+        self._pulled_values: dict[int, Any] | None = None
         self._has_late = False  # whether steps have ended since the values were read
         self._optimizer_values: list[Any] = []
         self._local: dict[int, Any] = {}
         self._staleness, self._num_ended = 0, 0
-        self._fold: Any = jax.jit(self._add_up)
+        self._fold: Any = jax.jit(self._add_metrics)
 
     def begin_epoch(self, epoch: int) -> None:
         """Divides the batches of an epoch among the workers."""
@@ -192,8 +192,8 @@ class CoordinatedFit:
             UnavailableError: the cluster cannot go on.
         """
         trainable, non_trainable, optimizer_values, metrics = state
-        self._take_changes(trainable, non_trainable, optimizer_values)
-        self._read = None
+        self._collect_changes(trainable, non_trainable, optimizer_values)
+        self._pulled_values = None
         try:
             metrics, logs = self._train(metrics)
         except ClosureError:  # a caller that catches it may continue to use the model
@@ -233,16 +233,16 @@ class CoordinatedFit:
         if self._has_late:
             model = self._model
             variables = (*model.trainable_variables, *model.non_trainable_variables)
-            self._give_changes({id(variable): variable.value for variable in variables})
-            self._show()
+            self._send_changes({id(variable): variable.value for variable in variables})
+            self._update_model()
 
-    def break_off(self) -> None:
+    def stop_after_error(self) -> None:
         """Waits and sets the model as `end` does, after an error. Values in the model are not sent to the servers."""
         self.drain(is_last=True)
         if self._has_late:
-            self._show()
+            self._update_model()
 
-    def _show(self) -> None:
+    def _update_model(self) -> None:
         values = {**self._values(), **self._optimizer_state()}
         for variable in (*self._chief.served.variables, *self._model.optimizer.variables):
             variable.assign(values[id(variable)])
@@ -272,7 +272,7 @@ class CoordinatedFit:
             value = self._ended.get()
             if not value.is_cancelled:
                 self._results.append(value)
-                self._read, self._has_late = None, True
+                self._pulled_values, self._has_late = None, True
 
     def _next_steps(self, num_steps: int) -> list[_Result]:
         """Waits for as many closures as have this number of steps.
@@ -366,7 +366,7 @@ class CoordinatedFit:
             self._chief.dispatcher.join()  # raises the first error, which may be another one
             raise
 
-    def _add_up(self, values: list[Any], changes: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    def _add_metrics(self, values: list[Any], changes: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         new: list[Any] = []
         starts = dict.fromkeys(changes, 0)
         for value in values:
@@ -380,12 +380,12 @@ class CoordinatedFit:
 
     def _values(self) -> dict[int, Any]:
         """Returns the servers' values. When an epoch ends, or is stopped, all its steps have ended before."""
-        if self._read is None:
+        if self._pulled_values is None:
             if self._model.stop_training:
                 self.drain()
             self._has_late = False
-            self._read = {**self._chief.pull(), **self._local}
-        return self._read
+            self._pulled_values = {**self._chief.pull(), **self._local}
+        return self._pulled_values
 
     def _optimizer_state(self) -> dict[int, Any]:
         optimizer = self._model.optimizer
@@ -393,7 +393,7 @@ class CoordinatedFit:
         self._optimizer_values = [before if value is None else jnp.asarray(value) for value, before in own]
         return dict(zip(map(id, optimizer.variables), self._optimizer_values, strict=True))
 
-    def _take_changes(self, trainable: Any, non_trainable: Any, optimizer_values: Any) -> None:
+    def _collect_changes(self, trainable: Any, non_trainable: Any, optimizer_values: Any) -> None:
         """Sends the servers what callbacks have changed.
 
         Keras passes plain lists after callbacks may have changed values.
@@ -414,9 +414,9 @@ class CoordinatedFit:
         }
         served = {id(variable) for variable in self._chief.served.variables}
         self._local = {key: value for key, value in values.items() if key not in served}
-        self._give_changes(values)
+        self._send_changes(values)
 
-    def _give_changes(self, values: Mapping[int, Any]) -> None:
+    def _send_changes(self, values: Mapping[int, Any]) -> None:
         """Sends the servers the values that were set here since they were read. All others may be outdated."""
         changed = {key: value for key, value in values.items() if self._chief.differs({key: value})}
         if changed:

@@ -75,7 +75,7 @@ class AbstractBatches(ABC):
                 raise InvalidInputError(
                     "fit was given data that are not numbers",
                     received=f"an array of dtype {dtype}",
-                    allowed="whole numbers, floats or booleans",
+                    allowed="integers, floats or booleans",
                     action="turn words and dates into numbers before",
                 )
         return found
@@ -90,17 +90,17 @@ class _EpochOrder:
     """The order of an epoch, drawn once for all its batches.
 
     Args:
-        num_places: the number of rows or batches to order.
+        num_items: the number of rows or batches to order.
     """
 
-    def __init__(self, num_places: int) -> None:
-        self._num_places = num_places
+    def __init__(self, num_items: int) -> None:
+        self._num_items = num_items
         self._drawn: tuple[tuple[int, int], np.ndarray[Any, Any]] | None = None
 
     def of(self, epoch: int, *, seed: int) -> np.ndarray[Any, Any]:
         """Returns int64[indices], the same ones in every worker."""
         if self._drawn is None or self._drawn[0] != (seed, epoch):
-            self._drawn = (seed, epoch), np.random.default_rng((seed, epoch)).permutation(self._num_places)
+            self._drawn = (seed, epoch), np.random.default_rng((seed, epoch)).permutation(self._num_items)
         return self._drawn[1]
 
 
@@ -169,7 +169,7 @@ class NumberedBatches(AbstractBatches):
 
 
 @final
-class SoughtBatches(AbstractBatches):
+class SeekableBatches(AbstractBatches):
     """`lockstep.data.Batches` or `Dataset`: read in order, with a seek where a worker skips batches.
 
     Args:
@@ -197,18 +197,20 @@ class SoughtBatches(AbstractBatches):
 
 
 @final
-class FollowingBatches(AbstractBatches):
+class SequentialBatches(AbstractBatches):
     """Any data that yields one batch after the other. Each worker reads its own copy from beginning to end, repeatedly.
 
     Args:
         make_iterator: a function that begins a pass.
-        who: the name of the worker, for messages.
+        process_name: the name of the worker, for messages.
         is_read_once: whether the data cannot be read a second time.
     """
 
-    def __init__(self, make_iterator: Callable[[], Iterator[Any]], *, who: str, is_read_once: bool = False) -> None:
+    def __init__(
+        self, make_iterator: Callable[[], Iterator[Any]], *, process_name: str, is_read_once: bool = False
+    ) -> None:
         self._make_iterator = make_iterator
-        self._who = who
+        self._process_name = process_name
         self._is_read_once = is_read_once
         self._iterator: Iterator[Any] | None = None
         self._kept: list[Any] = []
@@ -230,7 +232,7 @@ class FollowingBatches(AbstractBatches):
             found = next(self._iterator, _ENDED)
         if found is _ENDED:
             raise InvalidInputError(
-                f"the data of {self._who} ended before the training did",
+                f"the data of {self._process_name} ended before the training did",
                 received=f"{self._num_batches} batches",
                 allowed="as many as the worker is given steps, which depends on how fast it is",
                 action="have a generator repeat itself without end (each worker reads its own), or give fit arrays or "
@@ -241,7 +243,7 @@ class FollowingBatches(AbstractBatches):
 
 
 @final
-class WeighedBatches(AbstractBatches):
+class WeightedBatches(AbstractBatches):
     """Batches whose rows are weighted by class.
 
     Args:
@@ -289,13 +291,13 @@ def worker_batches(arguments: Mapping[str, Any], *, context: InputContext) -> Ab
                 raise InvalidInputError("fit was given class_weight and sample_weight", allowed="one of them")
             weights = class_weight_to_sample_weights(y, class_weight)
         return ArrayBatches((x, y, weights), batch_size=batch_size or DEFAULT_BATCH_SIZE, shuffle=shuffle)
-    batches = _batches_of(x, who=f"worker {context.input_pipeline_id}", shuffle=shuffle)
-    return batches if class_weight is None else WeighedBatches(batches, ClassWeights(class_weight))
+    batches = _batches_of(x, process_name=f"worker {context.input_pipeline_id}", shuffle=shuffle)
+    return batches if class_weight is None else WeightedBatches(batches, ClassWeights(class_weight))
 
 
-def _batches_of(data: Any, *, who: str, shuffle: bool) -> AbstractBatches:
+def _batches_of(data: Any, *, process_name: str, shuffle: bool) -> AbstractBatches:
     if isinstance(data, GlobalBatches) or (isinstance(data, ResumableData) and data.num_batches):
-        return SoughtBatches(data)
+        return SeekableBatches(data)
     if isinstance(data, keras.utils.PyDataset):
         return NumberedBatches(data, shuffle=shuffle)
     try:
@@ -303,7 +305,9 @@ def _batches_of(data: Any, *, who: str, shuffle: bool) -> AbstractBatches:
     except (ValueError, TypeError) as error:
         raise InvalidInputError(f"fit was given data that Keras does not take: {error}") from error
     is_read_once = isinstance(data, types.GeneratorType)
-    return FollowingBatches(lambda: iter(adapter.get_jax_iterator()), who=who, is_read_once=is_read_once)
+    return SequentialBatches(
+        lambda: iter(adapter.get_jax_iterator()), process_name=process_name, is_read_once=is_read_once
+    )
 
 
 def _check_created(arguments: Mapping[str, Any]) -> None:

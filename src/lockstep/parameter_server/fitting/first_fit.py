@@ -51,7 +51,7 @@ class FirstFit:
         other += [name for name, value in values.items() if value != self._values[name]]
         if other:
             raise InvalidInputError(
-                "fit was given other data than the first time, which the workers do not have",
+                "a later fit has other data, which the workers do not have",
                 received=f"another {', '.join(other)}",
                 allowed=f"the same objects as {', '.join(_OBJECTS)}, and the same {', '.join(_VALUES)}",
                 action="give the first fit a DatasetCreator whose data go on as they should",
@@ -65,10 +65,10 @@ class FirstFit:
         ]
         if changed:
             raise InvalidInputError(
-                "the model was compiled anew, or layers of it were frozen or released, after the first fit, and the "
-                "workers do not know of it",
+                "the model was compiled again, or its layers were frozen or unfrozen, after the first fit, but the "
+                "workers still have the first model",
                 received=f"another {changed[0]}",
-                action="save the model, and train it on by a script of its own",
+                action="save the model, and continue its training in another script",
             )
 
 

@@ -139,7 +139,7 @@ class ServedRuns(AbstractRuns):
             raise
         except Exception:
             with suppress(LockstepError):  # the first error is the one to raise
-                coordinated.break_off()
+                coordinated.stop_after_error()
             raise
         finally:
             coordinated.drain(is_last=True)
@@ -160,7 +160,9 @@ class ServedRuns(AbstractRuns):
         evaluator = Evaluator(model, arguments, directory=directory, rows=self._stored_rows)
         build_from_batch(model, worker_batches(arguments, context=self._member.context).example())
         num_evaluated = evaluator.run(watch_coordinator(self._member.cluster))
-        LOGGER.info("%s has evaluated %d checkpoints: the training is over", self._member.cluster.who, num_evaluated)
+        LOGGER.info(
+            "%s has evaluated %d checkpoints: the training is over", self._member.cluster.process_name, num_evaluated
+        )
         raise SystemExit(0)
 
     def _work(self, model: Any, arguments: Mapping[str, Any]) -> None:
@@ -174,7 +176,7 @@ class ServedRuns(AbstractRuns):
         step = FitStep(model, served, layout=member.layout, compression=member.options.compression)
 
         @contextmanager
-        def equip() -> Generator[tuple[Mapping[str, AbstractFunction], Callable[[list[Any]], Any]]]:
+        def open_functions() -> Generator[tuple[Mapping[str, AbstractFunction], Callable[[list[Any]], Any]]]:
             function = FitFunction(
                 member.cluster,
                 setup=served.setup,
@@ -188,7 +190,7 @@ class ServedRuns(AbstractRuns):
             finally:
                 function.close()
 
-        member.stages.enter(member.work(equip), served.variables)
+        member.stages.enter(member.work(open_functions), served.variables)
         raise SkipCall(member.stages.next_history(model))
 
 

@@ -16,10 +16,16 @@ import numpy as np
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.compression import Compression
-from lockstep.parameter_server.embedding.lookups import Lookups, Wanted, check_ids, made_up, padded
-from lockstep.parameter_server.exchanging.compressing import ErrorFeedback, Rests
+from lockstep.parameter_server.embedding.lookups import (
+    Lookups,
+    Wanted,
+    check_ids,
+    pad_to_power_of_two,
+    placeholder_array,
+)
+from lockstep.parameter_server.exchanging.compressing import ErrorFeedback, Residuals
 from lockstep.parameter_server.exchanging.exchange import Gradients
-from lockstep.parameter_server.exchanging.laying_out import lay_out
+from lockstep.parameter_server.exchanging.push_arrays import build_push_arrays
 from lockstep.parameter_server.flattening import unflatten
 from lockstep.parameter_server.model_setup import ServedModel
 from lockstep.parameter_server.protocol import Part
@@ -68,7 +74,7 @@ class FitStep:
         self._is_compiled = bool(model.jit_compile) and not model.run_eagerly
         self._compute: Any = jax.jit(self._trace) if self._is_compiled else self._trace
         self._local = [variable.value for variable in served.local]
-        self.feedback = ErrorFeedback(served.setup, compression, lend=layout.to_compute_devices)
+        self.feedback = ErrorFeedback(served.setup, compression, put_on_devices=layout.to_compute_devices)
         self._parts: list[tuple[Part, ...]] = []
         self._lookups = Lookups({table.spec.name: table.variable for table in served.tables}, self._find_ids)
         self._is_announced = False
@@ -102,8 +108,8 @@ class FitStep:
         """
         if len(self._layout.devices) > 1:
             buffers, batch = self._layout.to_compute_devices(buffers), self._layout.place(batch)
-        tables = {name: padded(own) for name, own in rows.items()}
-        before = self.feedback.rests
+        tables = {name: pad_to_power_of_two(own) for name, own in rows.items()}
+        before = self.feedback.residuals
         arguments = (list(map(dict, buffers)), self._local, batch, tables, wanted.indices, before)
         if self._is_compiled and not self._is_announced and programs.is_watched():
             self._is_announced = True
@@ -120,17 +126,23 @@ class FitStep:
                 programs.Program(name=name, step=self._compute, args=arguments, labels=labels, donates=False)
             )
         gradients, changes, metrics, self._local, after = self._compute(*arguments)
-        self.feedback.rests = after
-        pushed = Gradients(arrays=gradients, parts=self._parts, rows=changes, ids=wanted.ids, rests=(before, after))
+        self.feedback.residuals = after
+        pushed = Gradients(arrays=gradients, parts=self._parts, rows=changes, ids=wanted.ids, residuals=(before, after))
         return Computed(gradients=pushed, metrics=metrics)
 
     def _trace(
-        self, buffers: Buffers, local: list[Any], batch: Any, rows: dict[str, Any], indices: list[Any], rests: Rests
+        self,
+        buffers: Buffers,
+        local: list[Any],
+        batch: Any,
+        rows: dict[str, Any],
+        indices: list[Any],
+        residuals: Residuals,
     ) -> Any:
         with self._lookups.finding(indices, rows):
             gradients, *others = self._train(buffers, local, batch, rows)
-        gradients, self._parts, rests = self.feedback.compress(gradients, self._parts, rests)
-        results = (gradients, *others, rests)
+        gradients, self._parts, residuals = self.feedback.compress(gradients, self._parts, residuals)
+        results = (gradients, *others, residuals)
         if self._is_compiled and len(self._layout.devices) > 1:
             results = jax.lax.with_sharding_constraint(results, self._layout.replicated)
         return results
@@ -138,7 +150,9 @@ class FitStep:
     def _find_ids(self, value: Any, local: list[Any], batch: Any) -> list[int]:
         placement = self._served.setup.placement
         sizes = [placement.buffer_sizes(server) for server in range(placement.num_servers)]
-        buffers = [{dtype: made_up((size,), dtype, value=value) for dtype, size in own.items()} for own in sizes]
+        buffers = [
+            {dtype: placeholder_array((size,), dtype, value=value) for dtype, size in own.items()} for own in sizes
+        ]
         *_, after = self._train(buffers, local, batch)
         return [index for index, (old, new) in enumerate(zip(local, after, strict=True)) if new is not old]
 
@@ -164,7 +178,7 @@ class FitStep:
                     allowed="changes by an optimizer's apply or stateless_apply alone",
                 )
         after = dict(zip(map(id, model.non_trainable_variables), state[1], strict=True))
-        gradients, parts, changes = lay_out(served, noted, before=values, after=after)
+        gradients, parts, changes = build_push_arrays(served, noted, before=values, after=after)
         if rows is not None or not served.tables:
             self._parts = parts
         metrics: dict[str, list[Any]] = {}

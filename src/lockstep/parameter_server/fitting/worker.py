@@ -165,7 +165,7 @@ class FitFunction(AbstractFunction):
     @override
     def begin(self, call: Call) -> Sequence[Ended]:
         (options,) = call.args
-        self._exchange.follow(num_writes=options["num_writes"], num_restores=options["num_restores"])
+        self._exchange.forget_outdated(num_writes=options["num_writes"], num_restores=options["num_restores"])
         seed, step = int(options["seed"]), int(options["round"])
         if self._mode is Mode.SYNCHRONOUS and not self._has_values_of(step):
             self._exchange.pulled = None
@@ -240,7 +240,7 @@ class FitFunction(AbstractFunction):
     def forget(self) -> Sequence[Ended]:
         for step in self._steps:
             if step.computed is not None:
-                self._exchange.take_back(step.computed.gradients)
+                self._exchange.restore_residuals(step.computed.gradients)
         self._steps.clear()
         self._lost.clear()
         return self._take_ended()

@@ -24,7 +24,7 @@ LOGGER: Final = logging.getLogger(__name__)
 SEGMENT_BYTES: Final = 24 << 20
 SEND_POLL_MS: Final = 20
 RECONNECT_S: Final = 0.1
-TELL_EVERY_S: Final = 30.0
+LOG_INTERVAL_S: Final = 30.0
 """How often a process that waits for another one logs this, in seconds."""
 _REFUSED: Final = (int(zmq.EVENT_HANDSHAKE_FAILED_AUTH), int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL))
 """The events of a rejected handshake.
@@ -48,7 +48,7 @@ class RemoteError(LockstepError):
         self.error = error
 
 
-class _HungUpError(Exception):
+class _DisconnectedError(Exception):
     """The other side was lost before it answered. Its successor may be there, but does not know this process yet."""
 
 
@@ -57,13 +57,13 @@ class Waiting:
     """Logs what a process waits for, at intervals, so that no wait is silent."""
 
     def __init__(self) -> None:
-        self._told_s = time.monotonic()
+        self._last_log_s = time.monotonic()
 
     def log(self, text: str) -> None:
         """Logs the text, unless one was logged recently."""
         now_s = time.monotonic()
-        if now_s - self._told_s > TELL_EVERY_S:
-            self._told_s = now_s
+        if now_s - self._last_log_s > LOG_INTERVAL_S:
+            self._last_log_s = now_s
             LOGGER.warning("%s", text)
 
 
@@ -76,7 +76,7 @@ class Link:
 
     Args:
         address: the address of the other side, as "host:port".
-        to: the role and index of the other side, as it knows itself: "ps 0".
+        peer_name: the role and index of the other side, as it knows itself: "ps 0".
         token: the token of the cluster.
         name: the name of this side: "worker 1".
         silence_s: the time without any message after which the other side counts as lost, in seconds.
@@ -91,7 +91,7 @@ class Link:
         self,
         address: str,
         *,
-        to: str,
+        peer_name: str,
         token: bytes,
         name: str,
         silence_s: float,
@@ -99,7 +99,7 @@ class Link:
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         self._address = address
-        self._to = to
+        self._peer_name = peer_name
         self._name = name
         self._number = 0
         self._unanswered: set[int] = set()  # several if a caller stopped waiting: `end` raised, or was not called
@@ -115,12 +115,12 @@ class Link:
             try:
                 self._send_hello(segment_bytes, timeout_s=left_s)
                 return
-            except _HungUpError:
+            except _DisconnectedError:
                 self.close()
                 time.sleep(RECONNECT_S)
                 left_s = deadline - time.monotonic()
                 if left_s < 0:
-                    raise self._lost("it hangs up before it has answered") from None
+                    raise self._lost("it closes the connection before it answers") from None
             except BaseException:
                 self.close()
                 raise
@@ -238,7 +238,7 @@ class Link:
             offered.close()
 
     def _prove(self, side: str, challenge: str = "") -> str:
-        return prove(self._token, side=side, listener=self._to, name=self._user, challenge=challenge)
+        return prove(self._token, side=side, listener=self._peer_name, name=self._user, challenge=challenge)
 
     def _exchange(self, message: Message, *, timeout_s: float) -> Message:
         """Sends a message of the handshake, before the first request, and waits for its answer."""
@@ -255,9 +255,9 @@ class Link:
                 return
             except zmq.Again:
                 if deadline is not None and time.monotonic() > deadline:
-                    raise self._lost(f"nothing goes there within {timeout_s:g} s") from None
+                    raise self._lost(f"nothing could be sent within {timeout_s:g} s") from None
                 if self._monitor.poll(SEND_POLL_MS):
-                    self._look_at(recv_monitor_message(self._monitor)["event"], is_connected=is_connected)
+                    self._handle_event(recv_monitor_message(self._monitor)["event"], is_connected=is_connected)
 
     def _await(self, number: int, *, timeout_s: float | None) -> Message:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -267,9 +267,9 @@ class Link:
                 raise self._lost(f"no answer within {timeout_s:g} s")
             if number == 0:  # the other side may not exist yet
                 waited_s = time.monotonic() - self._began_s
-                what = f"{self._to} at {self._address}, which has not answered for {waited_s:.0f} s"
+                what = f"{self._peer_name} at {self._address}, which has not answered for {waited_s:.0f} s"
                 self._waiting.log(f"{self._name} waits for {what}")
-                left_s = TELL_EVERY_S if left_s is None else min(left_s, TELL_EVERY_S)
+                left_s = LOG_INTERVAL_S if left_s is None else min(left_s, LOG_INTERVAL_S)
             ready = dict(self._poller.poll(None if left_s is None else int(left_s * 1000) + 1))
             if self._socket in ready:
                 header, *parts = self._socket.recv_multipart(copy=False)
@@ -285,16 +285,16 @@ class Link:
                 if found == number:
                     return answer
             elif self._monitor in ready:
-                self._look_at(recv_monitor_message(self._monitor)["event"], is_connected=number > 0)
+                self._handle_event(recv_monitor_message(self._monitor)["event"], is_connected=number > 0)
 
-    def _look_at(self, event: int, *, is_connected: bool) -> None:
+    def _handle_event(self, event: int, *, is_connected: bool) -> None:
         if event in _REFUSED:
             raise self._lost(
-                f"it does not take this process's token: it has another one, or is another process than {self._to}"
+                f"it rejects this process's token: it has another one, or is another process than {self._peer_name}"
             )
         if event == zmq.EVENT_DISCONNECTED:
-            raise self._lost("it has gone") if is_connected else _HungUpError
+            raise self._lost("it has gone") if is_connected else _DisconnectedError
 
     def _lost(self, why: str) -> UnavailableError:
         self._why_lost = why
-        return UnavailableError(f"{self._name} cannot reach {self._to} at {self._address}: {why}")
+        return UnavailableError(f"{self._name} cannot reach {self._peer_name} at {self._address}: {why}")

@@ -42,13 +42,13 @@ class Message:
         fields: the other fields of the header, which must be valid JSON.
         arrays: the arrays by name, in C order. Received arrays are read-only, and may be in memory that later messages
             reuse.
-        is_lent: whether the sender may overwrite the arrays as soon as the message is sent.
+        may_be_overwritten: whether the sender may overwrite the arrays as soon as the message is sent.
     """
 
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     arrays: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict[str, "np.ndarray[Any, Any]"])
-    is_lent: bool = False
+    may_be_overwritten: bool = False
 
 
 _Size = Annotated[int, Field(ge=0, strict=True)]
@@ -114,7 +114,7 @@ def write(message: Message, *, number: int, segment: Segment | None, side: Side)
     for name, array in message.arrays.items():
         if array.dtype.name not in DTYPES:
             raise InvalidInputError(
-                f"array {name!r} of a {message.kind!r} message cannot travel",
+                f"array {name!r} of a {message.kind!r} message cannot be sent",
                 received=str(array.dtype),
                 allowed=DTYPES,
                 action="convert it",
@@ -128,7 +128,7 @@ def write(message: Message, *, number: int, segment: Segment | None, side: Side)
         if header["places"] is not None:
             parts = []
     parts = [part[at : at + MAX_PART_BYTES] for part in parts for at in range(0, max(1, len(part)), MAX_PART_BYTES)]
-    if message.is_lent:  # the socket sends them later
+    if message.may_be_overwritten:  # the socket sends them later
         parts = [memoryview(bytes(part)) for part in parts]
     return [_write_header(header), *parts]
 
@@ -143,21 +143,21 @@ def _write_header(header: Mapping[str, Any]) -> bytes:
         written = json.dumps(header, ensure_ascii=False).encode()
     except ValueError as error:  # a lone surrogate, or a number with thousands of digits
         raise InvalidInputError(
-            f"a {header['kind']!r} message has something that cannot travel",
+            f"a {header['kind']!r} message has something that cannot be sent",
             received=str(error),
-            allowed="texts of whole characters, and numbers of up to 4,300 digits",
+            allowed="texts without lone surrogates, and numbers of up to 4,300 digits",
         ) from None
     if len(written) > MAX_HEADER_BYTES:
         raise InvalidInputError(
-            f"a {header['kind']!r} message has too much beside its arrays",
+            f"a {header['kind']!r} message has a header that is too large",
             received=f"{len(written):,} bytes",
-            allowed=f"{MAX_HEADER_BYTES:,} bytes: some 50,000 variables are described in this",
-            action="put numbers into arrays, and have fewer and larger ones",
+            allowed=f"{MAX_HEADER_BYTES:,} bytes, enough to describe about 50,000 variables",
+            action="put numbers into arrays, and use fewer and larger ones",
         )
     return written
 
 
-def travelling(text: str) -> str:
+def sendable_text(text: str) -> str:
     """Returns the text of an error in a form that can be sent: not too long, and without lone surrogates."""
     return text[:MAX_TEXT_CHARACTERS].encode(errors="backslashreplace").decode()
 
@@ -202,7 +202,7 @@ def read(
     left = list(reversed(parts))
     arrays = {name: _array(left, dtype, shape) for name, dtype, shape in found.arrays}
     if left:
-        raise CorruptDataError("a message with other arrays than it says", received=f"{len(left)} parts more")
+        raise CorruptDataError("a message with more parts than its header lists", received=f"{len(left)} parts more")
     return found.number, Message(kind=found.kind, fields=found.fields, arrays=arrays)
 
 
@@ -216,11 +216,11 @@ def _array(left: list[memoryview], dtype: str, shape: Sequence[int]) -> np.ndarr
     found_bytes = sum(part.nbytes for part in parts)
     if kind is None or not parts or found_bytes != size_bytes:
         raise CorruptDataError(
-            "an array that is not what it says", received=f"{dtype} {list(shape)}, {found_bytes} bytes"
+            "an array that does not match its description", received=f"{dtype} {list(shape)}, {found_bytes} bytes"
         )
     flat = np.frombuffer(parts[0] if len(parts) == 1 else b"".join(parts), dtype=kind)
     flat.flags.writeable = False
     try:
         return flat.reshape(shape)
     except (ValueError, OverflowError) as error:  # more dimensions than NumPy allows, or an invalid shape
-        raise CorruptDataError("an array that is not what it says", received=f"{dtype}, {error}") from None
+        raise CorruptDataError("an array that does not match its description", received=f"{dtype}, {error}") from None

@@ -55,7 +55,7 @@ def new_name() -> str:
 
 
 @final
-class Doorkeeper:
+class ZapAuthenticator:
     """Decides for ZeroMQ which peers may connect (ZAP, RFC 27).
 
     There is one for each ZeroMQ context. The owner polls `socket`, and calls `answer` when it is readable.

@@ -17,8 +17,8 @@ from typing import Any, Final, final
 import zmq
 
 from lockstep.errors import CorruptDataError, EngineError, InvalidInputError, LockstepError
-from lockstep.parameter_server.links.frames import MAX_PART_BYTES, Message, Side, number_in, read, travelling, write
-from lockstep.parameter_server.links.handshake import Challenges, Doorkeeper, is_proof, prove
+from lockstep.parameter_server.links.frames import MAX_PART_BYTES, Message, Side, number_in, read, sendable_text, write
+from lockstep.parameter_server.links.handshake import Challenges, ZapAuthenticator, is_proof, prove
 from lockstep.parameter_server.links.segments import Segment
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class Listener:
         self._woken.setblocking(False)
         self._next_ping_s = 0.0
         self._context: zmq.Context[Any] = zmq.Context()
-        self._door = Doorkeeper(self._context, token=token, listener=name)
+        self._authenticator = ZapAuthenticator(self._context, token=token, listener=name)
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = 0
         self._socket.plain_server = True
@@ -146,14 +146,14 @@ class Listener:
         """
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
-        poller.register(self._door.socket, zmq.POLLIN)
+        poller.register(self._authenticator.socket, zmq.POLLIN)
         poller.register(self._woken, zmq.POLLIN)
         ready = dict(poller.poll(int(timeout_s * 1000)))
         if self._woken.fileno() in ready:
             with contextlib.suppress(BlockingIOError):
                 self._woken.recv(4096)
-        if self._door.socket in ready:
-            self._door.answer()
+        if self._authenticator.socket in ready:
+            self._authenticator.answer()
         if self._socket in ready:
             self._receive(handle)
         self._ping()
@@ -204,7 +204,7 @@ class Listener:
         for peer in self.peers:
             self.drop(peer)
         self._socket.close(linger=0)
-        self._door.close()
+        self._authenticator.close()
         self._context.term()
         self._woken.close()
         self._waker.close()
@@ -226,11 +226,13 @@ class Listener:
             shared = peer.segment if peer is not None else None
             number, message = read(header.buffer, [part.buffer for part in parts], segment=shared, side=Side.CLIENT)
         except CorruptDataError as error:
-            LOGGER.warning("a message of %s was not understood: %s", peer.name if peer else "somebody", error)
-            self._refuse(peer or Peer(route=route.bytes, name="somebody"), error, number=number_in(header.buffer))
+            LOGGER.warning("a message of %s was not understood: %s", peer.name if peer else "an unknown client", error)
+            self._refuse(
+                peer or Peer(route=route.bytes, name="an unknown client"), error, number=number_in(header.buffer)
+            )
             return
         if peer is None:
-            self._meet(route, message, number=number)
+            self._authenticate(route, message, number=number)
             return
         peer.waiting.add(number)
         peer.newest = number
@@ -246,35 +248,35 @@ class Listener:
     def _refuse(self, peer: Peer, error: CorruptDataError, *, number: int | None) -> None:
         """Keeps the sender of an unreadable message from waiting for an answer: sends an error, or drops the peer."""
         if number is None or peer.route not in self._peers:
-            self._dismiss(peer, f"it cannot read what {peer.name} has sent: {error}")
+            self._drop_and_notify(peer, f"it cannot read what {peer.name} has sent: {error}")
         else:
             self._send(peer, _answer_of(error), number=number)
 
-    def _dismiss(self, peer: Peer, why: str) -> None:
+    def _drop_and_notify(self, peer: Peer, why: str) -> None:
         """Drops a peer, and tells it so, because ZeroMQ cannot close a single connection of a socket."""
-        self._send(peer, Message(kind=DROP, fields={"text": travelling(why)}), number=-1, may_share=False)
+        self._send(peer, Message(kind=DROP, fields={"text": sendable_text(why)}), number=-1, may_share=False)
         self.drop(peer)
 
-    def _meet(self, route: zmq.Frame, message: Message, *, number: int) -> None:
+    def _authenticate(self, route: zmq.Frame, message: Message, *, number: int) -> None:
         """Challenges a new client, or admits one that has answered. An overheard proof does not fit a new challenge."""
         user, challenge = str(route.get(USER_ID)), self._challenges.of(route.bytes)
-        stranger = Peer(route=route.bytes, name="somebody")
+        stranger = Peer(route=route.bytes, name="an unknown client")
         if message.kind == HELLO:
             proof = self._prove("server", user, challenge)
             fields = {"challenge": challenge, "proof": proof}
             self._send(stranger, Message(kind=HELLO, fields=fields), number=number)
         elif message.kind != PROOF:
-            self._dismiss(stranger, "it does not know who this is")
+            self._drop_and_notify(stranger, "it does not know who this is")
         elif not is_proof(message.fields.get("proof"), self._prove("client", user, challenge)):
-            LOGGER.warning("somebody came to %s at %s with a proof of another connection", self._name, self.address)
-            self._dismiss(stranger, "it does not take this process's proof")
+            LOGGER.warning("a client of %s at %s presented a proof for another connection", self._name, self.address)
+            self._drop_and_notify(stranger, "it rejects this process's proof")
         else:
-            self._welcome(route, message, user=user, number=number)
+            self._admit(route, message, user=user, number=number)
 
     def _prove(self, side: str, user: str, challenge: str) -> str:
         return prove(self._token, side=side, listener=self._name, name=user, challenge=challenge)
 
-    def _welcome(self, route: zmq.Frame, message: Message, *, user: str, number: int) -> None:
+    def _admit(self, route: zmq.Frame, message: Message, *, user: str, number: int) -> None:
         name, offered = str(message.fields.get("name")), message.fields.get("segment")
         peer = Peer(route=route.bytes, name=name, user=user)
         if isinstance(offered, dict):
@@ -301,5 +303,5 @@ class Listener:
 
 
 def _answer_of(error: Exception, *, text: str | None = None) -> Message:
-    fields = {"error": type(error).__name__, "text": travelling(str(error) if text is None else text)}
+    fields = {"error": type(error).__name__, "text": sendable_text(str(error) if text is None else text)}
     return Message(kind=ERROR, fields=fields)

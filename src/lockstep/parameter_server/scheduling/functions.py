@@ -27,9 +27,9 @@ from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.compression import Compression
 from lockstep.parameter_server.coordination.working import AbstractFunction, Call, Ended
 from lockstep.parameter_server.embedding.calls import RowGradient
-from lockstep.parameter_server.exchanging.compressing import ErrorFeedback, Rests
+from lockstep.parameter_server.exchanging.compressing import ErrorFeedback, Residuals
 from lockstep.parameter_server.exchanging.exchange import Exchange, Gradients
-from lockstep.parameter_server.exchanging.laying_out import lay_out
+from lockstep.parameter_server.exchanging.push_arrays import build_push_arrays
 from lockstep.parameter_server.flattening import unflatten
 from lockstep.parameter_server.layout import ServedLayout
 from lockstep.parameter_server.model_setup import ServedModel, trained_variables
@@ -90,7 +90,7 @@ class ClosureRunner:
         self._served = served
         self._layout = layout
         self._scope = scope
-        self._feedback = ErrorFeedback(served.setup, compression, lend=layout.to_compute_devices)
+        self._feedback = ErrorFeedback(served.setup, compression, put_on_devices=layout.to_compute_devices)
         # With copies: a closure may pull rows repeatedly, and its changes are computed from the values that it began
         # with.
         self.exchange = Exchange(cluster, served.setup, feedback=self._feedback, copies=True)
@@ -102,7 +102,7 @@ class ClosureRunner:
             out_shardings=layout.replicated,
         )
         several = layout.replicated if len(layout.devices) > 1 else None
-        self._lay_out: Any = jax.jit(self._trace, static_argnums=0, out_shardings=several)
+        self._build_push_arrays: Any = jax.jit(self._trace, static_argnums=0, out_shardings=several)
         self._noted: dict[_Form, list[Sequence[Any]]] = {}
         self._parts: dict[_Form, list[tuple[Part, ...]]] = {}
         self._trained_by = {
@@ -153,7 +153,7 @@ class ClosureRunner:
 
         Pulls only if the last are older.
         """
-        self.exchange.follow(num_writes=int(needed["writes"]), num_restores=int(needed["restores"]))
+        self.exchange.forget_outdated(num_writes=int(needed["writes"]), num_restores=int(needed["restores"]))
         pulled = self.exchange.pulled
         if pulled is None or any(
             state.version < least for state, least in zip(pulled.states, needed["versions"], strict=True)
@@ -202,13 +202,15 @@ class ClosureRunner:
         self._noted.setdefault(form, [update.variables for update in noted])
         changed = [stored_value(self._served.variables[index]) for index in form.changed]
         gradients = [list(map(_array_of, update.gradients)) for update in noted]
-        before = self._feedback.rests
-        arrays, rows, after = self._lay_out(form, gradients, [dict(own) for own in pulled.dense], changed, before)
+        before = self._feedback.residuals
+        arrays, rows, after = self._build_push_arrays(
+            form, gradients, [dict(own) for own in pulled.dense], changed, before
+        )
         arrays = jax.block_until_ready(arrays)
-        self._feedback.rests = after  # only now is it known that everything was computed
+        self._feedback.residuals = after  # only now is it known that everything was computed
         ids = self._ids(noted)
         rows = {table: rows[table] for table in ids}
-        return Gradients(arrays=arrays, parts=self._parts[form], rows=rows, ids=ids, rests=(before, after))
+        return Gradients(arrays=arrays, parts=self._parts[form], rows=rows, ids=ids, residuals=(before, after))
 
     def _ids(self, noted: Sequence[Update]) -> dict[str, np.ndarray[Any, Any]]:
         """Returns the ids of the rows that have gradients, by table name."""
@@ -223,7 +225,7 @@ class ClosureRunner:
     def _read_rows(self, wanted: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
         return {table: np.array(own) for table, own in self.exchange.pull_rows(wanted).items()}
 
-    def _trace(self, form: _Form, gradients: Any, buffers: Any, changed: Any, rests: Rests) -> Any:
+    def _trace(self, form: _Form, gradients: Any, buffers: Any, changed: Any, residuals: Residuals) -> Any:
         served = self._served
         updates = [
             Update(optimizer=optimizer, gradients=own, variables=variables)
@@ -231,9 +233,9 @@ class ClosureRunner:
         ]
         before = dict(zip(map(id, served.variables), unflatten(served.setup.placement, buffers), strict=True))
         after = {id(served.variables[index]): value for index, value in zip(form.changed, changed, strict=True)}
-        arrays, parts, rows = lay_out(served, updates, before=before, after=after)
-        arrays, self._parts[form], rests = self._feedback.compress(arrays, parts, rests)
-        return arrays, rows, rests
+        arrays, parts, rows = build_push_arrays(served, updates, before=before, after=after)
+        arrays, self._parts[form], residuals = self._feedback.compress(arrays, parts, residuals)
+        return arrays, rows, residuals
 
 
 @final

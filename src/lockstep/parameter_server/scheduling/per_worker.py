@@ -109,12 +109,12 @@ class WorkerIterator:
 
     Args:
         begin: a function that begins a pass over the data.
-        who: the name of the worker, for messages.
+        process_name: the name of the worker, for messages.
     """
 
-    def __init__(self, begin: Callable[[], Iterator[Any]], *, who: str) -> None:
+    def __init__(self, begin: Callable[[], Iterator[Any]], *, process_name: str) -> None:
         self._batches: Iterator[Any] | None = begin()
-        self._who = who
+        self._process_name = process_name
         self._num_batches = 0
 
     def __iter__(self) -> Self:
@@ -140,7 +140,7 @@ class WorkerIterator:
         except StopIteration:
             self._batches = None  # releases everything that it reads from
         raise DataEndedError(
-            f"the data of {self._who} have ended after {self._num_batches} batches",
+            f"the data of {self._process_name} have ended after {self._num_batches} batches",
             action="have them repeat without end, and schedule as many steps as are wanted",
         )
 
@@ -189,7 +189,7 @@ class TakenBatch:
 
 
 @final
-class OwnThings:
+class PerWorkerObjects:
     """The objects that a worker has created for itself.
 
     Belongs to one thread.
@@ -198,15 +198,15 @@ class OwnThings:
         datasets: what the script passed for each per-worker data set, in order.
         values: what the script passed for each per-worker value, in order.
         context: the position of the worker among the processes that read input.
-        who: the name of the worker, for messages.
+        process_name: the name of the worker, for messages.
     """
 
     def __init__(
-        self, *, datasets: Sequence[Any], values: Sequence[Callable[..., Any]], context: InputContext, who: str
+        self, *, datasets: Sequence[Any], values: Sequence[Callable[..., Any]], context: InputContext, process_name: str
     ) -> None:
         self._given = {DATASET: list(datasets), VALUES: list(values)}
         self._context = context
-        self._who = who
+        self._process_name = process_name
         self._made: dict[tuple[str, int], Any] = {}
         self._begun: set[int] = set()  # data sets that are their own iterators and were begun
         self._iterators: dict[tuple[int, int], WorkerIterator] = {}
@@ -228,7 +228,7 @@ class OwnThings:
                 key = (number, index)
                 if key not in self._iterators:
                     dataset = self._data_from_the_beginning(number)
-                    self._iterators[key] = WorkerIterator(lambda: _begin(dataset), who=self._who)
+                    self._iterators[key] = WorkerIterator(lambda: _begin(dataset), process_name=self._process_name)
                 return self._iterators[key]
             case _:
                 raise CorruptDataError("a reference that cannot be read", received=reference)
@@ -243,7 +243,7 @@ class OwnThings:
         if key not in self._made:
             if number >= len(self._given[kind]):
                 raise InvalidInputError(
-                    f"{self._who} has no such per-worker {kind}",
+                    f"{self._process_name} has no such per-worker {kind}",
                     received=number,
                     allowed=f"the {len(self._given[kind])} that its script has asked for",
                     action="run the same script in every process, and ask for them before the first closure",
@@ -283,8 +283,8 @@ def _begin(dataset: Any) -> Iterator[Any]:
         return map(dataset.__getitem__, itertools.count() if num_batches is None else range(num_batches))
     if not isinstance(dataset, Iterable):
         raise InvalidInputError(
-            "a per-worker data set is none",
+            "a per-worker data set is not iterable",
             received=type(dataset).__name__,
-            allowed="batches that can be iterated, or a function that returns such",
+            allowed="batches that can be iterated, or a function that returns them",
         )
     return iter(dataset)

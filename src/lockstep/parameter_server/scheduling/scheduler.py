@@ -37,9 +37,9 @@ from lockstep.parameter_server.scheduling.per_worker import (
     DATASET,
     ITERATOR,
     VALUES,
-    OwnThings,
     PerWorkerDataset,
     PerWorkerIterator,
+    PerWorkerObjects,
     PerWorkerValues,
 )
 from lockstep.strategies.updates import built_optimizers
@@ -230,8 +230,11 @@ class Scheduler:
             scope=self._scope,
             compression=self._member.options.compression,
         )
-        things = OwnThings(
-            datasets=self._datasets, values=self._values, context=self._member.context, who=self._member.cluster.who
+        things = PerWorkerObjects(
+            datasets=self._datasets,
+            values=self._values,
+            context=self._member.context,
+            process_name=self._member.cluster.process_name,
         )
         try:
             yield ScheduledFunctions(runner), things.resolve
@@ -241,8 +244,7 @@ class Scheduler:
     def _refer(self, value: Any) -> list[Any] | None:
         if isinstance(value, RemoteValue):
             raise InvalidInputError(
-                "a closure was given what another one will return",
-                received="a RemoteValue",
+                "a RemoteValue was passed to a closure",
                 action="pass its value: coordinator.fetch(value)",
             )
         if isinstance(value, PerWorkerIterator):
@@ -255,7 +257,7 @@ class Scheduler:
 
     def _check_owner(self, owner: object) -> None:
         if owner is not self:
-            raise InvalidInputError("a closure was given what workers of another cluster have")
+            raise InvalidInputError("a closure was given a per-worker object of another cluster")
 
     def _unpack(self, returned: Any) -> Any:
         """Records the servers' versions when a closure had ended. Called from the dispatcher's thread."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from lockstep.errors import InvalidInputError, WrongStateError
-from lockstep.parameter_server.chunks import Assembly, Chunk, ChunkHeader, Stage, Standing, cut_into_chunks
+from lockstep.parameter_server.chunks import AppliedState, Chunk, ChunkAssembler, ChunkHeader, Stage, cut_into_chunks
 from lockstep.parameter_server.protocol import IDS, ROWS, Part, gradients_for, of_kind
 from lockstep.parameter_server.server.ledger import PushId, PushLedger
 from lockstep.parameter_server.server.shards import DenseCopy, DenseShards
@@ -26,7 +26,7 @@ MAX_CHUNK_BYTES: Final = 256 << 20
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Holdings:
+class HeldState:
     """Everything that a server holds.
 
     Attributes:
@@ -57,7 +57,7 @@ class ServerCut:
         InvalidInputError: the closure, or a later one, has already pushed, or `max_bytes` is not positive or too large.
     """
 
-    def __init__(self, closure: int, held: Holdings, *, max_bytes: int) -> None:
+    def __init__(self, closure: int, held: HeldState, *, max_bytes: int) -> None:
         late = [push for push in held.ledger.applied if push.closure >= closure]
         if late:
             raise InvalidInputError(
@@ -81,7 +81,9 @@ class ServerCut:
         self._chunks = self._read(max_bytes)
         self._is_whole = False
 
-    def before(self, pushes: Sequence[PushId], parts: Sequence[Part], arrays: Mapping[str, Any], *, step: int) -> None:
+    def before_update(
+        self, pushes: Sequence[PushId], parts: Sequence[Part], arrays: Mapping[str, Any], *, step: int
+    ) -> None:
         """Handles an update that the server is about to apply: keeps the old values, updates the cut too, or both.
 
         Args:
@@ -111,7 +113,7 @@ class ServerCut:
             for name, own in ids.items():
                 self._tables[name].apply(own, rows[name])
 
-    def next_chunk(self, held: Holdings) -> Chunk:
+    def next_chunk(self, held: HeldState) -> Chunk:
         """Returns the next chunk. Its stage is "waiting" until the cut is complete.
 
         Raises:
@@ -139,8 +141,10 @@ class ServerCut:
 
     def _read(self, max_bytes: int) -> Iterator[Chunk]:
         applied = tuple((push.closure, push.number) for push in sorted(self._applied))
-        standing = Standing(closure=self._closure, num_applied=self._num_applied, applied=applied, step=self._step)
-        yield Chunk(header=ChunkHeader(stage=Stage.STANDING, standing=standing))
+        applied_state = AppliedState(
+            closure=self._closure, num_applied=self._num_applied, applied=applied, step=self._step
+        )
+        yield Chunk(header=ChunkHeader(stage=Stage.APPLIED_STATE, applied_state=applied_state))
         yield from cut_into_chunks(lambda: self._dense.state(self._copy), max_bytes=max_bytes)
         self._is_dense_read, self._copy = True, None
         for name, table in self._tables.items():
@@ -155,16 +159,16 @@ class Restoration:
     """Restores a server's state from chunks.
 
     Args:
-        standing: what the server had applied.
+        applied_state: what the server had applied.
         dense: the server's shards. They are set at the end.
         tables: the server's rows. They are cleared first.
     """
 
-    def __init__(self, standing: Standing, dense: DenseShards, tables: Mapping[str, TableShard]) -> None:
-        self.standing = standing
+    def __init__(self, applied_state: AppliedState, dense: DenseShards, tables: Mapping[str, TableShard]) -> None:
+        self.applied_state = applied_state
         self._dense = dense
         self._tables = tables
-        self._assembly = Assembly()
+        self._assembler = ChunkAssembler()
         for table in tables.values():
             table.clear()
 
@@ -177,11 +181,11 @@ class Restoration:
         """
         header = chunk.header
         if header.stage is Stage.DENSE:
-            self._assembly.add(chunk)
+            self._assembler.add(chunk)
         elif header.stage is Stage.ROWS:
             if header.table not in self._tables:
                 raise InvalidInputError("there is no such table", received=header.table, allowed=sorted(self._tables))
             self._tables[header.table].restore(chunk.rows())
         elif header.stage is Stage.END:
-            self._dense.restore(self._assembly.finish())
+            self._dense.restore(self._assembler.finish())
         return header.stage is Stage.END

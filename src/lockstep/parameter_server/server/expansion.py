@@ -76,7 +76,7 @@ def _expand_part(part: Part, arrays: Mapping[str, Array], sizes: Mapping[str, in
 
 def _widened(values: Array, dtype: str) -> Array:
     if values.dtype != jnp.dtype(BFLOAT16):
-        raise InvalidInputError("gradients that are said to be bfloat16", received=str(values.dtype))
+        raise InvalidInputError("gradients declared as bfloat16", received=str(values.dtype))
     return values.astype(jnp.dtype(dtype))
 
 

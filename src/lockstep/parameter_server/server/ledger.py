@@ -58,7 +58,7 @@ class PushLedger:
     def __contains__(self, push: PushId) -> bool:
         return push in self._applied
 
-    def take(self, push: PushId) -> bool:
+    def record(self, push: PushId) -> bool:
         """Records a push. Returns whether to apply it: False if it was applied before, or comes too late."""
         if push.closure < self._watermark or push in self._applied:
             return False

@@ -35,11 +35,11 @@ from lockstep.parameter_server.protocol import (
     of_kind,
     to_fields,
 )
-from lockstep.parameter_server.server.cuts import Holdings, Restoration, ServerCut
+from lockstep.parameter_server.server.cuts import HeldState, Restoration, ServerCut
 from lockstep.parameter_server.server.expansion import expand
 from lockstep.parameter_server.server.ledger import PushId, PushLedger
-from lockstep.parameter_server.server.rounds import Round
 from lockstep.parameter_server.server.shards import DenseShards
+from lockstep.parameter_server.server.synchronous_steps import SynchronousStep
 from lockstep.parameter_server.server.tables import TableShard
 
 LOGGER: Final = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class ParameterServer:
         self._has_values = False
         self._was_begun = False
         self._ledger = PushLedger()
-        self._round = Round()
+        self._open_step = SynchronousStep()
         self._cuts: dict[bytes, ServerCut] = {}  # one per reader
         self._restoration: Restoration | None = None
         self._watching: list[Request] = []  # answered at the end of the training
@@ -126,7 +126,7 @@ class ParameterServer:
             self._setup = setup
         elif self._setup != setup:
             raise WrongStateError(
-                "a parameter server keeps another model already", action="start the servers anew for another training"
+                "a parameter server keeps another model already", action="restart the servers for another training"
             )
         return Message(kind="ok")
 
@@ -136,15 +136,17 @@ class ParameterServer:
         self._tables = {
             table.name: TableShard(table, server=setup.server, num_servers=num_servers) for table in setup.tables
         }
-        self._round = Round(summed_groups=[number for number, group in enumerate(setup.groups) if group.is_summed])
+        self._open_step = SynchronousStep(
+            summed_groups=[number for number, group in enumerate(setup.groups) if group.is_summed]
+        )
 
     def _begin(self, request: Request) -> Message:
         """Forgets what an earlier coordinator trained: one that was killed and replaced by a new one."""
         self._restoration = None  # its coordinator died before the end of it
         setup, _ = self._ready()
         if self._was_begun and self._has_values:
-            LOGGER.warning("%s begins a training anew: what there was is forgotten", request.peer.name)
-            self._release([*self._round.waiting, *self._round.waiting_again])
+            LOGGER.warning("%s begins a new training; the previous values are discarded", request.peer.name)
+            self._release([*self._open_step.waiting, *self._open_step.waiting_again])
             self._make(setup)
             self._cuts.clear()
             self._has_values = False
@@ -192,21 +194,21 @@ class ParameterServer:
         self._ledger.raise_watermark(push.watermark)
         name = PushId(closure=push.closure, number=push.number)
         if setup.mode is Mode.SYNCHRONOUS:
-            is_in_time = push.step == self._round.step
+            is_in_time = push.step == self._open_step.step
             if is_in_time:
-                self._round.check(push)
-            if is_in_time and self._ledger.take(name):
-                self._round.add(request, push, arrays)
-                self._end_round()
+                self._open_step.check(push)
+            if is_in_time and self._ledger.record(name):
+                self._open_step.add(request, push, arrays)
+                self._end_step()
                 return None
-            if name in self._round.pushes:
-                self._round.add_again(request, push)
+            if name in self._open_step.pushes:
+                self._open_step.add_again(request, push)
                 return None
             state = self._state(is_applied=False, was_applied=name in self._ledger)
             return self._answer(request, push, state)
         # After a restore from a checkpoint, the server may have applied fewer pushes than when the values were pulled.
         staleness = max(0, self._ledger.num_applied - push.pulled_version)
-        is_new = self._ledger.take(name)
+        is_new = self._ledger.record(name)
         if is_new:
             self._apply(dense, push, arrays, pushes=(name,))
         state = self._state(is_applied=is_new, was_applied=not is_new, staleness=staleness if is_new else 0)
@@ -225,8 +227,8 @@ class ParameterServer:
             self._table(name).indices(ids)
 
     def _apply(self, dense: DenseShards, push: Push, arrays: Any, *, pushes: tuple[PushId, ...]) -> None:
-        step = self._round.step
-        self._for_cuts(lambda cut: cut.before(pushes, push.parts, arrays, step=step))
+        step = self._open_step.step
+        self._for_cuts(lambda cut: cut.before_update(pushes, push.parts, arrays, step=step))
         for part in push.parts:
             gradients = of_kind(gradients_for(part.group), arrays)
             dense.apply(gradients, group=part.group, has_gradient=part.has_gradient)
@@ -234,19 +236,19 @@ class ParameterServer:
         for name, ids in of_kind(IDS, arrays).items():
             self._table(name).apply(ids, rows[name])
 
-    def _end_round(self) -> None:
+    def _end_step(self) -> None:
         """Applies a synchronous step once enough workers have pushed for it, and answers all of them."""
         _, dense = self._ready()
-        if not self._round.is_full:
+        if not self._open_step.is_full:
             return
-        waiting, again, pushes = self._round.waiting, self._round.waiting_again, self._round.pushes
-        step = self._round.step
+        waiting, again, pushes = self._open_step.waiting, self._open_step.waiting_again, self._open_step.pushes
+        step = self._open_step.step
         try:
-            push, arrays = self._round.mean()
-            self._round.begin_next()
+            push, arrays = self._open_step.mean()
+            self._open_step.begin_next()
             self._apply(dense, push, arrays, pushes=pushes)
         except Exception as error:  # everyone who waits for the step must get the error: nothing else ends the wait
-            self._round.restart(step=step + 1)
+            self._open_step.restart(step=step + 1)
             for request, _ in [*waiting, *again]:
                 self._listener.refuse(request, error)
             return
@@ -257,22 +259,22 @@ class ParameterServer:
 
     def _expect(self, request: Request) -> Message:
         expected = from_fields(Expected, request.message.fields)
-        num_left_out = max(0, expected.step - self._round.step)
-        if num_left_out:
+        num_skipped_steps = max(0, expected.step - self._open_step.step)
+        if num_skipped_steps:
             self._begin_step(expected.step)
-        if expected.step == self._round.step:  # otherwise the message is about a step that has ended meanwhile
-            self._round.expect(expected.num_pushes)
-            self._end_round()
-        return Message(kind="ok", fields=to_fields(Awaited(num_left_out=num_left_out)))
+        if expected.step == self._open_step.step:  # otherwise the message is about a step that has ended meanwhile
+            self._open_step.expect(expected.num_pushes)
+            self._end_step()
+        return Message(kind="ok", fields=to_fields(Awaited(num_skipped_steps=num_skipped_steps)))
 
     def _begin_step(self, step: int) -> None:
         """Leaves a synchronous step that has ended on the other servers.
 
         They received all its pushes, while this server was lost for a time and missed some of them.
         """
-        waiting = [*self._round.waiting, *self._round.waiting_again]
-        self._ledger.drop(self._round.pushes)
-        self._round.restart(step=step)
+        waiting = [*self._open_step.waiting, *self._open_step.waiting_again]
+        self._ledger.drop(self._open_step.pushes)
+        self._open_step.restart(step=step)
         self._release(waiting)
 
     def _for_cuts(self, keep: Callable[[ServerCut], object]) -> None:
@@ -280,18 +282,18 @@ class ParameterServer:
             try:
                 keep(cut)
             except (LockstepError, MemoryError, RuntimeError) as error:  # RuntimeError: XLA is out of memory
-                LOGGER.warning("a cut is given up, since there is no memory for it: %s", error)
+                LOGGER.warning("a cut was given up: out of memory: %s", error)
                 del self._cuts[reader]
 
     def _begin_cut(self, request: Request) -> Message:
         cut = from_fields(Cut, request.message.fields)
         self._cuts.pop(request.peer.route, None)  # a previous cut that the reader has not ended
-        self._cuts[request.peer.route] = ServerCut(cut.closure, self._holdings(), max_bytes=cut.max_bytes)
+        self._cuts[request.peer.route] = ServerCut(cut.closure, self._held_state(), max_bytes=cut.max_bytes)
         return Message(kind="ok")
 
     def _read_cut(self, request: Request) -> Message:
         read = from_fields(Read, request.message.fields)
-        held = self._holdings()
+        held = self._held_state()
         cut = self._cuts.get(request.peer.route)
         if cut is None:
             raise WrongStateError("there is no cut to be read", action="begin one over the same link")
@@ -304,26 +306,32 @@ class ParameterServer:
 
     def _restore(self, request: Request) -> Message:
         chunk = Chunk.from_message(request.message)
-        if chunk.header.standing is not None:
+        if chunk.header.applied_state is not None:
             self._restoration = None  # a previous one that was not completed
             _, dense = self._ready()
             self._cuts.clear()
-            self._restoration = Restoration(chunk.header.standing, dense, self._tables)
+            self._restoration = Restoration(chunk.header.applied_state, dense, self._tables)
         if self._restoration is None:
-            raise WrongStateError("a parameter server's state comes back without what the server had applied")
+            raise WrongStateError("restore chunks arrived before the header with the applied pushes")
         if self._restoration.add(chunk):
-            standing, self._restoration = self._restoration.standing, None
+            applied_state, self._restoration = self._restoration.applied_state, None
             self._has_values = self._was_begun = True
-            applied = [PushId(closure=closure, number=number) for closure, number in standing.applied]
-            self._ledger = PushLedger(watermark=standing.closure, applied=applied, num_applied=standing.num_applied)
-            self._release([*self._round.waiting, *self._round.waiting_again])
-            self._round.restart(step=standing.step, is_known=False)
+            applied = [PushId(closure=closure, number=number) for closure, number in applied_state.applied]
+            self._ledger = PushLedger(
+                watermark=applied_state.closure, applied=applied, num_applied=applied_state.num_applied
+            )
+            self._release([*self._open_step.waiting, *self._open_step.waiting_again])
+            self._open_step.restart(step=applied_state.step, is_known=False)
         return Message(kind="ok")
 
-    def _holdings(self) -> Holdings:
+    def _held_state(self) -> HeldState:
         _, dense = self._ready()
-        return Holdings(
-            dense=dense, tables=self._tables, ledger=self._ledger, step=self._round.step, waiting=self._round.pushes
+        return HeldState(
+            dense=dense,
+            tables=self._tables,
+            ledger=self._ledger,
+            step=self._open_step.step,
+            waiting=self._open_step.pushes,
         )
 
     def _set_rate(self, request: Request) -> Message:
@@ -337,7 +345,7 @@ class ParameterServer:
 
     def _read_state(self, request: Request) -> Message:
         _, dense = self._ready()
-        return Message(kind="state", arrays=dense.state(), is_lent=True)
+        return Message(kind="state", arrays=dense.state(), may_be_overwritten=True)
 
     def _pull(self, request: Request) -> Message:
         has_values = request.message.fields.get("is_answered_by_values") is not False
@@ -348,12 +356,12 @@ class ParameterServer:
         arrays = named(DENSE, dense.read()) if push.is_answered_by_values else {}
         for name, ids in of_kind(WANTED, request.message.arrays).items():
             arrays[f"{ROWS}:{name}"] = self._table(name).read(ids)
-        return Message(kind="values", fields=to_fields(state), arrays=arrays, is_lent=True)
+        return Message(kind="values", fields=to_fields(state), arrays=arrays, may_be_overwritten=True)
 
     def _state(self, *, is_applied: bool = True, was_applied: bool = False, staleness: int = 0) -> Pushed:
         return Pushed(
             version=self._ledger.num_applied,
-            step=self._round.step,
+            step=self._open_step.step,
             is_applied=is_applied,
             was_applied=was_applied,
             staleness=staleness,
@@ -368,7 +376,7 @@ class ParameterServer:
     def _clear(self, request: Request) -> Message:
         """Forgets the model, whose training is over, and waits for the setup of the script's next one."""
         self._answer_watching()
-        self._release([*self._round.waiting, *self._round.waiting_again])
+        self._release([*self._open_step.waiting, *self._open_step.waiting_again])
         self._setup = self._dense = self._restoration = None
         self._tables.clear()
         self._cuts.clear()
@@ -392,7 +400,7 @@ class ParameterServer:
 
     def _ready(self) -> tuple[Setup, DenseShards]:
         if self._setup is None or self._dense is None:
-            raise WrongStateError("a parameter server was not told yet what it keeps")
+            raise WrongStateError("the parameter server has not been set up yet")
         if self._restoration is not None:
-            raise WrongStateError("a parameter server is being given its state back", action="try again in a moment")
+            raise WrongStateError("the parameter server is being restored", action="try again in a moment")
         return self._setup, self._dense

@@ -22,7 +22,7 @@ def serve(cluster: Cluster) -> None:
     """
     listener = cluster.listen()
     server = ParameterServer(listener)
-    LOGGER.info("%s serves at %s", cluster.who, listener.address)
+    LOGGER.info("%s serves at %s", cluster.process_name, listener.address)
     alone_since_s = time.monotonic()
     try:
         while not server.is_done:
@@ -32,10 +32,12 @@ def serve(cluster: Cluster) -> None:
             elif time.monotonic() - alone_since_s > cluster.start_within_s:
                 waited = f"for {cluster.start_within_s:.0f} s"
                 raise UnavailableError(
-                    f"nobody has been connected to {cluster.who} at {listener.address} {waited}",
+                    f"no process has been connected to {cluster.process_name} at {listener.address} {waited}",
                     action="start the coordinator and the workers, or look into their logs",
                 )
     finally:
         listener.close()
-    LOGGER.info("%s has applied %d pushes: the training is over", cluster.who, server.num_applied)
-    LOGGER.info("%s was asked: %s", cluster.who, ", ".join(f"{n} {kind}" for kind, n in server.num_requests.items()))
+    LOGGER.info("%s has applied %d pushes: the training is over", cluster.process_name, server.num_applied)
+    LOGGER.info(
+        "%s was asked: %s", cluster.process_name, ", ".join(f"{n} {kind}" for kind, n in server.num_requests.items())
+    )

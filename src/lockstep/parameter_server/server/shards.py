@@ -296,9 +296,7 @@ class _ServedGroup:
 
     def sizes(self, mask: tuple[bool, ...]) -> dict[str, int]:
         if len(mask) != len(self.variables):
-            raise InvalidInputError(
-                "gradients for so many shards", received=len(mask), allowed=str(len(self.variables))
-            )
+            raise InvalidInputError("number of gradients", received=len(mask), allowed=str(len(self.variables)))
         if mask not in self._sizes:
             sizes: dict[str, int] = {}
             for (_, dtype, part), has_gradient in zip(self.parts, mask, strict=True):

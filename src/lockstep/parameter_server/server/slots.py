@@ -55,7 +55,7 @@ def slots_of(spec: OptimizerSpec, variables: Sequence[VariableSpec]) -> tuple[Sl
     config = {**spec.config, "config": {**spec.config["config"], "name": "standin"}}
     optimizer = build_optimizer(
         replace(spec, config=config, decays=(True,) * len(variables), constraints=(None,) * len(variables)),
-        [_stand_in(number, variable) for number, variable in enumerate(variables)],
+        [_make_stand_in(number, variable) for number, variable in enumerate(variables)],
     )
     seen: Counter[tuple[int | None, str]] = Counter()
     found: list[Slot] = []
@@ -68,7 +68,7 @@ def slots_of(spec: OptimizerSpec, variables: Sequence[VariableSpec]) -> tuple[Sl
     return tuple(found)
 
 
-def _stand_in(number: int, variable: VariableSpec) -> Any:
+def _make_stand_in(number: int, variable: VariableSpec) -> Any:
     tag = f"standin{number}end"
     made = keras.Variable(np.zeros((1,) * len(variable.shape)), dtype=variable.dtype, name=tag)
     set_path(made, f"{variable.path}/{tag}")

@@ -34,7 +34,7 @@ class TableCut:
     @property
     def is_read(self) -> bool:
         """Whether all rows have been read."""
-        return self._next_place >= self._table.num_places
+        return self._next_place >= self._table.num_rows
 
     def begin(self) -> None:
         """Begins to keep rows as they are now. Idempotent.
@@ -43,9 +43,9 @@ class TableCut:
             InvalidInputError: the address space is too small for the rows that are kept aside.
         """
         if self._aside is None:
-            self._aside = RowMemory(self._table.spec, num_rows=self._table.num_places)
+            self._aside = RowMemory(self._table.spec, num_rows=self._table.num_rows)
             self._aside.optimizer = self._table.memory.optimizer
-            self._is_aside = lazy_zeros((self._table.num_places,), np.dtype(np.bool_))
+            self._is_aside = lazy_zeros((self._table.num_rows,), np.dtype(np.bool_))
             self._num_pushes = self._table.num_pushes
 
     def keep(self, ids: np.ndarray[Any, Any]) -> None:
@@ -60,7 +60,9 @@ class TableCut:
         indices, ids = indices[is_new], ids[is_new]
         memory = self._table.memory
         self._aside.is_met[indices] = memory.is_met[indices]
-        self._table.meet(ids, indices)  # a row that was not met gets its first values: an earlier push may still arrive
+        self._table.create_rows(
+            ids, indices
+        )  # a row that was not met gets its first values: an earlier push may still arrive
         self._aside.put(indices, memory.values[indices], {kind: array[indices] for kind, array in memory.state.items()})
         self._is_aside[indices] = True
 
@@ -94,7 +96,7 @@ class TableCut:
     def _next_met(self, most: int) -> np.ndarray[Any, Any]:
         found = np.zeros(0, np.int64)
         while not len(found) and not self.is_read:
-            start, end = self._next_place, min(self._next_place + WINDOW, self._table.num_places)
+            start, end = self._next_place, min(self._next_place + WINDOW, self._table.num_rows)
             is_met = self._table.memory.is_met[start:end]
             if self._aside is not None:
                 is_met = np.where(self._is_aside[start:end], self._aside.is_met[start:end], is_met)

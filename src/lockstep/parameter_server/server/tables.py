@@ -98,8 +98,8 @@ class TableShard:
         self.spec = spec
         self._server = server
         self._num_servers = num_servers
-        self.num_places = len(range(server, spec.num_rows, num_servers))
-        self.memory = RowMemory(spec, num_rows=self.num_places)
+        self.num_rows = len(range(server, spec.num_rows, num_servers))
+        self.memory = RowMemory(spec, num_rows=self.num_rows)
         self.num_pushes = 0
 
     @property
@@ -124,7 +124,7 @@ class TableShard:
             InvalidInputError: an id is not in the table, belongs to another server, or appears twice.
         """
         indices = self.indices(ids)
-        self.meet(ids, indices)
+        self.create_rows(ids, indices)
         return self.memory.read(indices)
 
     def apply(self, ids: np.ndarray[Any, Any], gradients: np.ndarray[Any, Any]) -> None:
@@ -138,7 +138,7 @@ class TableShard:
             InvalidInputError: the ids are not as described, or the gradients have another shape or dtype.
         """
         indices = self.check(ids, gradients)
-        self.meet(ids, indices)
+        self.create_rows(ids, indices)
         self.num_pushes += 1
         self.memory.update(indices, gradients, step=self.num_pushes)
 
@@ -161,7 +161,7 @@ class TableShard:
         """Forgets all rows and releases their memory, as if none had been met."""
         optimizer = self.memory.optimizer  # its learning rate may have been set
         del self.memory  # before the same amount is requested again
-        self.memory = RowMemory(self.spec, num_rows=self.num_places)
+        self.memory = RowMemory(self.spec, num_rows=self.num_rows)
         self.memory.optimizer = optimizer
         self.num_pushes = 0
 
@@ -207,7 +207,7 @@ class TableShard:
             raise InvalidInputError(f"ids of table {self.spec.name} that are another server's")
         return ids // self._num_servers
 
-    def meet(self, ids: np.ndarray[Any, Any], indices: np.ndarray[Any, Any]) -> None:
+    def create_rows(self, ids: np.ndarray[Any, Any], indices: np.ndarray[Any, Any]) -> None:
         """Sets rows that were not met before to their first values."""
         memory = self.memory
         is_new = ~memory.is_met[indices]

@@ -17,10 +17,10 @@ from lockstep.parameter_server.coordination.open_step import OpenStep
 from lockstep.parameter_server.links import Link, Message
 from lockstep.parameter_server.links.client import RemoteError
 from lockstep.parameter_server.protocol import Mode, Setup
-from lockstep.parameter_server.servers import Servers, lacks_values
+from lockstep.parameter_server.servers import Servers, is_missing_values
 
 LOGGER: Final = logging.getLogger(__name__)
-FAREWELL_S: Final = 2.0
+CLOSE_TIMEOUT_S: Final = 2.0
 MAX_LOSSES: Final = 10
 """The number of times in a row that servers may be lost before all of them are there again."""
 STOP_WITHIN_S: Final = 10.0
@@ -29,7 +29,7 @@ lacks.
 """
 
 
-class _CannotHealError(UnavailableError):
+class _CannotRecoverError(UnavailableError):
     """A server does not come back in time, or there is no checkpoint of its state."""
 
 
@@ -50,7 +50,7 @@ class CutAt:
 
 
 @final
-class Healing:
+class ServerRecovery:
     """Watches the servers, with a thread for each.
 
     Workers may be lost together with a server, so nobody else may notice.
@@ -94,7 +94,7 @@ class Healing:
             watcher.start()
             self._watchers.append(watcher)
 
-    def heal(self) -> None:
+    def recover(self) -> None:
         """Waits until all servers are there, and restores new ones from the last checkpoint.
 
         Raises:
@@ -105,9 +105,9 @@ class Healing:
             unfinished: set[int] = set()  # servers that may have only a part of the checkpoint
             for num_left in reversed(range(MAX_LOSSES)):
                 try:
-                    self._heal_once(unfinished)
+                    self._recover_once(unfinished)
                     return
-                except _CannotHealError as error:
+                except _CannotRecoverError as error:
                     self._dispatcher.fail(error)  # so that nobody waits for the server again
                     raise
                 except UnavailableError as error:
@@ -115,9 +115,9 @@ class Healing:
                         raise
                     LOGGER.warning("a parameter server was lost while others were waited for: %s", error)
 
-    def heal_soon(self) -> None:
-        """Calls `heal` in a thread of its own. If it fails, the cluster cannot go on."""
-        threading.Thread(target=self._heal_or_fail, name="healing", daemon=True).start()
+    def recover_in_background(self) -> None:
+        """Calls `recover` in a thread of its own. If it fails, the cluster cannot go on."""
+        threading.Thread(target=self._recover_or_fail, name="server recovery", daemon=True).start()
 
     def end(self) -> None:
         """Stops recovery: a server that ends from now on is not replaced. Idempotent."""
@@ -126,7 +126,7 @@ class Healing:
     def close(self) -> None:
         """Waits briefly for the threads. The servers must have been told that the training is over."""
         for watcher in self._watchers:
-            watcher.join(FAREWELL_S)
+            watcher.join(CLOSE_TIMEOUT_S)
 
     def _watch(self, index: int, link: Link) -> None:
         while True:
@@ -137,8 +137,8 @@ class Healing:
                 except (UnavailableError, RemoteError) as error:  # RemoteError: from its successor
                     if self._is_over.is_set():
                         return
-                    LOGGER.warning("ps %d is missed: %s", index, error)
-            if not self._heal_or_fail():
+                    LOGGER.warning("ps %d is lost: %s", index, error)
+            if not self._recover_or_fail():
                 return
             try:
                 link = self._cluster.reach_server(index)
@@ -146,10 +146,10 @@ class Healing:
                 self._dispatcher.fail(error)
                 return
 
-    def _heal_or_fail(self) -> bool:
-        """Calls `heal`; returns whether the cluster can go on. If it cannot, all waiting calls raise the error."""
+    def _recover_or_fail(self) -> bool:
+        """Calls `recover`; returns whether the cluster can go on. If it cannot, all waiting calls raise the error."""
         try:
-            self.heal()
+            self.recover()
         except LockstepError as error:
             self._dispatcher.fail(error)
         except Exception as error:  # callers that wait must get the error
@@ -159,7 +159,7 @@ class Healing:
             return True
         return False
 
-    def _heal_once(self, unfinished: set[int]) -> None:
+    def _recover_once(self, unfinished: set[int]) -> None:
         with contextlib.ExitStack() as stack:
             links = [
                 stack.enter_context(contextlib.closing(self._reach(index)))
@@ -176,7 +176,7 @@ class Healing:
         try:
             return self._cluster.reach_server(index)
         except UnavailableError as error:  # it was waited for as long as allowed
-            raise _CannotHealError(str(error)) from error
+            raise _CannotRecoverError(str(error)) from error
 
     def _announce_step(self, links: Sequence[Link]) -> None:
         self._open_step.renew(self._cluster.reach_servers())
@@ -185,7 +185,7 @@ class Healing:
             self._open_step.announce(Servers(links), step=step)
 
     def _restore(self, index: int, link: Link) -> None:
-        LOGGER.warning("ps %d was lost: another one has come in its place, with nothing", index)
+        LOGGER.warning("ps %d was lost; its successor has no state yet", index)
         is_synchronous = self._setup.mode is Mode.SYNCHRONOUS
         # Running closures may have answers of the lost server. In a synchronous step, those of other servers may be
         # late.
@@ -194,7 +194,7 @@ class Healing:
         step = self._open_step.number
         cut = None if self.restore_server is None else self.restore_server(index, step=step)
         if cut is None:
-            raise _CannotHealError(
+            raise _CannotRecoverError(
                 f"ps {index} was lost with its part of the parameters, and there is no checkpoint to begin from",
                 action="save checkpoints, and train again: by fit's callback lockstep.training.BackupAndRestore, or "
                 "ClusterCoordinator.create_checkpoints",
@@ -216,7 +216,7 @@ def _has_values(link: Link, setup: Setup) -> bool:
     try:
         link.request(Message(kind=protocol.JOIN, fields={"signature": setup.signature}))
     except RemoteError as error:
-        if not lacks_values(error):
+        if not is_missing_values(error):
             raise
         return False
     return True

@@ -14,7 +14,7 @@ from lockstep.parameter_server.server.ledger import PushId
 
 
 @final
-class Round:
+class SynchronousStep:
     """Collects the pushes of synchronous steps, one step after the other.
 
     Not thread-safe: the owner serializes calls.
@@ -61,7 +61,7 @@ class Round:
             InvalidInputError: the number is below 1.
         """
         if num_pushes < 1:
-            raise InvalidInputError("a step of so many pushes", received=num_pushes, allowed="a positive number")
+            raise InvalidInputError("number of pushes in a step", received=num_pushes, allowed="a positive number")
         self._num_expected = num_pushes
 
     def check(self, push: Push) -> None:

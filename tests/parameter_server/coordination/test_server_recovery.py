@@ -39,7 +39,7 @@ def test_a_server_that_does_not_come_back_is_waited_for_once(
             return reach(self, index, within_s=1.0 if is_gone.is_set() else within_s)
         except UnavailableError:
             if within_s is None:  # else it is no more than a farewell
-                waited.append(self.who)
+                waited.append(self.process_name)
             raise
 
     monkeypatch.setattr("lockstep.parameter_server.strategy.serve", serve_for_some_steps)

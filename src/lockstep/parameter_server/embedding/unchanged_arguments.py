@@ -16,7 +16,7 @@ _KEEPS_VALUES: Final = frozenset({"convert_element_type", "reshape", "copy"})
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class PassedOn:
+class UnchangedArgument:
     """A result of a program that is one of its arguments.
 
     Attributes:
@@ -36,7 +36,7 @@ class PassedOn:
         return np.asarray(leaves[self.argument]).reshape(self.shape)
 
 
-def passed_on(jaxpr: Any) -> list[PassedOn] | None:
+def find_unchanged_arguments(jaxpr: Any) -> list[UnchangedArgument] | None:
     """Returns the arguments that are a program's results; None if any result is computed.
 
     Args:
@@ -44,7 +44,7 @@ def passed_on(jaxpr: Any) -> list[PassedOn] | None:
     """
     producers = {result: equation for equation in jaxpr.eqns for result in equation.outvars}
     indices = {argument: index for index, argument in enumerate(jaxpr.invars)}
-    found: list[PassedOn] = []
+    found: list[UnchangedArgument] = []
     for result in jaxpr.outvars:
         source = result
         while not hasattr(source, "val") and source in producers:  # a literal has a value and no index
@@ -56,5 +56,5 @@ def passed_on(jaxpr: Any) -> list[PassedOn] | None:
                 return None
         if hasattr(source, "val") or source not in indices:
             return None
-        found.append(PassedOn(argument=indices[source], shape=tuple(result.aval.shape)))
+        found.append(UnchangedArgument(argument=indices[source], shape=tuple(result.aval.shape)))
     return found

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.parameter_server.embedding.lookups import different, padded
-from lockstep.parameter_server.embedding.passing import passed_on
+from lockstep.parameter_server.embedding.lookups import pad_to_power_of_two, unique_with_inverse
+from lockstep.parameter_server.embedding.unchanged_arguments import find_unchanged_arguments
 
 IDS = np.arange(6, dtype=np.int32).reshape(3, 2)
 OTHERS = np.array([7, 8], np.uint8)
 
 
 def read(program: Callable[..., Any], *arguments: Any) -> list[np.ndarray[Any, Any]] | None:
-    known = passed_on(jax.jit(program).trace(*arguments).jaxpr.jaxpr)
+    known = find_unchanged_arguments(jax.jit(program).trace(*arguments).jaxpr.jaxpr)
     return None if known is None else [ids.read(jax.tree.leaves(arguments)) for ids in known]
 
 
@@ -65,7 +65,7 @@ def test_what_is_computed_is_not(program: Callable[..., Any]) -> None:
 @given(st.lists(st.integers(-(2**31), 2**31 - 1) | st.just(2**40)))
 def test_different_ids_and_their_places_are_those_of_numpy(ids: list[int]) -> None:
     given_ids = np.array(ids, np.int64)
-    found, places = different(given_ids)
+    found, places = unique_with_inverse(given_ids)
     expected, inverse = np.unique(given_ids, return_inverse=True)
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(places, inverse)
@@ -75,7 +75,7 @@ def test_different_ids_and_their_places_are_those_of_numpy(ids: list[int]) -> No
 @pytest.mark.parametrize("num_rows", [0, 1, 8, 9, 300])
 def test_rows_are_padded_by_zeros_and_begin_where_xla_takes_them_as_they_are(num_rows: int) -> None:
     rows = np.arange(num_rows * 3, dtype=np.float32).reshape(num_rows, 3) + 1
-    found = [padded(rows) for _ in range(8)]
+    found = [pad_to_power_of_two(rows) for _ in range(8)]
     for one in found:
         np.testing.assert_array_equal(one[:num_rows], rows)
         assert not one[num_rows:].any()

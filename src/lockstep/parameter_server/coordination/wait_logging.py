@@ -1,6 +1,6 @@
 """Records what the coordinator and its workers wait for, and since when, so that no wait is silent.
 
-`Lateness` and `GiveBacks` find this out, and are pure. `Patience` logs it.
+`StallDetector` and `GiveBackCounter` find this out, and are pure. `WaitLogger` logs it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from lockstep.errors import UnavailableError
-from lockstep.parameter_server.links.client import TELL_EVERY_S
+from lockstep.parameter_server.links.client import LOG_INTERVAL_S
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Late:
 
 
 @final
-class Lateness:
+class StallDetector:
     """Records which closure each worker is running, and finds the workers that all wait for if none makes progress.
 
     A worker that makes progress, even slowly, does not keep others waiting forever. As long as other workers make
@@ -110,7 +110,7 @@ class Lateness:
 
 
 @final
-class GiveBacks:
+class GiveBackCounter:
     """Counts how many times closures were given back, and why: one that no worker can run would be given back forever.
 
     Not thread-safe: the owner serializes calls.
@@ -135,7 +135,7 @@ class GiveBacks:
 
 
 @final
-class Patience:
+class WaitLogger:
     """Logs what the coordinator waits for, and the workers that all wait for.
 
     Not thread-safe: the owner serializes calls.
@@ -143,11 +143,11 @@ class Patience:
     Args:
         address: the address to which workers connect.
         wait_for_workers_s: how long closures may wait while no worker is connected, in seconds.
-        words: a function that returns a description of a closure from its number.
+        describe: a function that returns a description of a closure from its number.
         clock: a function that returns the seconds of a monotonic clock.
 
     Attributes:
-        misfit: the reason of a worker that connected but cannot take part, as the end of an error message.
+        rejection: the reason of a worker that connected but cannot take part, as the end of an error message.
     """
 
     def __init__(
@@ -155,47 +155,47 @@ class Patience:
         *,
         address: str,
         wait_for_workers_s: float,
-        words: Callable[[int], str],
+        describe: Callable[[int], str],
         clock: Callable[[], float],
     ) -> None:
         self._address = address
         self._wait_for_workers_s = wait_for_workers_s
-        self._words = words
+        self._describe = describe
         self._clock = clock
-        self._lateness = Lateness()
-        self._give_backs = GiveBacks()
+        self._stall_detector = StallDetector()
+        self._give_back_counter = GiveBackCounter()
         self._alone_since_s: float | None = None
-        self._told_s = 0.0
-        self.misfit = ""
+        self._last_log_s = 0.0
+        self.rejection = ""
 
     def begin(self, worker: str, closure: int) -> None:
         """Records that a worker was given a closure."""
-        self._lateness.begin(worker, closure, now_s=self._clock())
+        self._stall_detector.begin(worker, closure, now_s=self._clock())
 
     def go_on(self, worker: str) -> None:
         """Records that a worker was given nothing, and ends what it has begun."""
-        self._lateness.go_on(worker, now_s=self._clock())
+        self._stall_detector.go_on(worker, now_s=self._clock())
 
     def end(self, worker: str) -> None:
         """Records that a worker is idle or lost."""
-        self._lateness.end(worker, now_s=self._clock())
+        self._stall_detector.end(worker, now_s=self._clock())
 
     def note_awaits_servers(self, worker: str, closure: int) -> None:
         """Records that a worker has done its part of a closure and waits for the servers."""
-        self._lateness.note_awaits_servers(worker, closure)
+        self._stall_detector.note_awaits_servers(worker, closure)
 
     def forget(self, closure: int) -> None:
         """Records that a closure has ended."""
-        self._give_backs.forget(closure)
+        self._give_back_counter.forget(closure)
 
     def note_given_back(self, closure: int, *, worker: str, reason: str) -> None:
         """Records that a worker has given back a closure. Logs the first time, and every `MANY` times."""
-        num_times = self._give_backs.note(closure, reason=reason)
+        num_times = self._give_back_counter.note(closure, reason=reason)
         if num_times == 1:
-            LOGGER.info("%s has given %s back, which waits again: %s", worker, self._words(closure), reason)
+            LOGGER.info("%s has given %s back, which waits again: %s", worker, self._describe(closure), reason)
         elif num_times % MANY == 0:
-            reasons = self._give_backs.reasons(closure)
-            LOGGER.warning("%s was given back again and again, and waits again: %s", self._words(closure), reasons)
+            reasons = self._give_back_counter.reasons(closure)
+            LOGGER.warning("%s was given back repeatedly (%s); it waits again", self._describe(closure), reasons)
 
     def check_workers(self, *, is_alone: bool) -> UnavailableError | None:
         """Logs that no worker has connected.
@@ -211,14 +211,14 @@ class Patience:
             return None
         now_s = self._clock()
         if self._alone_since_s is None:
-            self._alone_since_s = self._told_s = now_s
+            self._alone_since_s = self._last_log_s = now_s
         waited_s = now_s - self._alone_since_s
         if waited_s > self._wait_for_workers_s:
-            what = f"no worker has come to {self._address} for {waited_s:.0f} s{self.misfit}"
+            what = f"no worker has connected to {self._address} for {waited_s:.0f} s{self.rejection}"
             return UnavailableError(what, action="start the workers, or look into their logs")
-        if now_s - self._told_s > TELL_EVERY_S:
-            self._told_s = now_s
-            LOGGER.warning("waiting for workers: none has come to %s for %.0f s", self._address, waited_s)
+        if now_s - self._last_log_s > LOG_INTERVAL_S:
+            self._last_log_s = now_s
+            LOGGER.warning("waiting for workers: none has connected to %s for %.0f s", self._address, waited_s)
         return None
 
     def log_who_is_late(self, *, num_workers: int) -> None:
@@ -229,8 +229,8 @@ class Patience:
         Args:
             num_workers: the number of connected workers.
         """
-        for late in self._lateness.late(now_s=self._clock()):
+        for late in self._stall_detector.late(now_s=self._clock()):
             who = "the others wait" if num_workers > 1 else "the coordinator waits"
             what = "it has pushed, and the servers do not answer" if late.awaits_servers else f"{who} for it"
-            words = self._words(late.closure)
+            words = self._describe(late.closure)
             LOGGER.warning("%s has been at %s for %.0f s; %s", late.worker, words, late.stay_s, what)

@@ -17,7 +17,7 @@ from lockstep.strategies.updates import Update
 from lockstep.upstream.keras_variables import clip_by_global_norm
 
 
-def lay_out(
+def build_push_arrays(
     served: ServedModel, noted: Sequence[Update], *, before: dict[int, Any], after: dict[int, Any]
 ) -> tuple[list[dict[str, Any]], list[tuple[Part, ...]], dict[str, Any]]:
     """Writes the results of a step into the servers' buffers.
