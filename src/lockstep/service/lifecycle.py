@@ -109,7 +109,7 @@ def _start(settings: Settings, *, lock: int) -> RunningService:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)  # the keeper and the service
     process.wait()
-    raise UnavailableError(f"the service did not come up within {START_TIMEOUT_S:.0f} s", action=_read_hint(home))
+    raise UnavailableError(f"the service did not start within {START_TIMEOUT_S:.0f} s", action=_read_hint(home))
 
 
 def service_command(settings: Settings) -> list[str]:
@@ -260,14 +260,14 @@ def _clear(cluster: AbstractCluster, store: JobStore, *, progress: Callable[[str
             cluster.forget(f"{job.uid}-{job.attempt}")
             store.update(job.uid, gang_released=True)
     except EngineError as error:
-        progress(f"what is left of {len(left)} jobs stays on the engine: {error}")
+        progress(f"the engine still holds resources of {len(left)} jobs: {error}")
 
 
 def _check_not_of_systemd(home: Home) -> None:
     keeper = find_keeper(home)
     if keeper is not None and keeper.is_systemd:
         raise WrongStateError(
-            f"the service of {home.path} is kept by systemd, which would start it again",
+            f"the service of {home.path} is kept by systemd, which would restart it",
             action="end it with `systemctl stop`, or `systemctl --user stop`, and its unit's name; then what it "
             "started, with `lockstep down`",
         )
@@ -279,7 +279,7 @@ def _settled_service(home: Home) -> RunningService | None:
     while (running := find_service(home)) is None and is_locked(home.lock):
         if time.monotonic() > deadline:
             raise UnavailableError(
-                f"the service of {home.path} has neither come up nor ended within {START_TIMEOUT_S:.0f} s",
+                f"the service of {home.path} has neither started nor ended within {START_TIMEOUT_S:.0f} s",
                 action=_read_hint(home),
             )
         time.sleep(0.05)
@@ -355,7 +355,7 @@ def _kill(processes: list[ProcessIdentity], *, what: str) -> None:
     left = [process for process in processes if not process.wait(timeout_s=max(0.0, deadline - time.monotonic()))]
     if left:
         pids = ", ".join(str(process.pid) for process in left)
-        raise UnavailableError(f"{what} does not end, process id {pids}", action="end it by hand")
+        raise UnavailableError(f"{what} does not end, process id {pids}", action="kill it manually")
 
 
 def _end_leftovers(home: Home) -> None:

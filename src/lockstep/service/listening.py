@@ -53,12 +53,12 @@ def check_binding(host: str, *, has_tls: bool, has_keys: bool) -> None:
         return
     if not has_tls:
         raise InvalidInputError(
-            f"--host {host} is more than loopback: keys would travel unencrypted",
+            f"--host {host} is reachable from other machines: keys would travel unencrypted",
             action="name a certificate with --tls-certificate and --tls-key",
         )
     if not has_keys:
         raise InvalidInputError(
-            f"--host {host} is more than loopback, and there is no valid API key",
+            f"--host {host} is reachable from other machines, and there is no valid API key",
             action="make one first with `lockstep keys create`, while the service listens on loopback",
         )
 
@@ -87,10 +87,10 @@ def bind(host: str, *, port: int, home: Home) -> socket.socket:
             return listener
     if port:
         raise PortInUseError(
-            f"port {port} of {host} cannot be had: {reason}",
+            f"port {port} of {host} cannot be bound: {reason}",
             action="choose another with --port, or leave it out for a free one",
         )
-    raise PortInUseError(f"no port of {host} can be had: {reason}")
+    raise PortInUseError(f"no port of {host} can be bound: {reason}")
 
 
 def _last_port(home: Home) -> int:

@@ -344,7 +344,7 @@ def test_a_token_that_nobody_gave_is_refused(service: Served, bench: Bench, path
         token = base64.urlsafe_b64encode(content.encode()).decode()
         answer = service.http.get(f"/v1/projects/local/{path}", params={name: token})
         assert answer.status_code == 400, (kind, answer.text)
-        assert f"{name} is not one that this service gave" in answer.json()["error"]["message"], kind
+        assert f"{name} was not issued by this service" in answer.json()["error"]["message"], kind
 
 
 def test_who_asks_for_an_end_that_was_asked_for_already_changes_no_reason(service: Served, bench: Bench) -> None:

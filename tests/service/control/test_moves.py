@@ -81,8 +81,8 @@ def test_the_others_run_on_and_each_machine_is_paid_for_its_time(lab: Lab) -> No
     ]
     assert (after.attempt, after.num_restarts) == (0, 1)
     assert told(lab) == [
-        f"PREEMPTED(worker-0): {WORKER} alone waits for another machine",
-        f"NODE_LOST(worker-0): {WORKER} alone is launched again, restart 1 of at most 3",
+        f"PREEMPTED(worker-0): only {WORKER} waits for another machine",
+        f"NODE_LOST(worker-0): only {WORKER} is launched again, restart 1 of at most 3",
     ]
     came = machines(after)[NUMBER]
     assert came != gone

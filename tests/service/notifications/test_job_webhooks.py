@@ -277,7 +277,7 @@ def test_nothing_is_sent_unsigned_where_the_secret_is_gone_or_sealed_with_anothe
     _tell_all(sender, store)
     assert receiver.num_asked == 1
     (hook,) = _shown(service, "job")["lockstep"]["webhooks"]
-    assert "was not encrypted with this service's key of secrets" in hook["problem"]
+    assert "was not encrypted with this service's secrets key" in hook["problem"]
 
 
 def test_postgresql_has_them_too(postgres: Server, bench: Bench) -> None:

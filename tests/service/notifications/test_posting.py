@@ -67,7 +67,7 @@ def test_a_name_that_leads_into_the_private_network_is_not_called(
     assert names.asked == [("hooks.example.com", receiver.server.server_port)] * 3
     assert post(url, b"{}", {}) == NOWHERE, "which names there are is not told"
     assert caplog.messages == [
-        "a job's webhook: hooks.example.com leads to 127.0.0.1, 10.0.0.3, which is not allowed",
+        "a job's webhook: hooks.example.com resolves to 127.0.0.1, 10.0.0.3, which is not allowed",
         "a job's webhook: hooks.example.com cannot be looked up: gaierror",
     ], "the operator is told, once"
 

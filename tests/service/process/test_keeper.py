@@ -72,7 +72,7 @@ def test_a_service_that_dies_is_started_again_until_it_ends_as_it_was_told_to(
     assert num_starts(home) == 3
     end = read_end(home)
     assert end is not None
-    assert (end.how, end.then) == ("ended with exit code 3", "started again after 0.02 s")
+    assert (end.how, end.then) == ("ended with exit code 3", "restarted after 0.02 s")
     assert 0 <= time.time() - end.time_s < TIMEOUT_S
 
 
@@ -83,7 +83,7 @@ def test_a_service_that_dies_too_often_is_given_up_and_that_is_said(home: Home, 
     assert end is not None
     assert (end.how, end.then) == (
         "was killed by SIGABRT",
-        "not started again: it died 3 times within 10 minutes",
+        "not restarted: it died 3 times within 10 minutes",
     )
 
 
@@ -149,8 +149,8 @@ def test_an_end_that_nobody_saw_is_after_the_last_sign_of_the_service_and_one_th
     record_unseen_end(home)
     end = read_end(home)
     assert end is not None
-    assert end.then == "started again"
-    seen = ServiceEnd(time_s=time.time() + 1.0, how="was killed by SIGKILL", then="started again after 1 s")
+    assert end.then == "restarted"
+    seen = ServiceEnd(time_s=time.time() + 1.0, how="was killed by SIGKILL", then="restarted after 1 s")
     record_end(home, seen)
     record_unseen_end(home)
     assert read_end(home) == seen

@@ -232,7 +232,7 @@ def test_keys_are_made_listed_and_revoked_over_rest(service: Served, caplog: pyt
         ({"project": "packages"}, "the bucket's folder of this name is for code"),
         ({"validSeconds": 0}, "validSeconds: "),
         ({"validSeconds": 1e12}, "validSeconds: "),
-        ({"secret": "mine"}, "secret: this version does not take it"),
+        ({"secret": "mine"}, "secret: not supported by this version"),
     ],
 )
 def test_a_key_that_cannot_be_is_refused(service: Served, change: dict[str, Any], message: str) -> None:

@@ -381,6 +381,6 @@ def test_the_operator_is_warned_where_programs_run_as_root_unasked(
     warning = users.users_warning(
         asked, pool=pool, note="as root: only root may enter /root", nodes_are_here=nodes_are_here
     )
-    assert ("only root may enter /root; whoever may submit" in warning) is warns
+    assert ("only root may enter /root; anyone who may submit" in warning) is warns
     assert ("--run-as none" in warning) is warns
     assert "\n" not in warning

@@ -59,7 +59,7 @@ async def guard(connection: HTTPConnection) -> None:
     needed = scope_of(connection.scope["endpoint"])
     try:
         if needed is None:
-            raise PermissionDeniedError("this route is nobody's: it does not say who may use it")
+            raise PermissionDeniedError("this route declares no scope")
         check_access(principal_of(connection), needed=needed, project=connection.path_params.get("project"))
     except LockstepError as error:
         if connection.scope["type"] == "websocket":  # a WebSocket has no response body for an error

@@ -288,7 +288,7 @@ class Controller:
         if left is not None:
             job = self._record_replicas(job, left)
         if job.state is JobState.PREPARING and (started_s := self._evidence.started_s(order)) is not None:
-            job = self._record_start(job, started_s, detail="it ran, by what it left in the bucket")
+            job = self._record_start(job, started_s, detail="it ran, according to its metrics in the bucket")
         is_cancelling = job.state is JobState.CANCELLING
         if left is not None and left.end is not None and (is_cancelling or left.end.outcome is not GangOutcome.STOPPED):
             self._ends.finish(job, left)
@@ -296,7 +296,7 @@ class Controller:
             self._starts.place_again(job)
         elif is_cancelling:
             self._ends.record_end(
-                job, JobEvent.CANCELLED, left, detail="the engine holds nothing of it", end_reason=job.end_reason
+                job, JobEvent.CANCELLED, left, detail="the engine does not know it any more", end_reason=job.end_reason
             )
         else:
             message = "the engine lost the job: its node or its gang supervisor died"

@@ -92,7 +92,7 @@ class JobEnds:
             self.record_end(job, JobEvent.SUCCEEDED, status, detail=detail, end_reason=None)
         elif status.end == NO_ROOM and job.state is JobState.PREPARING:
             self.release(job)
-            detail = "its room was taken by others before it was there"
+            detail = "others took its resources before it was placed"
             self._store.advance(job.uid, JobEvent.REQUEUED, detail=detail, gang_order=None, gang_released=True)
         elif status.end.outcome is GangOutcome.STOPPED and job.state is JobState.CANCELLING:
             detail = "every program has ended"

@@ -46,7 +46,7 @@ LOGGER: Final = logging.getLogger(__name__)
 MAX_READ: Final = 16
 """The maximum number of replicas whose objects are read. Replicas run in step, and a pass must not take minutes."""
 
-UNSEEN: Final = ProgramEnd(problem="nobody saw its end: the engine was lost", fault=Fault.NODE)
+UNSEEN: Final = ProgramEnd(problem="its end was not observed: the engine was lost", fault=Fault.NODE)
 
 
 @final
@@ -222,7 +222,7 @@ class _Segments:
             names.update(item.key for item in self._bucket.list() if SEGMENT_NAME.fullmatch(item.key))
         except StorageError as error:
             self.is_refused = True
-            LOGGER.warning("what a lost gang left in %s cannot be looked at: %s", url, error)
+            LOGGER.warning("the segments of a lost gang in %s cannot be listed: %s", url, error)
         self.names = sorted(names)
 
     def last_line(self) -> bytes:

@@ -85,7 +85,7 @@ class Provisioner:
             try:
                 self.refresh()
             except Exception:  # no machine is requested or released without refreshes: nothing may end the loop
-                LOGGER.exception("a look at the machines failed")
+                LOGGER.exception("refreshing the machines failed")
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def refresh(self) -> None:
@@ -144,7 +144,7 @@ class Provisioner:
                 self._request(node.name, lambda name=node.name: self._remove(name))
         for name in decided.strays:
             if self._request(name, lambda name=name: self._remove(name)):
-                LOGGER.warning("machine %s is nobody's: it is removed", name)
+                LOGGER.warning("machine %s is not in the ledger and is removed", name)
 
     def nodes(self) -> list[NodeRecord]:
         """Returns the nodes that are not down, and those that failed so recently that their types are stocked out."""
@@ -165,7 +165,7 @@ class Provisioner:
             slots: the slots; several replicas may share one.
 
         Returns:
-            A text such as "2 of 6 machines are ready; 4 x n1-standard-4 to come"; None if all machines are ready.
+            A text such as "2 of 6 machines are ready; 4 x n1-standard-4 pending"; None if all machines are ready.
         """
         wanted = dict.fromkeys(slots)
         ready = self.ready().keys() & wanted.keys()
@@ -176,7 +176,7 @@ class Provisioner:
         to_come = ", ".join(
             f"{count} x {self.definition.node_types[kind].describe(self._catalogue)}" for kind, count in missing.items()
         )
-        return f"{len(ready)} of {len(wanted)} machines are ready; {to_come} to come"
+        return f"{len(ready)} of {len(wanted)} machines are ready; {to_come} pending"
 
     def stock_outs(self) -> dict[str, StockOut]:
         """Returns the stock-outs, by node type."""
@@ -320,7 +320,7 @@ def release_all(store: NodeStore, provisioning: Provisioning, *, is_own: bool, p
             progress(f"releasing {counted(num_said, 'machine')}")
         if time.monotonic() > deadline:
             raise EngineError(
-                f"the provider still has {', '.join(sorted(names))}", action="see to it there that they go"
+                f"the provider still has {', '.join(sorted(names))}", action="delete them at the provider"
             )
         with ThreadPoolExecutor(NUM_THREADS) as threads:
             list(threads.map(provisioning.machines.remove, sorted(names)))

@@ -66,7 +66,7 @@ def _new_restarts(job: JobRecord, status: GangStatus) -> list[Note]:
     return [
         Note(
             kind=REPLICA_RESTARTED,
-            detail=f"{restart.reason}: {name} alone is launched again, restart {restart.number} of at most {at_most}",
+            detail=f"{restart.reason}: only {name} is launched again, restart {restart.number} of at most {at_most}",
             time_s=restart.time_s,
         )
         for restart, name in sorted(found, key=lambda each: each[0].number)
@@ -102,7 +102,7 @@ def record_displaced(
         if waiting is None:
             waiting = len(moves)
             moves.append(Move(replica=name, machine=lost, lost_time_s=_lost_time_s(name, status, moves=moves)))
-            detail = f"{_why_displaced(name, status, lost, provisioner)}: {name} alone waits for another machine"
+            detail = f"{_why_displaced(name, status, lost, provisioner)}: only {name} waits for another machine"
             notes.append(Note(kind=REPLICA_DISPLACED, detail=detail, time_s=now_s))
         machine = ready.get(replicas[name].node, lost)
         if machine != lost:

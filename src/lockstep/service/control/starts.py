@@ -116,7 +116,7 @@ class JobStarts:
             self._store.advance(
                 job.uid,
                 JobEvent.REQUEUED,
-                detail=f"cannot be had for now: {failures[0]}",
+                detail=f"currently unavailable: {failures[0]}",
                 candidate=number,
                 gang_order=None,
                 gang_released=True,
@@ -128,7 +128,7 @@ class JobStarts:
         if job.provisioning_time_s is None or self._clock() - job.provisioning_time_s <= limit_s:
             return False
         why = next((event.detail for event in reversed(self._store.events(job.uid)) if event.kind == "requeued"), "")
-        message = f"its machines did not come up within {limit_s:.0f} s" + (f"; last, {why}" if why else "")
+        message = f"its machines were not ready within {limit_s:.0f} s" + (f"; last reason: {why}" if why else "")
         details = (f"{limit_s:.0f} s",)
         self._ends.fail(job, None, EndReason(kind=EndKind.PROVISIONING_TIMEOUT, details=details), message)
         return True

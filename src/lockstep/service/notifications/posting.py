@@ -27,7 +27,7 @@ MAX_ADDRESSES: Final = 4
 """The maximum number of a host's addresses that are tried."""
 MAX_SAID: Final = 1000
 """The number of warnings that are remembered, so that they are not logged again."""
-NOWHERE: Final = "its name leads to no address that webhooks may reach"
+NOWHERE: Final = "its name resolves to no address that webhooks may reach"
 """The error for a job's owner. It does not tell whether the name has addresses: the operator's network is private."""
 
 Post = Callable[[str, bytes, Mapping[str, str]], str | None]
@@ -100,7 +100,7 @@ class GuardedPost:
             return ()
         allowed = [address for address in found if self._targets.allows(address, host=host, is_plain=is_plain)]
         if not allowed:
-            self._say_once(f"a job's webhook: {host} leads to {', '.join(found)}, which is not allowed")
+            self._say_once(f"a job's webhook: {host} resolves to {', '.join(found)}, which is not allowed")
         return allowed[:MAX_ADDRESSES]
 
     def _say_once(self, text: str) -> None:

@@ -27,7 +27,7 @@ class ServiceEnd:
         time_s: the time when the death was observed, in seconds since 1970 UTC. If nobody observed it, the time of the
             last sign of life.
         how: how the service died, such as "was killed by SIGKILL".
-        then: what followed, such as "started again".
+        then: what followed, such as "restarted".
     """
 
     time_s: float
@@ -71,8 +71,8 @@ def unseen_end(home: Home, *, now_s: float) -> ServiceEnd | None:
     found = datetime.fromtimestamp(now_s, tz=UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return ServiceEnd(
         time_s=min(max([answered_s, *signs]), now_s),
-        how=f"gave its last sign then, and was found dead at {found}: nobody saw how it ended",
-        then="not started again yet",
+        how=f"gave its last sign of life then, and was found dead at {found}; the cause is unknown",
+        then="not restarted yet",
     )
 
 
@@ -83,7 +83,7 @@ def record_unseen_end(home: Home) -> None:
     """
     end = unseen_end(home, now_s=time.time())
     if end is not None:
-        record_end(home, replace(end, then="started again"))
+        record_end(home, replace(end, then="restarted"))
 
 
 def _written_s(path: Path) -> float | None:
@@ -104,7 +104,7 @@ def end_of_unit(environment: Mapping[str, str], *, now_s: float) -> ServiceEnd |
     if environment.get("SERVICE_RESULT", "success") == "success":
         return None
     how = f"ended with exit code {status}" if code == "exited" else f"was killed by SIG{status}"
-    return ServiceEnd(time_s=now_s, how=how, then="systemd starts it again, or says why not")
+    return ServiceEnd(time_s=now_s, how=how, then="systemd restarts it, or logs why not")
 
 
 def main(arguments: list[str]) -> None:

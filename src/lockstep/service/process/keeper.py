@@ -98,8 +98,8 @@ def keep(home: Home, command: Sequence[str], *, lock: int) -> int:
         deaths = [*(death for death in deaths if now_s - death < WINDOW_S), now_s]
         is_last = len(deaths) > len(PAUSES_S)
         pause_s = 0.0 if is_last else PAUSES_S[len(deaths) - 1]
-        then = f"not started again: it died {len(deaths)} times within {WINDOW_S / 60:.0f} minutes"
-        then = then if is_last else f"started again after {pause_s:g} s"
+        then = f"not restarted: it died {len(deaths)} times within {WINDOW_S / 60:.0f} minutes"
+        then = then if is_last else f"restarted after {pause_s:g} s"
         record_end(home, ServiceEnd(time_s=now_s, how=describe_exit(code), then=then))
         LOGGER.error("the service, pid %d, %s: %s", process.pid, describe_exit(code), then)
         if is_last:
@@ -109,7 +109,7 @@ def keep(home: Home, command: Sequence[str], *, lock: int) -> int:
             with alone(home) as lock:
                 process = _start(command, lock=lock)
         except AlreadyRunningError as error:
-            LOGGER.error("the service is not started again: %s", error)
+            LOGGER.error("the service is not restarted: %s", error)
             return error.exit_code
     return 0
 

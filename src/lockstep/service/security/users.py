@@ -134,8 +134,9 @@ def users_warning(asked: str, *, pool: UserPool | None, note: str, nodes_are_her
     if asked != AUTOMATIC or pool is not None or not nodes_are_here or sys.platform != "linux" or os.geteuid() != 0:
         return ""
     return (
-        f"programs run {note}; whoever may submit can do what root can here. Install Python and Lockstep, and keep "
-        "home and bucket, where everybody may enter, such as /opt, and start again; or accept it with --run-as none"
+        f"programs run {note}; anyone who may submit jobs has root's rights on this machine. Install Python and "
+        "Lockstep, and keep home and bucket, where everybody may enter, such as /opt, and start again; or accept it "
+        "with --run-as none"
     )
 
 

@@ -118,7 +118,7 @@ class Vault:
             return self._cipher().decrypt(nonce, data, _bound_to_purpose(project, purpose)).decode()
         except (InvalidTag, ValueError):
             raise CorruptDataError(
-                f"a {purpose} of project {project} was not encrypted with this service's key of secrets",
+                f"a {purpose} of project {project} was not encrypted with this service's secrets key",
                 action="give the service the key that it was encrypted with",
             ) from None
 
@@ -139,7 +139,7 @@ class Vault:
                 self._make_key()
         key = self._key_path.read_bytes()
         if len(key) != _KEY_BYTES:
-            raise CorruptDataError(f"{self._key_path} is not a key", action="put the right one back")
+            raise CorruptDataError(f"{self._key_path} is not a key", action="restore the correct key file")
         return AESGCM(key)
 
     def _make_key(self) -> None:

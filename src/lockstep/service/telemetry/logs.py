@@ -114,7 +114,7 @@ class Cursor:
             }
             return cls(positions, attempt=attempt)
         except (ValueError, TypeError, AttributeError, RecursionError):
-            raise InvalidInputError("cursor is not one that this service gave", received=text) from None
+            raise InvalidInputError("cursor was not issued by this service", received=text) from None
 
     def encode(self) -> str:
         """Returns the cursor as text that is safe in a URL."""
@@ -261,7 +261,7 @@ class _Segments:
             stored = decode_entry(line)
             if stored is None or stored.seq != position.next_seq:
                 raise CorruptDataError(
-                    f"{self.bucket.url_of(key)} is no log that has entry {position.next_seq} "
+                    f"{self.bucket.url_of(key)} is not a log with entry {position.next_seq} "
                     f"at byte {position.offset_bytes}"
                 )
             position = Position(

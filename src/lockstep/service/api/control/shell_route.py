@@ -80,16 +80,16 @@ def _check(context: ServiceContext, *, project: str, job_id: str, replica: str, 
     job = context.jobs.get(project=project, job_id=job_id)
     if by.label != job.submitted_by:
         raise PermissionDeniedError(
-            f"job {job_id} is {job.submitted_by}'s: shells are for whoever submitted it", received=by.label
+            f"job {job_id} is {job.submitted_by}'s: only its submitter may open shells", received=by.label
         )
     if not training_input_of(job).enable_web_access:
         raise InvalidInputError(
-            f"job {job_id} takes no shells",
+            f"job {job_id} does not allow shells",
             action="submit it with trainingInput.enableWebAccess, or --enable-web-access",
         )
     order = order_of(job)
     if job.state is not JobState.RUNNING or order is None:
-        raise WrongStateError(f"job {job_id} is {job.state}: only a running job takes shells")
+        raise WrongStateError(f"job {job_id} is {job.state}: only a running job allows shells")
     names = [known.name for known in order.replicas]
     if replica not in names:
         raise NotFoundError(f"job {job_id} has no such replica", received=replica, allowed=names)

@@ -49,7 +49,7 @@ def list_operations(
     """``projects.operations.list``, the newest first."""
     if return_partial_success:
         raise UnimplementedError(
-            "returnPartialSuccess: the operations of a project are in one place, and come whole or not at all",
+            "returnPartialSuccess: the operations of a project are in one place, so partial results do not occur",
             action="leave it out",
         )
     predicate = parse_operation_filter(filter_text)

@@ -55,7 +55,7 @@ async def _predict(project: str, model: str, version: str | None, request: Reque
     except httpx.HTTPError as error:
         raise UnavailableError(
             f"the prediction server of model {model} does not answer: {type(error).__name__}",
-            action="try again; the service starts it anew",
+            action="try again; the service restarts it",
         ) from error
     return Response(content, status_code=answer.status_code, media_type="application/json")
 

@@ -41,7 +41,7 @@ def create_key(body: Body, context: Context, by: By) -> KeyForm:
     """Creates a key. Only this response ever contains its secret."""
     request = parse_request(_KeyRequest, body)
     if request.label == HOME_LABEL:
-        raise InvalidInputError("label", received=HOME_LABEL, allowed="another one: this is who holds the home's token")
+        raise InvalidInputError("label", received=HOME_LABEL, allowed="a label other than that of the home's token")
     made = make_key()
     record = context.keys.create(
         made.id,

@@ -15,7 +15,7 @@ router = make_router()
 
 def _refuse(method: str, *, action: str) -> NoReturn:
     raise UnimplementedError(
-        f"{method}: jobs have no IAM policies here; who may do what is said by keys, each with a scope for a project",
+        f"{method}: jobs have no IAM policies here; access is controlled by keys, each with a scope and a project",
         action=action,
     )
 

@@ -38,7 +38,7 @@ def metrics(
 ) -> Annotated[JSONResponse, SeriesPageForm]:
     """Returns a page of a job's series: means over equal intervals, at most `max_points` per series."""
     if page_token and not (page_token.isdecimal() and len(page_token) <= 6):
-        raise InvalidInputError("pageToken is not one that this service gave", received=page_token)
+        raise InvalidInputError("pageToken was not issued by this service", received=page_token)
     query = SeriesQuery(
         names=tuple(name or ()),
         replica=replica,

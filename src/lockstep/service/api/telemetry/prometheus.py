@@ -68,11 +68,15 @@ class _ServiceCollector(Collector):
         build.add_metric([__version__], 1)
         yield build
         is_engine_well = not self._context.problems.has(Part.ENGINE)
-        yield GaugeMetricFamily("lockstep_engine_up", "Whether the engine answered last.", value=float(is_engine_well))
+        yield GaugeMetricFamily(
+            "lockstep_engine_up", "Whether the engine's last response succeeded.", value=float(is_engine_well)
+        )
         passes = controller.passes
         yield CounterMetricFamily("lockstep_controller_passes", "Passes of the controller.", value=passes.num_passes)
-        yield CounterMetricFamily("lockstep_controller_pass_seconds", "What they took together.", value=passes.total_s)
-        yield GaugeMetricFamily("lockstep_controller_last_pass_seconds", "What the last one took.", value=passes.last_s)
+        yield CounterMetricFamily("lockstep_controller_pass_seconds", "Total duration of passes.", value=passes.total_s)
+        yield GaugeMetricFamily(
+            "lockstep_controller_last_pass_seconds", "Duration of the last pass.", value=passes.last_s
+        )
         yield GaugeMetricFamily(
             "lockstep_start_time_seconds", "When the service started, since 1970.", value=self._context.started_time_s
         )

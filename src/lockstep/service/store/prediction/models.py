@@ -354,7 +354,7 @@ class ModelStore:
                 raise WrongStateError(f"operation {name} is over already")
             if operation.kind != "CREATE_VERSION" or operation.version is None:
                 raise WrongStateError(
-                    f"operation {name} cannot be cancelled: what was deleted does not come back",
+                    f"operation {name} cannot be cancelled: a deletion cannot be undone",
                     action=f"wait until it is over, and create version {operation.version} again",
                 )
             record = _get_version(connection, project, operation.model, operation.version)
