@@ -45,7 +45,7 @@ from lockstep.service.store import Holder, JobStore, ModelStore, NodeStore, excl
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
 CANCEL_TIMEOUT_S: Final = 60.0
-NUM_ROUNDS: Final = 3
+MAX_CANCEL_ROUNDS: Final = 3
 """The maximum number of times that `down` cancels jobs. It cancels again if jobs were submitted meanwhile."""
 
 _START_ERRORS: Final = {
@@ -182,7 +182,7 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
     home.create()
     with alone(home) as lock:
         _check_not_of_systemd(home)
-        running = _settled_service(home)
+        running = _wait_for_service(home)
         with _database(settings) as database:
             other = None if database is None else _other_holder(settings, database)
             if other is not None and running is not None:
@@ -197,7 +197,7 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
             choice = read_choice(home, catalogue=catalogue)
             cluster = open_cluster(choice, home=home, catalogue=catalogue)
             if database is not None and other is None and not choice.is_owned:
-                _clear(cluster, JobStore(database), progress=progress)
+                _release_gangs(cluster, JobStore(database), progress=progress)
             if cluster.provisioning is not None and database is not None:
                 release_all(NodeStore(database), cluster.provisioning, is_own=other is None, progress=progress)
         progress("ending the engine" if choice.is_owned else "leaving the engine")
@@ -238,19 +238,19 @@ def _end_with_jobs(
     progress: Callable[[str], None],
 ) -> None:
     """Ends the service and its prediction servers, once all jobs are over."""
-    for number in range(NUM_ROUNDS):
+    for number in range(MAX_CANCEL_ROUNDS):
         if cancel:
             running = _cancel_jobs(settings, database, running=running, lock=lock, progress=progress)
         left = _end_service(database, running, home=settings.home, progress=progress)
         if not left:
             break
-        if not cancel or number + 1 == NUM_ROUNDS:
+        if not cancel or number + 1 == MAX_CANCEL_ROUNDS:
             raise _jobs_running(left)
     progress("ending prediction servers")
     Deployments(store=ModelStore(database), folder=settings.home.spool / "servers").end_all()
 
 
-def _clear(cluster: AbstractCluster, store: JobStore, *, progress: Callable[[str], None]) -> None:
+def _release_gangs(cluster: AbstractCluster, store: JobStore, *, progress: Callable[[str], None]) -> None:
     """Removes what is left of the jobs' gangs from an engine that continues without this service."""
     left = store.placed_jobs()
     try:
@@ -273,7 +273,7 @@ def _check_not_of_systemd(home: Home) -> None:
         )
 
 
-def _settled_service(home: Home) -> RunningService | None:
+def _wait_for_service(home: Home) -> RunningService | None:
     """Returns the running service; None if none runs. Waits for a service that starts or ends: it locks the home."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while (running := find_service(home)) is None and is_locked(home.lock):

@@ -134,7 +134,7 @@ def read_certificate(certificate: Path, *, key: Path) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key, password=_refuse_passphrase)
-        _shake_hands(context, ssl_context(ServiceAddress(url="https://", token="", certificate=found[0])))
+        _test_handshake(context, ssl_context(ServiceAddress(url="https://", token="", certificate=found[0])))
     except ssl.SSLCertVerificationError as error:
         raise InvalidInputError(f"--tls-certificate: {certificate}: {error.verify_message}") from None
     except ssl.SSLError as error:
@@ -150,7 +150,7 @@ def _refuse_passphrase() -> str:
     raise InvalidInputError("--tls-key has a passphrase", allowed="a key without one, in a file of its owner's alone")
 
 
-def _shake_hands(server_context: ssl.SSLContext, client_context: ssl.SSLContext) -> None:
+def _test_handshake(server_context: ssl.SSLContext, client_context: ssl.SSLContext) -> None:
     """Performs a TLS handshake between a server and a client in memory.
 
     Raises:

@@ -92,7 +92,7 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
     return bytes(body)
 
 
-def _no_number(text: str) -> None:
+def _reject_constant(text: str) -> None:
     """Rejects NaN and infinities, which Python's parser accepts but JSON does not have."""
     raise ValueError(f"{text} is not a JSON number")
 
@@ -108,7 +108,7 @@ def _check_texts(document: object) -> None:
 async def _json_object(request: Request) -> dict[str, Any]:
     body = await read_body(request, max_bytes=MAX_JSON_BYTES)
     try:
-        document = json.loads(body or b"{}", parse_constant=_no_number)
+        document = json.loads(body or b"{}", parse_constant=_reject_constant)
         if b"\\u" in body:
             _check_texts(document)
     except (ValueError, RecursionError) as error:

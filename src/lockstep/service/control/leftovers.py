@@ -64,18 +64,18 @@ class LeftoverCarrier:
         if refused is None:
             self._problems.clear(Part.BUCKET)
         else:
-            self._problems.note(Part.BUCKET, refused, kept=self._kept())
-        self._look_at_disk()
+            self._problems.note(Part.BUCKET, refused, kept=self._describe_waiting())
+        self._check_disk()
 
     def _folders(self) -> list[Path]:
         return [*self._spool.glob(f"*/*/{LOG_FOLDER}"), *self._spool.glob(f"*/*/{METRICS_FOLDER}")]
 
-    def _kept(self) -> str:
+    def _describe_waiting(self) -> str:
         paths = [path for folder in self._folders() for path in segments_in(folder)]
         sizes = [size_bytes for path in paths if (size_bytes := _size_bytes(path))]
         return f"{counted(len(sizes), 'segment')} of logs and metrics, {sum(sizes):,} bytes, in {self._spool}"
 
-    def _look_at_disk(self) -> None:
+    def _check_disk(self) -> None:
         try:
             usage = shutil.disk_usage(self._spool.parent)
         except OSError as error:

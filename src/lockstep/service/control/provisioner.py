@@ -74,8 +74,8 @@ class Provisioner:
         self._requests: dict[str, Future[None]] = {}
         self._refused: dict[str, str] = {}
         self._created: set[str] = set()
-        self._stuck: dict[str, str] = {}
-        self._asking: set[str] = set()
+        self._unreleasable: dict[str, str] = {}
+        self._requesting: set[str] = set()
         self._lock = threading.Lock()
         self._sighting: Sighting | None = None
 
@@ -94,13 +94,13 @@ class Provisioner:
         with self._lock:
             # Read before the provider's machines: a refused machine that was created anyway is then in the listing, and
             # the absence of a machine whose request is still pending is not mistaken for its loss.
-            refused, asking = dict(self._refused), frozenset(self._asking)
+            refused, asking = dict(self._refused), frozenset(self._requesting)
         try:
             machines = self._machines.names()
         except Exception as error:  # a provider's client may raise anything, and is called again
             self._problems.note(Part.MACHINES, f"the provider of machines does not answer: {error}")
             return
-        self._report_stuck(machines)
+        self._report_unreleasable(machines)
         joined: frozenset[str] | None = None
         try:
             joined = frozenset(node.name for node in self._cluster.nodes())
@@ -136,14 +136,14 @@ class Provisioner:
                     LOGGER.warning("node %s: %s", mark.name, mark.changes["reason"])
                     self._refused.pop(mark.name, None)
         nodes = self.nodes()
-        self._forget_gone({node.name for node in nodes if node.state is not NodeState.DOWN})
+        self._drop_results({node.name for node in nodes if node.state is not NodeState.DOWN})
         for node in nodes:
             if node.state is NodeState.ASKED and not self._has_answer(node.name):
-                self._request(node.name, lambda node=node: self._create(node))
+                self._start_request(node.name, lambda node=node: self._create(node))
             elif node.state is NodeState.RELEASED:
-                self._request(node.name, lambda name=node.name: self._remove(name))
+                self._start_request(node.name, lambda name=node.name: self._remove(name))
         for name in decided.strays:
-            if self._request(name, lambda name=name: self._remove(name)):
+            if self._start_request(name, lambda name=name: self._remove(name)):
                 LOGGER.warning("machine %s is not in the ledger and is removed", name)
 
     def nodes(self) -> list[NodeRecord]:
@@ -235,18 +235,18 @@ class Provisioner:
 
     def _create(self, node: NodeRecord) -> None:
         with self._lock:
-            self._asking.add(node.name)
+            self._requesting.add(node.name)
         try:
             self._machines.create(node.name, node_type=node.node_type)
         except Exception as error:  # a provider's client may raise anything; the ledger records it as the reason
             reason = str(error) if isinstance(error, LockstepError) else f"{type(error).__name__}: {error}"
             with self._lock:
                 self._refused[node.name] = reason
-                self._asking.discard(node.name)
+                self._requesting.discard(node.name)
         else:
             with self._lock:
                 self._created.add(node.name)
-                self._asking.discard(node.name)
+                self._requesting.discard(node.name)
 
     def _has_answer(self, name: str) -> bool:
         """Whether the provider has answered the request for a machine."""
@@ -258,31 +258,31 @@ class Provisioner:
             self._machines.remove(name)
         except Exception as error:  # a provider's client may raise anything, and is called again
             with self._lock:
-                self._stuck[name] = str(error)
+                self._unreleasable[name] = str(error)
         else:
             with self._lock:
-                self._stuck.pop(name, None)
+                self._unreleasable.pop(name, None)
 
-    def _report_stuck(self, machines: frozenset[str]) -> None:
+    def _report_unreleasable(self, machines: frozenset[str]) -> None:
         """Notes a problem while the provider still has a machine that it failed to release."""
         with self._lock:
-            self._stuck = {name: why for name, why in self._stuck.items() if name in machines}
-            stuck = dict(self._stuck)
-        if stuck:
-            name, why = next(iter(stuck.items()))
-            more = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
+            self._unreleasable = {name: why for name, why in self._unreleasable.items() if name in machines}
+            unreleasable = dict(self._unreleasable)
+        if unreleasable:
+            name, why = next(iter(unreleasable.items()))
+            more = f" (and {len(unreleasable) - 1} more)" if len(unreleasable) > 1 else ""
             self._problems.note(Part.MACHINES, f"machine {name} cannot be released{more}: {why}")
         else:
             self._problems.clear(Part.MACHINES)
 
-    def _forget_gone(self, known: set[str]) -> None:
+    def _drop_results(self, known: set[str]) -> None:
         """Forgets the results of requests for machines that are gone."""
         with self._lock:
             self._created &= known
             self._refused = {name: why for name, why in self._refused.items() if name in known}
         self._requests = {name: made for name, made in self._requests.items() if name in known or not made.done()}
 
-    def _request(self, name: str, act: Callable[[], None]) -> bool:
+    def _start_request(self, name: str, act: Callable[[], None]) -> bool:
         """Starts a request in a thread. Returns False and starts none if one for the same machine is still running."""
         pending = self._requests.get(name)
         if pending is not None and not pending.done():

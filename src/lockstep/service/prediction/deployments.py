@@ -89,7 +89,7 @@ class Deployments:
         """Makes one pass over the versions."""
         for version in self._store.list_versions():
             try:
-                self._follow(version)
+                self._advance(version)
             except LockstepError as error:
                 LOGGER.error("version %s of %s: %s", version.name, version.model, error)
 
@@ -120,7 +120,7 @@ class Deployments:
                 self._store.update_version(version, server=None, server_ready_time_s=None)
         serving.stop_all(folder=self._folder)
 
-    def _follow(self, version: VersionRecord) -> None:
+    def _advance(self, version: VersionRecord) -> None:
         """Advances one version by one step.
 
         The version may have changed since it was read. An update applies only if the state has not changed; otherwise
@@ -135,7 +135,7 @@ class Deployments:
         elif version.state is VersionState.FAILED:
             return
         elif handle is None:
-            if not self._pauses(version):
+            if not self._is_in_backoff(version):
                 self._start(version)
         else:
             status = serving.poll(handle)
@@ -151,7 +151,7 @@ class Deployments:
     def _server_folder(self, version: VersionRecord) -> Path:
         return self._folder / version.project / version.model / version.name
 
-    def _pauses(self, version: VersionRecord) -> bool:
+    def _is_in_backoff(self, version: VersionRecord) -> bool:
         if version.server_end_time_s is None or version.num_restarts == 0:
             return False
         pause_s = RESTART_PAUSE_S * 2.0 ** (version.num_restarts - 1)
@@ -162,7 +162,7 @@ class Deployments:
         code = self._rules.code_of(version, taken=self._users())
         folder = self._server_folder(version)
         if code.user is not None:
-            self._make_way(folder)
+            self._make_traversable(folder)
         handle = serving.start_server(model_url=version.deployment_uri, folder=folder, code=code)
         try:
             self._store.update_version(version, server=handle.to_json())
@@ -176,7 +176,7 @@ class Deployments:
         users = {ServerHandle.from_json(server).user for server in servers}
         return {user for user in users if user is not None}
 
-    def _make_way(self, folder: Path) -> None:
+    def _make_traversable(self, folder: Path) -> None:
         """Lets a server's user reach its folder, but list none of the folders above it."""
         folder.mkdir(parents=True, exist_ok=True)
         for part in (folder, *folder.parents):

@@ -112,7 +112,7 @@ def decide_users(asked: str, *, home: Home, bucket: str, nodes_are_here: bool) -
     if asked == NOBODY_ELSE:
         return None, f"{own}, as was asked"
     pool = DEFAULT_POOL if asked == AUTOMATIC else UserPool.parse(asked)
-    obstacle = _obstacle(home=home, bucket=bucket, nodes_are_here=nodes_are_here)
+    obstacle = _why_unavailable(home=home, bucket=bucket, nodes_are_here=nodes_are_here)
     if obstacle is None and asked == AUTOMATIC and any(entry.pw_uid in pool for entry in pwd.getpwall()):
         obstacle = f"accounts have ids of {pool.first}-{pool.last}: name others with --run-as"
     if obstacle is None:
@@ -140,7 +140,7 @@ def users_warning(asked: str, *, pool: UserPool | None, note: str, nodes_are_her
     )
 
 
-def _obstacle(*, home: Home, bucket: str, nodes_are_here: bool) -> str | None:
+def _why_unavailable(*, home: Home, bucket: str, nodes_are_here: bool) -> str | None:
     """Returns why programs cannot run as other users on this machine; None if they can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "only root on Linux may start programs as other users"
@@ -166,11 +166,11 @@ def closed_folder(folder: Path, *, but: Path | None = None) -> Path | None:
         folder: the end of the path. Folders that do not exist yet are ignored.
         but: a folder on the path to ignore, because it will be opened.
     """
-    for part in _way(folder):
+    for part in _path_to(folder):
         if part != but and part.is_dir() and not part.stat().st_mode & 0o001:
             return part
     return None
 
 
-def _way(folder: Path) -> Iterable[Path]:
+def _path_to(folder: Path) -> Iterable[Path]:
     return [*reversed(folder.parents), folder]

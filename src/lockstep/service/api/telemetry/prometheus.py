@@ -67,9 +67,9 @@ class _ServiceCollector(Collector):
         build = GaugeMetricFamily("lockstep_build_info", "1, with the version as its label.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
-        is_engine_well = not self._context.problems.has(Part.ENGINE)
+        is_engine_healthy = not self._context.problems.has(Part.ENGINE)
         yield GaugeMetricFamily(
-            "lockstep_engine_up", "Whether the engine's last response succeeded.", value=float(is_engine_well)
+            "lockstep_engine_up", "Whether the engine's last response succeeded.", value=float(is_engine_healthy)
         )
         passes = controller.passes
         yield CounterMetricFamily("lockstep_controller_passes", "Passes of the controller.", value=passes.num_passes)
