@@ -38,7 +38,7 @@ from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.service.control.provisioner import release_all
 from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.process.keeper import end_keeper, find_keeper
-from lockstep.service.process.turns import alone, is_locked
+from lockstep.service.process.lifecycle_lock import is_locked, lifecycle_lock
 from lockstep.service.settings import BUDGETS, QUOTAS, Settings, home_name
 from lockstep.service.store import Holder, JobStore, ModelStore, NodeStore, excluding, holder_of, open_database
 
@@ -67,7 +67,7 @@ def up(settings: Settings) -> RunningService:
             says where the log is.
     """
     settings.home.create()
-    with alone(settings.home) as lock:
+    with lifecycle_lock(settings.home) as lock:
         return _start(settings, lock=lock)
 
 
@@ -180,7 +180,7 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
     if not home.path.exists():
         return
     home.create()
-    with alone(home) as lock:
+    with lifecycle_lock(home) as lock:
         _check_not_of_systemd(home)
         running = _wait_for_service(home)
         with _database(settings) as database:

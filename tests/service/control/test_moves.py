@@ -14,7 +14,7 @@ from lockstep.jobs.running.orders import GANG_ORDER
 from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.service.billing.usages import job_usage
 from lockstep.service.store import JobRecord
-from lockstep.service.store.control.moves import Move, Stay, stays
+from lockstep.service.store.control.moves import Move, Stay, machine_stays
 from lockstep.testing.clusters import SERVED
 
 WORKER = "worker-replica-0"
@@ -209,5 +209,5 @@ def test_a_job_that_is_cancelled_while_a_worker_waits_ends(lab: Lab) -> None:
 def test_a_replica_is_charged_for_the_machines_that_it_had(
     moves: list[Move], expected: list[tuple[str, float, float]]
 ) -> None:
-    found = stays("a", machine="z", moves=moves, start_time_s=10.0, end_time_s=50.0)
+    found = machine_stays("a", machine="z", moves=moves, start_time_s=10.0, end_time_s=50.0)
     assert list(found) == [Stay(machine=name, start_time_s=start, end_time_s=end) for name, start, end in expected]

@@ -297,7 +297,7 @@ def test_a_machine_that_cannot_be_given_back_is_said_until_it_is_gone(lab: Lab) 
 
 
 def test_a_look_that_fails_is_not_the_last_one(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provisioner_module, "LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(provisioner_module, "REFRESH_INTERVAL_S", 0.01)
     num_looks = 0
     looked_again = threading.Event()
 

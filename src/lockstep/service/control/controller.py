@@ -155,7 +155,7 @@ class Controller:
             self._problems.note(Part.DATABASE, describe_fault(error))
 
     def _run_pass(self) -> None:
-        holds = self.lease.hold(anew=self._problems.has(Part.DATABASE))
+        holds = self.lease.acquire_or_renew(force=self._problems.has(Part.DATABASE))
         self._problems.clear(Part.DATABASE)
         self._cluster.start()  # returns at once if the engine runs; starts a new one if it died
         if self.lease.generation is not None:
@@ -182,14 +182,14 @@ class Controller:
 
     def _isolate_errors(self, job: JobRecord, act: Callable[[JobRecord], object]) -> None:
         """Acts on one job, so that its errors do not affect other jobs."""
-        if not self.lease.hold():  # a pass may take long
+        if not self.lease.acquire_or_renew():  # a pass may take long
             raise LeaseLostError("another service has taken the lease over")
         try:
             try:
                 act(job)
             except ConfigError as error:
                 LOGGER.error("job %s cannot be read: %s", job.job_id, error)
-                self._ends.give_up(job, f"this version of the service cannot read the job: {error}")
+                self._ends.fail_unreadable(job, f"this version of the service cannot read the job: {error}")
         except EngineError as error:
             self._is_engine_healthy = False
             self._problems.note(Part.ENGINE, str(error))
@@ -207,7 +207,7 @@ class Controller:
         starts, unreadable = self.schedule.decide()
         for found in unreadable:
             message = f"this version of the service cannot read the job: {found.error}"
-            self._isolate_errors(found.job, partial(self._ends.give_up, message=message))
+            self._isolate_errors(found.job, partial(self._ends.fail_unreadable, message=message))
         for job, nodes in starts:
             self._isolate_errors(job, partial(self._starts.prepare, nodes=nodes))
 
@@ -233,7 +233,7 @@ class Controller:
             self._ends.record_end(job, JobEvent.CANCELLED, None, detail="it had not started", end_reason=job.end_reason)
             return
         if self._provisioner is not None and not order.replicas[0].machine and job.state is JobState.PREPARING:
-            self._starts.place_provisioned(job, order, provisioner=self._provisioner)
+            self._starts.place_if_ready(job, order, provisioner=self._provisioner)
             return
         status = self._cluster.observe(order.gang_id)
         if status is None:
@@ -293,7 +293,7 @@ class Controller:
         if left is not None and left.end is not None and (is_cancelling or left.end.outcome is not GangOutcome.STOPPED):
             self._ends.finish(job, left)
         elif job.state is JobState.PREPARING:
-            self._starts.place_again(job)
+            self._starts.replace_lost_gang(job)
         elif is_cancelling:
             self._ends.record_end(
                 job, JobEvent.CANCELLED, left, detail="the engine does not know it any more", end_reason=job.end_reason

@@ -156,7 +156,7 @@ class Evidence:
         return bounds
 
     @staticmethod
-    def forget(order: GangOrder) -> None:
+    def remove_reports(order: GangOrder) -> None:
         """Removes the last reports of a gang's runners, once they are recorded. Idempotent."""
         for replica in order.replicas:
             forget_status(Path(replica.spool))

@@ -10,7 +10,7 @@ from typing import Final, final
 
 from lockstep.containers import reap_dead
 from lockstep.errors import LockstepError, counted
-from lockstep.runner.logs import carry_leftovers
+from lockstep.runner.logs import upload_leftovers
 from lockstep.service.problems import Part, Problems
 from lockstep.spools import LOG_FOLDER, METRICS_FOLDER, remove_if_over, segments_in
 
@@ -23,7 +23,7 @@ LOW_SHARE: Final = 0.02
 
 
 @final
-class LeftoverCarrier:
+class LeftoverUploader:
     """Uploads what is left in the spool folders of replicas on this node.
 
     Args:
@@ -54,12 +54,12 @@ class LeftoverCarrier:
         refused: str | None = None
         for folder in self._folders():
             try:
-                num_carried = carry_leftovers(folder)
+                num_uploaded = upload_leftovers(folder)
             except (LockstepError, OSError, ValueError) as error:  # the other folders are tried all the same
                 refused = str(error)
                 continue
-            if num_carried:
-                LOGGER.info("carried %d segments from %s", num_carried, folder)
+            if num_uploaded:
+                LOGGER.info("uploaded %d segments from %s", num_uploaded, folder)
                 remove_if_over(folder.parent)
         if refused is None:
             self._problems.clear(Part.BUCKET)

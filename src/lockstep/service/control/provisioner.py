@@ -27,7 +27,7 @@ from lockstep.service.store import NodeStore
 
 LOGGER: Final = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S: Final = 1.0
+REFRESH_INTERVAL_S: Final = 1.0
 """The pause between two refreshes of the provider's machines."""
 
 NUM_THREADS: Final = 16
@@ -81,7 +81,7 @@ class Provisioner:
 
     def run(self, stop: threading.Event) -> None:
         """Refreshes periodically until `stop` is set."""
-        while not stop.wait(LOOK_INTERVAL_S):
+        while not stop.wait(REFRESH_INTERVAL_S):
             try:
                 self.refresh()
             except Exception:  # no machine is requested or released without refreshes: nothing may end the loop

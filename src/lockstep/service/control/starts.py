@@ -97,7 +97,7 @@ class JobStarts:
         if self._provisioner is None:  # otherwise it is placed once its machines are ready
             self._place(job, order)
 
-    def place_provisioned(self, job: JobRecord, order: GangOrder, *, provisioner: Provisioner) -> None:
+    def place_if_ready(self, job: JobRecord, order: GangOrder, *, provisioner: Provisioner) -> None:
         """Places a gang once its machines are ready; requeues the job if one of the machines is unavailable."""
         ready = provisioner.ready()
         slots = [replica.node for replica in order.replicas]
@@ -133,7 +133,7 @@ class JobStarts:
         self._ends.fail(job, None, EndReason(kind=EndKind.PROVISIONING_TIMEOUT, details=details), message)
         return True
 
-    def place_again(self, job: JobRecord) -> None:
+    def replace_lost_gang(self, job: JobRecord) -> None:
         """Places a gang that the engine does not know: the service died before placing it, or the engine after that.
 
         It is not known whether the gang's programs ran, so this is another attempt, with its own log and spool folder.
@@ -145,7 +145,7 @@ class JobStarts:
             self._ends.fail(job, None, EndReason(kind=EndKind.NODE_LOST), message)
             return
         lost = current_order_of(job)
-        assert lost is not None, "a job is placed again only after it was placed"
+        assert lost is not None, "a lost gang was placed before"
         attempt = job.attempt + 1
         order = self._order(job, nodes=[replica.node for replica in lost.replicas], attempt=attempt)
         self._store.update(
@@ -155,7 +155,7 @@ class JobStarts:
             moves=(),
             gang_order=GANG_ORDER.dump_python(order, mode="json"),
         )
-        self._evidence.forget(lost)
+        self._evidence.remove_reports(lost)
         if self._provisioner is None:
             self._place(job, order)
 

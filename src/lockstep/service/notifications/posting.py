@@ -27,7 +27,7 @@ MAX_ADDRESSES: Final = 4
 """The maximum number of a host's addresses that are tried."""
 MAX_WARNINGS: Final = 1000
 """The number of warnings that are remembered, so that they are not logged again."""
-NOWHERE: Final = "its name resolves to no address that webhooks may reach"
+NO_ALLOWED_ADDRESS: Final = "its name resolves to no address that webhooks may reach"
 """The error for a job's owner. It does not tell whether the name has addresses: the operator's network is private."""
 
 Post = Callable[[str, bytes, Mapping[str, str]], str | None]
@@ -64,7 +64,7 @@ def resolve(host: str, port: int) -> Sequence[str]:
 
 
 @final
-class GuardedPost:
+class RestrictedPost:
     """Posts to URLs that jobs specify, not the operator. Thread-safe.
 
     Args:
@@ -85,7 +85,7 @@ class GuardedPost:
             target = httpx.URL(url)
             addresses = self._addresses(target)
             if not addresses:
-                return NOWHERE
+                return NO_ALLOWED_ADDRESS
             status = asyncio.run(self._send(target, addresses=addresses, body=body, headers=headers))
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # the last: odd hosts
             return type(error).__name__  # its text may hold the URL

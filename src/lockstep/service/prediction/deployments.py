@@ -69,16 +69,16 @@ class Deployments:
         self._rules = rules
         self._clock = clock
 
-    def run(self, stop: threading.Event, *, is_mine: Callable[[], bool]) -> None:
+    def run(self, stop: threading.Event, *, has_lease: Callable[[], bool]) -> None:
         """Makes passes over the versions until `stop` is set.
 
         Args:
             stop: the event that ends the loop.
-            is_mine: returns whether this service holds the lease.
+            has_lease: returns whether this service holds the lease.
         """
         while not stop.wait(POLL_INTERVAL_S):
             try:
-                if is_mine():
+                if has_lease():
                     self.step()
             except DATABASE_FAULTS:  # the controller reports it
                 continue
@@ -159,7 +159,7 @@ class Deployments:
         return 0 <= self._clock() - version.server_end_time_s < pause_s
 
     def _start(self, version: VersionRecord) -> None:
-        code = self._rules.code_of(version, taken=self._users())
+        code = self._rules.server_code(version, taken=self._users())
         folder = self._server_folder(version)
         if code.user is not None:
             self._make_traversable(folder)

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.running.metrics import unit_of
 from lockstep.jobs.security.access import Scope
-from lockstep.service.api.access import needs
+from lockstep.service.api.access import requires_scope
 from lockstep.service.api.forms import SeriesPageForm
 from lockstep.service.api.requests import Context, Name, Project, read_time
 from lockstep.service.api.routes import make_router
@@ -23,7 +23,7 @@ router = make_router()
 
 
 @router.get("/jobs/{job_id}/metrics")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 def metrics(
     project: Project,
     job_id: Name,
