@@ -108,8 +108,10 @@ def _check_texts(document: object) -> None:
 async def _json_object(request: Request) -> dict[str, Any]:
     body = await read_body(request, max_bytes=MAX_JSON_BYTES)
     try:
-        document = json.loads(body or b"{}", parse_constant=_reject_constant)
-        if b"\\u" in body:
+        # json.loads would also accept bytes in UTF-16 or UTF-32, and encoded lone surrogates.
+        text = (body or b"{}").decode("utf-8-sig")
+        document = json.loads(text, parse_constant=_reject_constant)
+        if "\\u" in text:  # strict UTF-8 has no lone surrogates, and JSON no NUL, except as escapes
             _check_texts(document)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"the request's body is not JSON: {error}") from None

@@ -82,14 +82,22 @@ class Deployments:
                     self.step()
             except DATABASE_FAULTS:  # the controller reports it
                 continue
+            except LeaseLostError as error:
+                LOGGER.warning("%s", error)
             except Exception:  # a failed pass must not end the loop that keeps every server alive
                 LOGGER.exception("a pass over the deployments failed")
 
     def step(self) -> None:
-        """Makes one pass over the versions."""
+        """Makes one pass over the versions.
+
+        Raises:
+            LeaseLostError: If another service has acquired the lease. The pass ends, since all its writes would fail.
+        """
         for version in self._store.list_versions():
             try:
                 self._advance(version)
+            except LeaseLostError:
+                raise
             except LockstepError as error:
                 LOGGER.error("version %s of %s: %s", version.name, version.model, error)
 
