@@ -18,7 +18,7 @@ import yaml
 
 from lockstep.cli.main import app
 from lockstep.jobs.billing.budgets import parse_budgets
-from lockstep.jobs.billing.prices import with_prices
+from lockstep.jobs.billing.prices import apply_prices
 from lockstep.jobs.input.documents import parse_config
 from lockstep.jobs.input.spec import OwnInput
 from lockstep.jobs.machines.catalogue import load_catalogue
@@ -111,7 +111,7 @@ def test_configurations_are_ones_that_the_service_takes() -> None:
             if "provider" in document:
                 continue  # a cluster's: test_docs_clusters.py
             if "machineTypes" in document:
-                with_prices(load_catalogue(), document=document, source=page.name)
+                apply_prices(load_catalogue(), document=document, source=page.name)
                 continue
             if "projects" in document:
                 parse = parse_budgets if "alertShares" in text else parse_quotas

@@ -16,7 +16,7 @@ from lockstep.errors import AlreadyRunningError, StorageWriteError, WrongStateEr
 from lockstep.home import Home
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.processes import ProcessIdentity
-from lockstep.service.process import turns
+from lockstep.service.process import lifecycle_lock as lock_module
 
 AWS = """
 name: lab
@@ -76,8 +76,8 @@ def test_not_beside_a_service_nor_what_one_that_was_killed_left(home: Home, runs
 
 
 def test_not_while_a_service_comes_up_or_goes_down(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "LIFECYCLE_TIMEOUT_S", 0.0)
-    with turns.alone(home):
+    monkeypatch.setattr(lock_module, "LIFECYCLE_TIMEOUT_S", 0.0)
+    with lock_module.lifecycle_lock(home):
         assert isinstance(run("attach", "10.0.0.1:6379").exception, AlreadyRunningError)
     assert chosen(home) == EngineChoice()
 

@@ -21,9 +21,9 @@ from lockstep.runner.logs import (
     SEGMENT_BYTES,
     LineSplitter,
     LogWriter,
-    carry_leftovers,
     next_seq,
     segment_key,
+    upload_leftovers,
 )
 from lockstep.storage import open_bucket
 
@@ -209,8 +209,8 @@ def test_what_the_bucket_never_took_stays_on_the_node(tmp_path: Path) -> None:
     (segment,) = (tmp_path / "spool").glob("*.jsonl")
     assert json.loads(segment.read_text())["text"] == "kept"
     blocked.unlink()
-    assert carry_leftovers(tmp_path / "spool") == 1
-    assert carry_leftovers(tmp_path / "spool") == 0
+    assert upload_leftovers(tmp_path / "spool") == 1
+    assert upload_leftovers(tmp_path / "spool") == 0
     assert [line["text"] for line in _stored(str(blocked / "log"))] == ["kept"]
 
 
@@ -251,7 +251,7 @@ def test_lines_outlive_a_bucket_that_hangs(tmp_path: Path, monkeypatch: pytest.M
     assert not writer.close(timeout_s=1)
     bucket.let_go.set()
     monkeypatch.undo()
-    assert carry_leftovers(tmp_path / "spool") == 1
+    assert upload_leftovers(tmp_path / "spool") == 1
     assert [line["text"] for line in _stored(bucket.url)] == [str(number) for number in range(50)]
 
 
@@ -295,11 +295,11 @@ def test_what_is_carried_while_the_next_number_is_looked_for_is_counted(
     bucket = open_bucket(url)
     listing = type(bucket).list
 
-    def list_then_carry(*args: Any, **kwargs: Any) -> Any:
+    def list_then_upload(*args: Any, **kwargs: Any) -> Any:
         found = list(listing(*args, **kwargs))
-        carry_leftovers(spool)
+        upload_leftovers(spool)
         return found
 
-    monkeypatch.setattr(type(bucket), "list", list_then_carry)
+    monkeypatch.setattr(type(bucket), "list", list_then_upload)
     assert next_seq(url, spool=spool) == 2
     assert next_seq(url, spool=spool) == 2, "all of it is in the bucket now"

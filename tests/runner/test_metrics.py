@@ -17,7 +17,7 @@ from lockstep.jobs.running.metrics import Sample, decode_sample
 from lockstep.jobs.running.progress import Progress
 from lockstep.runner import series as series_module
 from lockstep.runner.gpus import GpuReader
-from lockstep.runner.logs import carry_leftovers
+from lockstep.runner.logs import upload_leftovers
 from lockstep.runner.sampling import Sampler
 from lockstep.runner.series import SEGMENT_SAMPLES, SeriesWriter, key_time_s, sample_key
 from lockstep.runner.usage import Consumption
@@ -174,7 +174,7 @@ def test_what_a_bucket_refuses_is_carried_later(tmp_path: Path, monkeypatch: pyt
     for sample in _made(SEGMENT_SAMPLES + 5):
         writer.add(sample)
     assert not writer.close(timeout_s=5)
-    assert carry_leftovers(tmp_path / "spool") == 2
+    assert upload_leftovers(tmp_path / "spool") == 2
     assert _samples(str(tmp_path / "bucket")) == _made(SEGMENT_SAMPLES + 5)
 
 

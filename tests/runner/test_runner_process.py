@@ -25,7 +25,7 @@ from lockstep.jobs.running.orders import (
     ReplicaStatus,
 )
 from lockstep.processes import ProcessIdentity, find_marked
-from lockstep.runner.logs import carry_leftovers
+from lockstep.runner.logs import upload_leftovers
 from lockstep.spools import SHELL_SOCKET, STATUS_FILE, forget_status
 from lockstep.storage import open_bucket
 
@@ -478,5 +478,5 @@ def test_only_what_is_not_carried_yet_stays_on_the_node(tmp_path: Path) -> None:
     _run(order)
     assert sorted(path.name for path in (tmp_path / "spool").iterdir()) == ["log", STATUS_FILE]
     (tmp_path / "log").unlink()
-    assert carry_leftovers(tmp_path / "spool" / "log") == 1
+    assert upload_leftovers(tmp_path / "spool" / "log") == 1
     assert [entry["text"] for entry in _log(tmp_path)] == ["kept"]

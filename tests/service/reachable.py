@@ -11,7 +11,7 @@ import sysconfig
 from pathlib import Path
 
 import lockstep
-from lockstep.service.security.users import closed_folder
+from lockstep.service.security.users import first_closed_folder
 
 
 def make_python(folder: Path) -> tuple[Path, dict[str, str]]:
@@ -21,7 +21,7 @@ def make_python(folder: Path) -> tuple[Path, dict[str, str]]:
         folder: where to make it; others may enter it.
     """
     base, variables = Path(sys.base_prefix), {}
-    if closed_folder(base.resolve()) is not None:
+    if first_closed_folder(base.resolve()) is not None:
         copied = folder / "base"
         version = f"python{sysconfig.get_python_version()}"
 

@@ -18,8 +18,8 @@ from lockstep.errors import AlreadyRunningError, CorruptDataError, InvalidInputE
 from lockstep.home import Home
 from lockstep.processes import ProcessIdentity
 from lockstep.service import lifecycle
-from lockstep.service.process import turns
-from lockstep.service.process.turns import alone
+from lockstep.service.process import lifecycle_lock as lock_module
+from lockstep.service.process.lifecycle_lock import lifecycle_lock
 from lockstep.service.settings import Settings, home_name
 from lockstep.service.store import JobStore, Lease, open_database
 
@@ -106,15 +106,15 @@ def test_a_service_ends_also_where_its_choice_of_a_cluster_cannot_be_read_any_mo
 def test_the_jobs_of_a_shared_database_are_the_holders(home: Home, database: Engine) -> None:
     shared = Settings(home=home, bucket=str(home.bucket), database="postgresql://db/lockstep")
     assert lifecycle._other_holder(shared, database) is None
-    other = Lease(database, home="elsewhere", process="pid 1", sole=False)
-    assert other.hold()
+    other = Lease(database, home="elsewhere", process="pid 1", is_exclusive=False)
+    assert other.acquire_or_renew()
     found = lifecycle._other_holder(shared, database)
     assert found is not None
     assert found.description == "elsewhere, pid 1"
     assert lifecycle._other_holder(replace(shared, database=""), database) is None
     other.release()
     assert lifecycle._other_holder(shared, database) is None
-    assert Lease(database, home=home_name(home), sole=False).hold()
+    assert Lease(database, home=home_name(home), is_exclusive=False).acquire_or_renew()
     assert lifecycle._other_holder(shared, database) is None
 
 
@@ -132,18 +132,18 @@ def test_a_service_gets_nothing_of_its_starters_key() -> None:
 
 
 def test_up_and_down_take_turns(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "LIFECYCLE_TIMEOUT_S", 0.0)
-    with alone(home) as lock:
+    monkeypatch.setattr(lock_module, "LIFECYCLE_TIMEOUT_S", 0.0)
+    with lifecycle_lock(home) as lock:
         with (
             pytest.raises(AlreadyRunningError, match="another `lockstep up` or `lockstep down`"),
-            alone(home),
+            lifecycle_lock(home),
         ):
             pass
         held = os.dup(lock)  # as a service that starts holds it
-    with pytest.raises(AlreadyRunningError), alone(home):
+    with pytest.raises(AlreadyRunningError), lifecycle_lock(home):
         pass
     os.close(held)
-    with alone(home):
+    with lifecycle_lock(home):
         pass
 
 

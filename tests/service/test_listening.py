@@ -68,7 +68,9 @@ def test_loopback_alone_needs_nothing() -> None:
     loopback = ["127.0.0.1", "127.1.2.3", "::1"]
     assert [host for host in [*loopback, "0.0.0.0", "::", "10.0.0.1", "2001:db8::1"] if is_loopback(host)] == loopback
     check_binding("127.0.0.1", has_tls=False, has_keys=False)
-    with pytest.raises(InvalidInputError, match=r"--host 0\.0\.0\.0 is more than loopback: keys would travel unencr"):
+    with pytest.raises(
+        InvalidInputError, match=r"--host 0\.0\.0\.0 is reachable from other machines: keys would travel unencr"
+    ):
         check_binding("0.0.0.0", has_tls=False, has_keys=True)
     with pytest.raises(
         InvalidInputError, match="there is no valid API key; make one first with `lockstep keys create`"
@@ -109,13 +111,15 @@ def test_a_port_is_kept_from_one_start_to_the_next_where_it_is_free(tmp_path: Pa
         first.listen()
         port = first.getsockname()[1]
         (tmp_path / "port.json").write_text(str(port))
-        with pytest.raises(PortInUseError, match=rf"port {port} of 127\.0\.0\.1 cannot be had: Address already in use"):
+        with pytest.raises(
+            PortInUseError, match=rf"port {port} of 127\.0\.0\.1 cannot be bound: Address already in use"
+        ):
             bind("127.0.0.1", port=port, home=home)
         with bind("127.0.0.1", port=0, home=home) as other:
             assert other.getsockname()[1] != port
     with bind("127.0.0.1", port=0, home=home) as again:
         assert again.getsockname()[1] == port
-    with pytest.raises(PortInUseError, match=r"no port of 192\.0\.2\.1 can be had"):
+    with pytest.raises(PortInUseError, match=r"no port of 192\.0\.2\.1 can be bound"):
         bind("192.0.2.1", port=0, home=home)
     if socket.has_ipv6:
         with bind("::1", port=0, home=Home(path=tmp_path / "other")) as listener:

@@ -138,11 +138,11 @@ def _row(node: dict[str, Any]) -> list[str]:
 
 
 def _choose(choice: EngineChoice) -> None:
-    from lockstep.service.process.turns import alone  # here, since the service's rooms take a while to import
+    from lockstep.service.process.lifecycle_lock import lifecycle_lock  # here, since the service's rooms take a while to import
 
     home = Home.from_env()
     home.create()
-    with alone(home):
+    with lifecycle_lock(home):
         _replace(home, choice)
 
 

@@ -8,7 +8,7 @@ from lockstep.cli.console import ERRORS, OUTPUT, budget_text, connect, local_tim
 from lockstep.client import find_service
 from lockstep.errors import UnavailableError
 from lockstep.home import Home
-from lockstep.service.process.ends import read_end, unseen_end
+from lockstep.service.process.ends import read_death, unobserved_death
 
 
 def status() -> None:
@@ -59,7 +59,7 @@ def status() -> None:
 
 def _show_death(home: Home) -> None:
     """Prints how the service of a home died the last time, for when no service responds."""
-    end = None if find_service(home) is not None else unseen_end(home, now_s=time.time())
-    end = end or read_end(home)
+    end = None if find_service(home) is not None else unobserved_death(home, now_s=time.time())
+    end = end or read_death(home)
     if end is not None:
-        ERRORS.print(f"the service of {home.path} last died {local_time(end.time_s)}: it {end.how}; {end.then}")
+        ERRORS.print(f"the service of {home.path} last died {local_time(end.time_s)}: it {end.how}; {end.followed_by}")

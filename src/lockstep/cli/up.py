@@ -12,7 +12,7 @@ from lockstep.cli.console import OUTPUT, absolute_url, print_document, warn_of_u
 from lockstep.client import Client
 from lockstep.home import Home
 from lockstep.jobs.billing.budgets import parse_budgets
-from lockstep.jobs.billing.prices import with_prices
+from lockstep.jobs.billing.prices import apply_prices
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.parsing.yaml_documents import read_yaml
 from lockstep.jobs.scheduling import parse_quotas
@@ -96,7 +96,7 @@ def up(
     if budgets is not None:
         settings = replace(settings, budgets=parse_budgets(read_yaml(budgets, flag="--budgets"), source=str(budgets)))
     if prices is not None:
-        with_prices(load_catalogue(), document=read_yaml(prices, flag="--prices"), source=str(prices))
+        apply_prices(load_catalogue(), document=read_yaml(prices, flag="--prices"), source=str(prices))
         settings = replace(settings, prices=prices.absolute())
     if webhooks is not None:
         read_webhooks(webhooks)

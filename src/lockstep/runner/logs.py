@@ -348,7 +348,7 @@ def _end_seq(key: str, data: bytes) -> int:
     return int(key.partition(".")[0]) + len(data.splitlines())
 
 
-def carry_leftovers(spool: Path) -> int:
+def upload_leftovers(spool: Path) -> int:
     """Uploads the segments that a runner left in its spool folder, and removes them there.
 
     This may run at the same time as the runner: a segment that both write is written twice with the same content, and a
@@ -369,15 +369,15 @@ def carry_leftovers(spool: Path) -> int:
     except FileNotFoundError:
         return 0
     bucket = open_bucket(url)
-    num_carried = 0
+    num_uploaded = 0
     for path in segments_in(spool):
         with contextlib.suppress(FileNotFoundError):  # its runner was faster
             bucket.write(path.name, path.read_bytes())
             path.unlink()
-            num_carried += 1
-    if num_carried:
+            num_uploaded += 1
+    if num_uploaded:
         _remove_empty(spool, url=url)
-    return num_carried
+    return num_uploaded
 
 
 def _remove_empty(spool: Path, *, url: str) -> None:

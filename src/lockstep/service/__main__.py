@@ -25,7 +25,7 @@ from sqlalchemy import Engine
 from lockstep.clusters import AbstractCluster, open_cluster, read_choice
 from lockstep.errors import AlreadyRunningError, LockstepError
 from lockstep.home import Home
-from lockstep.jobs.billing.prices import with_prices
+from lockstep.jobs.billing.prices import apply_prices
 from lockstep.jobs.machines.catalogue import Catalogue, load_catalogue
 from lockstep.jobs.parsing.yaml_documents import read_yaml
 from lockstep.processes import ProcessIdentity
@@ -34,15 +34,15 @@ from lockstep.service.billing.spending import open_spending
 from lockstep.service.billing.storage_meter import StorageMeter
 from lockstep.service.context import ServiceContext
 from lockstep.service.control.controller import Controller
-from lockstep.service.control.leftovers import LeftoverCarrier
+from lockstep.service.control.leftovers import LeftoverUploader
 from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.listening import LOOPBACK, bind, check_binding, local_url, read_certificate
-from lockstep.service.notifications.posting import GuardedPost
+from lockstep.service.notifications.posting import RestrictedPost
 from lockstep.service.notifications.webhooks import Webhooks, read_webhooks
 from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.prediction.version_code import code_rules
 from lockstep.service.problems import Problems
-from lockstep.service.process.ends import record_unseen_end
+from lockstep.service.process.ends import record_unobserved_death
 from lockstep.service.process.keeper import LOCK_FLAG, Keeper, write_keeper
 from lockstep.service.security.job_folders import JobFolders
 from lockstep.service.security.users import decide_users, users_warning
@@ -220,7 +220,7 @@ def _build(settings: Settings) -> ServiceContext:
             read_webhooks(settings.webhooks),
             store=WebhookStore(database, guard=lease.check),
             vault=vault,
-            guarded_post=GuardedPost(settings.webhook_targets),
+            restricted_post=RestrictedPost(settings.webhook_targets),
         ),
         started_time_s=time.time(),
     )
@@ -241,7 +241,7 @@ def _catalogue(settings: Settings) -> Catalogue:
     if settings.prices is None:
         return catalogue
     document = read_yaml(settings.prices, flag="--prices")
-    return with_prices(catalogue, document=document, source=str(settings.prices))
+    return apply_prices(catalogue, document=document, source=str(settings.prices))
 
 
 def _lease(settings: Settings, database: Engine) -> Lease:
@@ -264,17 +264,19 @@ def _lease(settings: Settings, database: Engine) -> Lease:
         home=home,
         process=f"pid {os.getpid()}",
         cluster=cluster,
-        sole=not settings.database,
+        is_exclusive=not settings.database,
     )
 
 
-def _loops(context: ServiceContext, *, stop: threading.Event, is_mine: Callable[[], bool]) -> list[threading.Thread]:
+def _loops(context: ServiceContext, *, stop: threading.Event, has_lease: Callable[[], bool]) -> list[threading.Thread]:
     """Returns the threads of the service's loops, which are joined at shutdown."""
-    carrier = LeftoverCarrier(context.settings.home.spool, problems=context.problems)
+    uploader = LeftoverUploader(context.settings.home.spool, problems=context.problems)
     loops = [
         threading.Thread(target=context.controller.run, args=(stop,), name="controller"),
-        threading.Thread(target=context.deployments.run, args=(stop,), kwargs={"is_mine": is_mine}, name="deployments"),
-        threading.Thread(target=carrier.run, args=(stop,), name="leftovers"),
+        threading.Thread(
+            target=context.deployments.run, args=(stop,), kwargs={"has_lease": has_lease}, name="deployments"
+        ),
+        threading.Thread(target=uploader.run, args=(stop,), name="leftovers"),
     ]
     if context.provisioner is not None:
         loops.append(threading.Thread(target=context.provisioner.run, args=(stop,), name="provisioner"))
@@ -321,7 +323,7 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
     if lifecycle_descriptor is not None:
         os.set_inheritable(lifecycle_descriptor, False)  # an engine that inherits the lock would hold it while it runs
     lock = _lock(settings.home)
-    record_unseen_end(settings.home)
+    record_unobserved_death(settings.home)
     if settings.kept_by_systemd:
         write_keeper(settings.home, Keeper(process=ProcessIdentity.of_self(), is_systemd=True))
     settings = _with_users(settings)
@@ -333,15 +335,17 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
     lease = context.controller.lease
     meter = StorageMeter(bucket=open_bucket(settings.bucket), sizes=context.sizes)
 
-    def is_mine() -> bool:
+    def has_lease() -> bool:
         return lease.generation is not None
 
     stop = threading.Event()
-    loops = _loops(context, stop=stop, is_mine=is_mine)
+    loops = _loops(context, stop=stop, has_lease=has_lease)
     server = _server(context)
     # A daemon thread, which is not joined: a bucket that does not answer would delay the shutdown.
-    threading.Thread(target=meter.run, args=(stop,), kwargs={"is_mine": is_mine}, name="storage", daemon=True).start()
-    context.webhooks.start(stop, is_mine=is_mine)
+    threading.Thread(
+        target=meter.run, args=(stop,), kwargs={"has_lease": has_lease}, name="storage", daemon=True
+    ).start()
+    context.webhooks.start(stop, has_lease=has_lease)
     for loop in loops:
         loop.start()
     listener.listen()  # from here on, clients can connect, and wait until the server accepts them

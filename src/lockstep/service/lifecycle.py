@@ -38,14 +38,14 @@ from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.service.control.provisioner import release_all
 from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.process.keeper import end_keeper, find_keeper
-from lockstep.service.process.turns import alone, is_locked
+from lockstep.service.process.lifecycle_lock import is_locked, lifecycle_lock
 from lockstep.service.settings import BUDGETS, QUOTAS, Settings, home_name
 from lockstep.service.store import Holder, JobStore, ModelStore, NodeStore, excluding, holder_of, open_database
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
 CANCEL_TIMEOUT_S: Final = 60.0
-NUM_ROUNDS: Final = 3
+MAX_CANCEL_ROUNDS: Final = 3
 """The maximum number of times that `down` cancels jobs. It cancels again if jobs were submitted meanwhile."""
 
 _START_ERRORS: Final = {
@@ -67,7 +67,7 @@ def up(settings: Settings) -> RunningService:
             says where the log is.
     """
     settings.home.create()
-    with alone(settings.home) as lock:
+    with lifecycle_lock(settings.home) as lock:
         return _start(settings, lock=lock)
 
 
@@ -109,7 +109,7 @@ def _start(settings: Settings, *, lock: int) -> RunningService:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)  # the keeper and the service
     process.wait()
-    raise UnavailableError(f"the service did not come up within {START_TIMEOUT_S:.0f} s", action=_read_hint(home))
+    raise UnavailableError(f"the service did not start within {START_TIMEOUT_S:.0f} s", action=_read_hint(home))
 
 
 def service_command(settings: Settings) -> list[str]:
@@ -180,9 +180,9 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
     if not home.path.exists():
         return
     home.create()
-    with alone(home) as lock:
+    with lifecycle_lock(home) as lock:
         _check_not_of_systemd(home)
-        running = _settled_service(home)
+        running = _wait_for_service(home)
         with _database(settings) as database:
             other = None if database is None else _other_holder(settings, database)
             if other is not None and running is not None:
@@ -197,7 +197,7 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
             choice = read_choice(home, catalogue=catalogue)
             cluster = open_cluster(choice, home=home, catalogue=catalogue)
             if database is not None and other is None and not choice.is_owned:
-                _clear(cluster, JobStore(database), progress=progress)
+                _release_gangs(cluster, JobStore(database), progress=progress)
             if cluster.provisioning is not None and database is not None:
                 release_all(NodeStore(database), cluster.provisioning, is_own=other is None, progress=progress)
         progress("ending the engine" if choice.is_owned else "leaving the engine")
@@ -238,19 +238,19 @@ def _end_with_jobs(
     progress: Callable[[str], None],
 ) -> None:
     """Ends the service and its prediction servers, once all jobs are over."""
-    for number in range(NUM_ROUNDS):
+    for number in range(MAX_CANCEL_ROUNDS):
         if cancel:
             running = _cancel_jobs(settings, database, running=running, lock=lock, progress=progress)
         left = _end_service(database, running, home=settings.home, progress=progress)
         if not left:
             break
-        if not cancel or number + 1 == NUM_ROUNDS:
+        if not cancel or number + 1 == MAX_CANCEL_ROUNDS:
             raise _jobs_running(left)
     progress("ending prediction servers")
     Deployments(store=ModelStore(database), folder=settings.home.spool / "servers").end_all()
 
 
-def _clear(cluster: AbstractCluster, store: JobStore, *, progress: Callable[[str], None]) -> None:
+def _release_gangs(cluster: AbstractCluster, store: JobStore, *, progress: Callable[[str], None]) -> None:
     """Removes what is left of the jobs' gangs from an engine that continues without this service."""
     left = store.placed_jobs()
     try:
@@ -260,26 +260,26 @@ def _clear(cluster: AbstractCluster, store: JobStore, *, progress: Callable[[str
             cluster.forget(f"{job.uid}-{job.attempt}")
             store.update(job.uid, gang_released=True)
     except EngineError as error:
-        progress(f"what is left of {len(left)} jobs stays on the engine: {error}")
+        progress(f"the engine still holds resources of {len(left)} jobs: {error}")
 
 
 def _check_not_of_systemd(home: Home) -> None:
     keeper = find_keeper(home)
     if keeper is not None and keeper.is_systemd:
         raise WrongStateError(
-            f"the service of {home.path} is kept by systemd, which would start it again",
+            f"the service of {home.path} is kept by systemd, which would restart it",
             action="end it with `systemctl stop`, or `systemctl --user stop`, and its unit's name; then what it "
             "started, with `lockstep down`",
         )
 
 
-def _settled_service(home: Home) -> RunningService | None:
+def _wait_for_service(home: Home) -> RunningService | None:
     """Returns the running service; None if none runs. Waits for a service that starts or ends: it locks the home."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while (running := find_service(home)) is None and is_locked(home.lock):
         if time.monotonic() > deadline:
             raise UnavailableError(
-                f"the service of {home.path} has neither come up nor ended within {START_TIMEOUT_S:.0f} s",
+                f"the service of {home.path} has neither started nor ended within {START_TIMEOUT_S:.0f} s",
                 action=_read_hint(home),
             )
         time.sleep(0.05)
@@ -355,7 +355,7 @@ def _kill(processes: list[ProcessIdentity], *, what: str) -> None:
     left = [process for process in processes if not process.wait(timeout_s=max(0.0, deadline - time.monotonic()))]
     if left:
         pids = ", ".join(str(process.pid) for process in left)
-        raise UnavailableError(f"{what} does not end, process id {pids}", action="end it by hand")
+        raise UnavailableError(f"{what} does not end, process id {pids}", action="kill it manually")
 
 
 def _end_leftovers(home: Home) -> None:

@@ -53,12 +53,12 @@ def check_binding(host: str, *, has_tls: bool, has_keys: bool) -> None:
         return
     if not has_tls:
         raise InvalidInputError(
-            f"--host {host} is more than loopback: keys would travel unencrypted",
+            f"--host {host} is reachable from other machines: keys would travel unencrypted",
             action="name a certificate with --tls-certificate and --tls-key",
         )
     if not has_keys:
         raise InvalidInputError(
-            f"--host {host} is more than loopback, and there is no valid API key",
+            f"--host {host} is reachable from other machines, and there is no valid API key",
             action="make one first with `lockstep keys create`, while the service listens on loopback",
         )
 
@@ -87,10 +87,10 @@ def bind(host: str, *, port: int, home: Home) -> socket.socket:
             return listener
     if port:
         raise PortInUseError(
-            f"port {port} of {host} cannot be had: {reason}",
+            f"port {port} of {host} cannot be bound: {reason}",
             action="choose another with --port, or leave it out for a free one",
         )
-    raise PortInUseError(f"no port of {host} can be had: {reason}")
+    raise PortInUseError(f"no port of {host} can be bound: {reason}")
 
 
 def _last_port(home: Home) -> int:
@@ -134,7 +134,7 @@ def read_certificate(certificate: Path, *, key: Path) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key, password=_refuse_passphrase)
-        _shake_hands(context, ssl_context(ServiceAddress(url="https://", token="", certificate=found[0])))
+        _test_handshake(context, ssl_context(ServiceAddress(url="https://", token="", certificate=found[0])))
     except ssl.SSLCertVerificationError as error:
         raise InvalidInputError(f"--tls-certificate: {certificate}: {error.verify_message}") from None
     except ssl.SSLError as error:
@@ -150,7 +150,7 @@ def _refuse_passphrase() -> str:
     raise InvalidInputError("--tls-key has a passphrase", allowed="a key without one, in a file of its owner's alone")
 
 
-def _shake_hands(server_context: ssl.SSLContext, client_context: ssl.SSLContext) -> None:
+def _test_handshake(server_context: ssl.SSLContext, client_context: ssl.SSLContext) -> None:
     """Performs a TLS handshake between a server and a client in memory.
 
     Raises:

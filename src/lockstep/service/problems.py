@@ -70,7 +70,7 @@ class Problems:
         with self._lock:
             before = self._found.pop(part, None)
         if before is not None:
-            LOGGER.warning("%s: well again after %.0f s", part, self._clock() - before.since_s)
+            LOGGER.warning("%s: recovered after %.0f s", part, self._clock() - before.since_s)
 
     def has(self, part: Part) -> bool:
         """Whether a part has a problem."""

@@ -18,7 +18,7 @@ from lockstep.jobs.billing.budgets import Budget
 from lockstep.jobs.notifications.webhook_targets import WebhookTargets, parse_targets
 from lockstep.jobs.scheduling import Quota
 from lockstep.service.listening import LOOPBACK, check_binding, is_loopback
-from lockstep.service.security.users import NOBODY_ELSE, UserPool
+from lockstep.service.security.users import NO_POOL, UserPool
 from lockstep.service.store import parse_database_url
 from lockstep.storage import check_shared_url
 
@@ -117,7 +117,7 @@ class Settings:
     database: str = ""
     engine: EngineChoice = field(default_factory=EngineChoice)
     max_running_jobs: int = field(default_factory=_default_max_running_jobs)
-    run_as: str = NOBODY_ELSE
+    run_as: str = NO_POOL
     users: UserPool | None = None
     users_note: str = "as the service's own user"
     users_warning: str = ""

@@ -39,7 +39,7 @@ def make_controller(
     clock: Callable[[], float] = time.time,
 ) -> Controller:
     """Returns the controller of the only service over a database."""
-    lease = Lease(database, sole=True)
+    lease = Lease(database, is_exclusive=True)
     return Controller(
         store=JobStore(database, clock=clock, guard=lease.check),
         lease=lease,

@@ -201,7 +201,7 @@ class ScriptedCluster(AbstractCluster):
 
     @override
     def open_shell(self, gang_id: str, *, replica: str) -> AbstractShell:
-        raise UnavailableError(f"replica {replica} of gang {gang_id} takes no shells: it is in a file")
+        raise UnavailableError(f"replica {replica} of gang {gang_id} does not allow shells: it is in a file")
 
     @override
     def close(self) -> None:

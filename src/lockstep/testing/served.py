@@ -20,7 +20,7 @@ from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.security.access import ALL_PROJECTS, Principal, Scope
 from lockstep.service.api.app import create_app
 from lockstep.service.context import ServiceContext
-from lockstep.service.notifications.posting import GuardedPost
+from lockstep.service.notifications.posting import RestrictedPost
 from lockstep.service.notifications.webhooks import Operators, Webhooks
 from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.security.keys import digest, make_key
@@ -70,7 +70,7 @@ class Served:
                 operators or {},
                 store=WebhookStore(database),
                 vault=bench.vault,
-                guarded_post=GuardedPost(bench.settings.webhook_targets),
+                restricted_post=RestrictedPost(bench.settings.webhook_targets),
             ),
             started_time_s=0.0,
         )

@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.errors import ConfigError
 from lockstep.jobs.billing.bills import ReplicaUsage, bill
-from lockstep.jobs.billing.prices import with_prices
+from lockstep.jobs.billing.prices import apply_prices
 from lockstep.jobs.input.spec import AcceleratorConfig, AcceleratorType
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.parsing.yaml_documents import parse_yaml
@@ -21,7 +21,7 @@ source: our contract
 machineTypes: {n1-highmem-4: "0.30", n1-standard-4: "0.21"}
 accelerators: {NVIDIA_TESLA_T4: "0.35"}
 """
-OURS = with_prices(load_catalogue(), document=parse_yaml(TEXT, source="p"), source="p")
+OURS = apply_prices(load_catalogue(), document=parse_yaml(TEXT, source="p"), source="p")
 
 
 def hour(machine_type: str, **changes: Any) -> ReplicaUsage:
@@ -67,4 +67,4 @@ def test_what_neither_prices_stays_unpriced_and_the_catalogue_as_it_was() -> Non
 def test_what_cannot_be_used_is_refused(changes: dict[str, Any], what: str) -> None:
     document = {"date": "2026-11-01", "source": "ours", **changes}
     with pytest.raises(ConfigError, match=what):
-        with_prices(load_catalogue(), document=document, source="p")
+        apply_prices(load_catalogue(), document=document, source="p")

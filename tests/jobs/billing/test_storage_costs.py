@@ -10,7 +10,7 @@ import pytest
 
 from lockstep.errors import ConfigError
 from lockstep.jobs.billing.costs import CostReport, report_costs
-from lockstep.jobs.billing.prices import with_prices
+from lockstep.jobs.billing.prices import apply_prices
 from lockstep.jobs.billing.storage_costs import GIB_BYTES, StoredSpan
 from lockstep.jobs.machines.catalogue import StoragePrice, load_catalogue
 
@@ -75,10 +75,10 @@ def test_without_a_price_it_is_unpriced_and_not_free() -> None:
 def test_a_price_is_that_of_a_list_or_the_operators_own(url: str, listed: Fraction | None, own: Fraction) -> None:
     found = load_catalogue().storage_price(url)
     assert (None if found is None else found.usd_per_gib_month) == listed
-    ours = with_prices(load_catalogue(), document=OWN, source="prices").storage_price(url)
+    ours = apply_prices(load_catalogue(), document=OWN, source="prices").storage_price(url)
     assert ours == StoragePrice(usd_per_gib_month=own, source="ours, 2026-11-01")
 
 
 def test_a_price_that_is_no_text_is_refused() -> None:
     with pytest.raises(ConfigError, match="storagePerGibMonth"):
-        with_prices(load_catalogue(), document={**OWN, "storagePerGibMonth": 0.01}, source="prices")
+        apply_prices(load_catalogue(), document={**OWN, "storagePerGibMonth": 0.01}, source="prices")

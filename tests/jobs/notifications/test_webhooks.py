@@ -50,7 +50,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         states=(JobState.FAILED,),
     )
     assert hooks["local-1"].projects == ("vision",)
-    assert HOOK.place == "https://hooks.example.com"
+    assert HOOK.display_url == "https://hooks.example.com"
 
 
 @pytest.mark.parametrize(

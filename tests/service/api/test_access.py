@@ -17,7 +17,7 @@ from googleapiclient.errors import HttpError
 
 from lockstep.jobs.security.access import ALL_PROJECTS, Scope
 from lockstep.service.api import sockets
-from lockstep.service.api.access import PUBLIC_PATHS, needs, scope_of
+from lockstep.service.api.access import PUBLIC_PATHS, required_scope, requires_scope
 from lockstep.service.store import VersionState
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import HOME_TOKEN, Served
@@ -77,7 +77,7 @@ def walk(service: Served) -> Walk:
     operation = _fill(service, "b", "hidden")
     _fill(service, "a", "plain")
     routes = [
-        Route(method=method, path=context.path, needed=scope_of(context.endpoint))
+        Route(method=method, path=context.path, needed=required_scope(context.endpoint))
         for context in iter_route_contexts(service.app.routes)
         for method in sorted(context.methods or ["WEBSOCKET"])
         if context.path is not None and context.endpoint is not None
@@ -100,7 +100,7 @@ def test_every_route_says_who_may_use_it(walk: Walk) -> None:
 def test_no_route_is_open_without_a_key_that_is_valid(walk: Walk) -> None:
     service = walk.service
     revoked = service.key(OPERATOR)
-    service.context.keys.revoke(revoked[:16], by="test")
+    service.context.keys.revoke(revoked[:16], principal_label="test")
     expired = service.key(OPERATOR, expire_time_s=time.time() - 1)
     valid = service.key(OPERATOR)
     other = service.key(OPERATOR)
@@ -176,7 +176,7 @@ def test_googles_client_works_with_a_key_of_a_project(walk: Walk) -> None:
     with pytest.raises(HttpError) as caught:
         jobs.get(name="projects/b/jobs/hidden").execute()
     assert caught.value.status_code == MISSING
-    walk.service.context.keys.revoke(key[:16], by="test")
+    walk.service.context.keys.revoke(key[:16], principal_label="test")
     with pytest.raises(RefreshError):
         jobs.list(parent="projects/a").execute()
 
@@ -220,7 +220,7 @@ def _talk(app: Any, path: str, *, token: str, receive: Any = _connect) -> list[d
 
 
 def test_websockets_pass_the_same_gate(service: Served) -> None:
-    @needs(SUBMITTER)
+    @requires_scope(SUBMITTER)
     async def talk(socket: WebSocket) -> None:
         await socket.accept()
         await socket.send_text("welcome")
@@ -243,10 +243,10 @@ def test_a_websocket_ends_when_its_key_is_revoked(service: Served, monkeypatch: 
     key = service.key(SUBMITTER, project="a")
     codes: list[int] = []
 
-    @needs(SUBMITTER)
+    @requires_scope(SUBMITTER)
     async def listen(socket: WebSocket) -> None:
         await socket.accept()
-        service.context.keys.revoke(key[:16], by="test")
+        service.context.keys.revoke(key[:16], principal_label="test")
         codes.append((await socket.receive())["code"])
 
     service.app.add_api_websocket_route("/v1/projects/{project}/listen", listen)

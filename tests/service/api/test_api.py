@@ -325,6 +325,24 @@ def test_a_text_that_could_not_be_sent_back_is_refused(service: Served, text: st
     assert fine.status_code == 200, fine.text
 
 
+@pytest.mark.parametrize("encoding", ["surrogatepass", "utf-16", "utf-16-le", "utf-32"])
+def test_a_body_that_is_not_utf_8_is_refused(service: Served, encoding: str) -> None:
+    if encoding == "surrogatepass":
+        body = '{"name": "m", "description": "\ud800"}'.encode(errors=encoding)
+    else:
+        body = '{"name": "m", "description": "\\u0000"}'.encode(encoding)
+    answer = service.http.post("/v1/projects/local/models", content=body)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["status"] == "INVALID_ARGUMENT"
+    assert error["message"].startswith("the request's body is not JSON: ")
+    if encoding != "utf-16-le":  # these bytes are UTF-8 too, but not JSON
+        assert "'utf-8' codec" in error["message"]
+    assert service.http.get("/v1/projects/local/models").json() == {"models": []}
+    marked = '{"name": "m", "description": "ä"}'.encode("utf-8-sig")
+    assert service.http.post("/v1/projects/local/models", content=marked).json()["description"] == "ä"
+
+
 TOKENS = {
     "huge": "[" + "9" * 400 + ', "x"]',
     "deep": "[" * 20_000,
@@ -344,7 +362,7 @@ def test_a_token_that_nobody_gave_is_refused(service: Served, bench: Bench, path
         token = base64.urlsafe_b64encode(content.encode()).decode()
         answer = service.http.get(f"/v1/projects/local/{path}", params={name: token})
         assert answer.status_code == 400, (kind, answer.text)
-        assert f"{name} is not one that this service gave" in answer.json()["error"]["message"], kind
+        assert f"{name} was not issued by this service" in answer.json()["error"]["message"], kind
 
 
 def test_who_asks_for_an_end_that_was_asked_for_already_changes_no_reason(service: Served, bench: Bench) -> None:

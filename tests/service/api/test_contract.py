@@ -108,7 +108,7 @@ def test_operations_come_in_pages_the_newest_first(service: Served, operation: s
     assert sizes == [4, 2]
     assert seen == made[::-1]
     refused = _refusal(operations.list(name="projects/local", pageToken="x").execute)
-    assert "pageToken is not one that this service gave" in refused.reason
+    assert "pageToken was not issued by this service" in refused.reason
     assert service.google().operations().list(name="projects/other").execute() == {"operations": []}
 
 
@@ -160,7 +160,7 @@ def test_a_deletion_and_a_creation_that_it_ends_cannot_be_cancelled(service: Ser
     versions = service.google().models().versions()
     deletion = versions.delete(name="projects/local/models/m/versions/v1").execute()["name"]
     for name, message in {
-        deletion: "what was deleted does not come back; wait until it is over, and create version v1 again",
+        deletion: "a deletion cannot be undone; wait until it is over, and create version v1 again",
         operation: "version v1 is no longer being created",
     }.items():
         refused = _refusal(service.google().operations().cancel(name=name).execute)

@@ -39,7 +39,7 @@ def context(bench: Bench) -> Iterator[ServiceContext]:
         controller=bench.controller,
         deployments=Deployments(store=models, folder=bench.home.spool / "servers"),
         problems=bench.problems,
-        webhooks=Webhooks({}, store=WebhookStore(database), vault=bench.vault, guarded_post=post),
+        webhooks=Webhooks({}, store=WebhookStore(database), vault=bench.vault, restricted_post=post),
         started_time_s=0.0,
     )
     database.dispose()
@@ -51,7 +51,7 @@ def test_a_job_names_places_that_all_processes_find(context: ServiceContext, fie
     value: Any = [url] if field == "packageUris" else url
     body = {"jobId": "j", "trainingInput": {"scaleTier": "BASIC", "pythonModule": "m", field: value}}
     with pytest.raises(InvalidInputError, match=rf"^trainingInput\.{field}.*: other processes have to find"):
-        create(project="local", body=body, context=context, by=HOME_PRINCIPAL)
+        create(project="local", body=body, context=context, principal=HOME_PRINCIPAL)
     assert context.jobs.unfinished() == []
 
 
@@ -59,7 +59,7 @@ def test_a_versions_packages_lie_where_all_processes_find_them(context: ServiceC
     context.models.create_model(project="local", name="m", description="", labels={})
     body = {"name": "v1", "deploymentUri": "/m", "packageUris": ["/p.tar.gz", "p.whl"]}
     with pytest.raises(InvalidInputError, match=r"^packageUris\.1: must mean the same place"):
-        create_version(project="local", model="m", body=body, context=context, by=HOME_PRINCIPAL)
+        create_version(project="local", model="m", body=body, context=context, principal=HOME_PRINCIPAL)
     assert context.models.list_versions(project="local", model="m") == []
 
 
@@ -68,6 +68,10 @@ def test_a_version_names_a_place_that_all_processes_find(context: ServiceContext
     context.models.create_model(project="local", name="m", description="", labels={})
     with pytest.raises(InvalidInputError, match=r"^deploymentUri: must mean the same place"):
         create_version(
-            project="local", model="m", body={"name": "v1", "deploymentUri": url}, context=context, by=HOME_PRINCIPAL
+            project="local",
+            model="m",
+            body={"name": "v1", "deploymentUri": url},
+            context=context,
+            principal=HOME_PRINCIPAL,
         )
     assert context.models.list_versions(project="local", model="m") == []

@@ -91,7 +91,7 @@ def test_who_hangs_up_leaves_nothing_behind(service: Served, job: str) -> None:
 
 def test_the_jobs_owner_alone_gets_one(bench: Bench, service: Served, job: str) -> None:
     ann = _client(service, service.key(Scope.SUBMITTER, project="local"))
-    with pytest.raises(PermissionDeniedError, match=r"job runs is home's: shells are for whoever submitted it"):
+    with pytest.raises(PermissionDeniedError, match=r"job runs is home's: only its submitter may open shells"):
         _run(ann, "true")
     bench.store.update(bench.job(job).uid, submitted_by="ann")
     assert _run(ann, "true")[1] == ShellEnd(exit_code=0)
@@ -109,7 +109,7 @@ def test_a_key_that_may_not_submit_or_is_for_another_project_gets_none(service: 
     ("made", "replica", "kind", "message"),
     [
         ({"enableWebAccess": True}, "worker-replica-3", NotFoundError, "allowed: master-replica-0"),
-        ({}, MASTER, InvalidInputError, "takes no shells; submit it with trainingInput.enableWebAccess"),
+        ({}, MASTER, InvalidInputError, "does not allow shells; submit it with trainingInput.enableWebAccess"),
     ],
     ids=["replica", "not-enabled"],
 )
@@ -126,7 +126,7 @@ def test_where_there_is_none_the_reason_is_said(
 
 def test_a_job_that_waits_takes_none(bench: Bench, service: Served) -> None:
     bench.create("waits", WAIT, enableWebAccess=True)
-    with pytest.raises(WrongStateError, match="job waits is QUEUED: only a running job takes shells"):
+    with pytest.raises(WrongStateError, match="job waits is QUEUED: only a running job allows shells"):
         _run(_client(service), "true", job="waits")
     assert "webAccessUris" not in job_resource(bench.job("waits"))["trainingOutput"]
 

@@ -70,7 +70,7 @@ def test_a_fault_in_the_arithmetic_keeps_only_those_whose_money_is_limited(
 
 
 def _starts(bench: Bench) -> list[str]:
-    bench.controller.lease.hold()
+    bench.controller.lease.acquire_or_renew()
     starts, _ = bench.controller.schedule.decide()
     return [job.job_id for job, _ in starts]
 
@@ -82,7 +82,7 @@ def test_budgets_are_shown_and_one_of_nothing_refuses_jobs_at_submission(bench: 
     }
     bench.settings = replace(bench.settings, budgets=budgets)
     bench.restart()
-    bench.controller.lease.hold()
+    bench.controller.lease.acquire_or_renew()
     bench.controller.schedule.decide()
     service = Served(bench)
     try:

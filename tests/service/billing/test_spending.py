@@ -373,7 +373,7 @@ def test_an_end_that_appears_after_a_later_event_of_another_kind_counts(town: To
     town.restart()
     job = town.run()
     town.now_s += HOUR_S
-    town.jobs.note(job, kind="exec", detail="")
+    town.jobs.record_event(job, kind="exec", detail="")
     _renumber(town, "exec", 100)
     town.refresh(acts=False)
     town.end(job)

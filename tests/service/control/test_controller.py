@@ -351,4 +351,4 @@ def test_a_gang_whose_room_was_taken_meanwhile_waits_in_the_queue_again(bench: B
     assert job.state is JobState.SUCCEEDED
     assert (job.num_restarts, _log(job)) == (0, ["here"])
     details = [event.detail for event in bench.store.events(job.uid) if event.kind == "requeued"]
-    assert set(details) == {"its room was taken by others before it was there"}
+    assert set(details) == {"others took its resources before it was placed"}

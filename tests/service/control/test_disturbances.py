@@ -23,7 +23,7 @@ from lockstep.home import Home
 from lockstep.jobs.notifications.webhooks import Webhook
 from lockstep.jobs.running.states import JobState
 from lockstep.runner.run import LOG_CLOSE_S
-from lockstep.service.control.leftovers import LeftoverCarrier
+from lockstep.service.control.leftovers import LeftoverUploader
 from lockstep.service.problems import Part
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord, WebhookStore, database, open_database
@@ -283,7 +283,7 @@ def test_a_full_disk(quick_busy: None, small_disk: Path, serve: Serve, cleaning:
     settings = Settings(home=home, bucket=str(home.bucket), max_running_jobs=2)
     bench = cleaning.enter_context(open_bench(settings))
     served = serve(bench)
-    carrier = LeftoverCarrier(home.spool, problems=bench.problems)
+    uploader = LeftoverUploader(home.spool, problems=bench.problems)
     script = "import time\nfor i in range(100):\n  print('line', i, 'x' * 200, flush=True); time.sleep(0.02)"
     bench.create("job", script)
     job = bench.step_until_state("job", JobState.RUNNING)
@@ -297,13 +297,13 @@ def test_a_full_disk(quick_busy: None, small_disk: Path, serve: Serve, cleaning:
     while time.monotonic() < given_up:
         bench.controller.step()
         time.sleep(0.1)
-    carrier.step()
+    uploader.step()
     assert Part.DISK in [problem.part for problem in bench.problems.all()]
     (disk,) = [problem for problem in served.http.get("/v1/service").json()["problems"] if problem["part"] == "disk"]
     assert str(small_disk) in disk["text"]
     filler.unlink()
     ended = bench.step_until_over("job")
-    carrier.step()
+    uploader.step()
     assert ended.state is JobState.SUCCEEDED
     assert texts(bench, "job") == [f"line {i} {'x' * 200}" for i in range(100)]
     assert bench.problems.all() == []
@@ -323,19 +323,19 @@ def test_a_bucket_that_refuses_is_said_and_what_waits_for_it_is_counted(
     bench: Bench, serve: Callable[..., Served]
 ) -> None:
     served = serve(bench)
-    carrier = LeftoverCarrier(bench.home.spool, problems=bench.problems)
+    uploader = LeftoverUploader(bench.home.spool, problems=bench.problems)
     bench.create("job", "for i in range(50): print(i)")
     logs = bench.home.bucket / "job" / "logs"
     logs.parent.mkdir(parents=True)
     logs.write_text("a file where the log's folder should be")
     ended = bench.step_until_over("job")
     assert ended.state is JobState.SUCCEEDED
-    carrier.step()
+    uploader.step()
     (problem,) = served.http.get("/v1/service").json()["problems"]
     assert problem["part"] == "bucket"
     assert str(logs) in problem["text"]
     assert "of logs and metrics" in problem["kept"]
     logs.unlink()
-    carrier.step()
+    uploader.step()
     assert texts(bench, "job") == [str(i) for i in range(50)]
     assert served.http.get("/v1/service").json()["problems"] == []

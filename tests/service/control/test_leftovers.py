@@ -17,7 +17,7 @@ from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.jobs.running.orders import ReplicaOrder, ReplicaPhase
 from lockstep.runner.logs import segment_key
 from lockstep.service.control import leftovers
-from lockstep.service.control.leftovers import LeftoverCarrier
+from lockstep.service.control.leftovers import LeftoverUploader
 from lockstep.service.problems import Part, Problems
 from lockstep.spools import URL_FILE, forget_status, keep_segment
 from lockstep.storage import open_bucket
@@ -43,8 +43,8 @@ def test_lines_of_a_bucket_that_refused_are_carried_later(tmp_path: Path) -> Non
     assert status.end.num_log_entries == 100
     forget_status(replica)  # as who has recorded its end does
     problems = Problems()
-    carrier = LeftoverCarrier(tmp_path / "spool", problems=problems)
-    carrier.step()
+    uploader = LeftoverUploader(tmp_path / "spool", problems=problems)
+    uploader.step()
     assert any((replica / "log").glob("*.jsonl")), "the bucket still refuses: the lines stay"
     (problem,) = problems.all()
     assert problem.part is Part.BUCKET
@@ -52,7 +52,7 @@ def test_lines_of_a_bucket_that_refused_are_carried_later(tmp_path: Path) -> Non
     # The first line may have gone before the others.
     assert re.match(r"(1 segment|2 segments) of logs and metrics, ", problem.kept)
     blocked.unlink()
-    carrier.step()
+    uploader.step()
     assert problems.all() == []
     bucket = open_bucket(str(blocked / "log"))
     lines = [json.loads(line)["text"] for item in bucket.list() for line in bucket.read(item.key).splitlines()]
@@ -67,7 +67,7 @@ def test_one_folder_that_nobody_can_carry_keeps_no_other(tmp_path: Path) -> None
         (log / URL_FILE).write_text(url)
         (log / "000000000000.jsonl").write_text("a line\n")
     problems = Problems()
-    LeftoverCarrier(tmp_path / "spool", problems=problems).step()
+    LeftoverUploader(tmp_path / "spool", problems=problems).step()
     assert open_bucket(str(tmp_path / "bucket")).read("000000000000.jsonl") == b"a line\n"
     (problem,) = problems.all()
     assert "no-such-kind://b" in problem.text
@@ -84,11 +84,11 @@ def test_segments_that_come_while_others_are_carried_are_carried_too(tmp_path: P
             keep_segment(log, url=bucket, key=key, data=b"a line\n")
 
     spilling = threading.Thread(target=spill, daemon=True)
-    carrier = LeftoverCarrier(tmp_path / "spool", problems=Problems())
+    uploader = LeftoverUploader(tmp_path / "spool", problems=Problems())
     spilling.start()
     while spilling.is_alive():
-        carrier.step()
-    carrier.step()
+        uploader.step()
+    uploader.step()
     assert [item.key for item in open_bucket(bucket).list()] == keys
     assert not (tmp_path / "spool" / "gang").exists()
 
@@ -108,10 +108,10 @@ def test_a_segment_that_comes_while_its_folder_is_removed_is_carried(
         unlink(path, **options)
 
     monkeypatch.setattr(os, "unlink", remove)
-    carrier = LeftoverCarrier(tmp_path / "spool", problems=Problems())
-    carrier.step()
+    uploader = LeftoverUploader(tmp_path / "spool", problems=Problems())
+    uploader.step()
     assert not late
-    carrier.step()
+    uploader.step()
     assert [open_bucket(bucket).read(key) for key in ("0.jsonl", "1.jsonl")] == [b"first\n", b"last\n"]
     assert not (tmp_path / "spool" / "gang").exists()
 
@@ -128,7 +128,7 @@ def test_containers_that_cannot_be_looked_at_keep_no_lines(tmp_path: Path, monke
     (log / "000000000000.jsonl").write_text("a line\n")
     stop = threading.Event()
     carrying = threading.Thread(
-        target=LeftoverCarrier(tmp_path / "spool", problems=Problems()).run, args=(stop,), daemon=True
+        target=LeftoverUploader(tmp_path / "spool", problems=Problems()).run, args=(stop,), daemon=True
     )
     carrying.start()
     deadline = time.monotonic() + 20

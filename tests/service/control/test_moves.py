@@ -14,7 +14,7 @@ from lockstep.jobs.running.orders import GANG_ORDER
 from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.service.billing.usages import job_usage
 from lockstep.service.store import JobRecord
-from lockstep.service.store.control.moves import Move, Stay, stays
+from lockstep.service.store.control.moves import Move, Stay, machine_stays
 from lockstep.testing.clusters import SERVED
 
 WORKER = "worker-replica-0"
@@ -81,8 +81,8 @@ def test_the_others_run_on_and_each_machine_is_paid_for_its_time(lab: Lab) -> No
     ]
     assert (after.attempt, after.num_restarts) == (0, 1)
     assert told(lab) == [
-        f"PREEMPTED(worker-0): {WORKER} alone waits for another machine",
-        f"NODE_LOST(worker-0): {WORKER} alone is launched again, restart 1 of at most 3",
+        f"PREEMPTED(worker-0): only {WORKER} waits for another machine",
+        f"NODE_LOST(worker-0): only {WORKER} is launched again, restart 1 of at most 3",
     ]
     came = machines(after)[NUMBER]
     assert came != gone
@@ -209,5 +209,5 @@ def test_a_job_that_is_cancelled_while_a_worker_waits_ends(lab: Lab) -> None:
 def test_a_replica_is_charged_for_the_machines_that_it_had(
     moves: list[Move], expected: list[tuple[str, float, float]]
 ) -> None:
-    found = stays("a", machine="z", moves=moves, start_time_s=10.0, end_time_s=50.0)
+    found = machine_stays("a", machine="z", moves=moves, start_time_s=10.0, end_time_s=50.0)
     assert list(found) == [Stay(machine=name, start_time_s=start, end_time_s=end) for name, start, end in expected]

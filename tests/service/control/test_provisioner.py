@@ -62,7 +62,7 @@ def test_a_job_that_is_cancelled_while_its_machines_come_up_gives_them_back(lab:
     assert lab.bench.provisioner is not None
     lab.step_until(lambda: len(lab.bench.provisioner.ready()) == 4)  # type: ignore[union-attr]
     coming = lab.bench.provisioner.describe_missing([replica["node"] for replica in job.gang_order["replicas"]])
-    assert coming == "4 of 6 machines are ready; 2 x n1-highmem-2 to come"
+    assert coming == "4 of 6 machines are ready; 2 x n1-highmem-2 pending"
     lab.bench.store.advance(lab.bench.job("six").uid, _cancel(), detail="test")
     assert lab.bench.step_until_over("six").state is JobState.CANCELLED
     lab.step_until(lambda: not any(kind == "mem" for kind in _kinds(lab)))
@@ -115,7 +115,7 @@ def test_a_stock_out_falls_to_the_next_candidate(lab: Lab) -> None:
     assert (job.state, job.candidate) == (JobState.SUCCEEDED, 1)
     assert lab.events("job")[:5] == ["enqueued", "preparing", "requeued", "preparing", "started"]
     requeued = lab.bench.store.events(job.uid)[2]
-    assert requeued.detail == "cannot be had for now: cpu: ZONE_RESOURCE_POOL_EXHAUSTED"
+    assert requeued.detail == "currently unavailable: cpu: ZONE_RESOURCE_POOL_EXHAUSTED"
     assert lab.machines.num_created == {"mem": 1}
     [master] = resolve(training_input_of(job), catalogue=load_catalogue())
     assert master.machine_type == "n1-highmem-2"
@@ -128,7 +128,7 @@ def test_a_stock_out_is_one_even_where_the_machine_was_seen_for_a_moment(lab: La
     job = lab.bench.step_until_over("job")
     assert (job.state, job.candidate) == (JobState.SUCCEEDED, 1)
     requeued = lab.bench.store.events(job.uid)[2]
-    assert requeued.detail == "cannot be had for now: cpu: AllocationFailed: no room"
+    assert requeued.detail == "currently unavailable: cpu: AllocationFailed: no room"
 
 
 def test_a_candidate_may_be_another_region(lab: Lab) -> None:
@@ -150,7 +150,7 @@ def test_a_job_waits_where_nothing_can_be_had_and_says_so(lab: Lab) -> None:
     lab.step_until(lambda: "requeued" in lab.events("job"))
     lab.bench.step()
     waits = lab.bench.controller.schedule.explain(lab.bench.job("job"))
-    assert "cpu cannot be had: none left" in waits.reason
+    assert "cpu is unavailable: none left" in waits.reason
     lab.machines.refusals = {}
     assert lab.bench.step_until_over("job").state is JobState.SUCCEEDED
 
@@ -297,7 +297,7 @@ def test_a_machine_that_cannot_be_given_back_is_said_until_it_is_gone(lab: Lab) 
 
 
 def test_a_look_that_fails_is_not_the_last_one(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provisioner_module, "LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(provisioner_module, "REFRESH_INTERVAL_S", 0.01)
     num_looks = 0
     looked_again = threading.Event()
 

@@ -88,7 +88,7 @@ def test_a_killed_worker_runs_again_while_the_others_run_on(bench: Bench) -> Non
     assert job.state is JobState.SUCCEEDED
     assert [old == new for old, new in zip(pids(before), pids(again), strict=True)] == [True, False, True, True]
     assert restarts(bench) == [
-        f"MACHINE_ERROR(SIGKILL, worker-0): {WORKER} alone is launched again, restart 1 of at most 3"
+        f"MACHINE_ERROR(SIGKILL, worker-0): only {WORKER} is launched again, restart 1 of at most 3"
     ]
     assert (job.num_restarts, job.attempt, len(bench.store.attempts(job.uid))) == (1, 0, 1)
     assert job.start_time_s == before.start_time_s
@@ -149,7 +149,7 @@ def test_a_killed_server_runs_again_alone_where_the_job_says_so(bench: Bench) ->
     os.kill(before.replicas[-1].status.pid, signal.SIGKILL)
     again = bench.step_until("job", lambda job: pids(job)[-1] not in (None, pids(before)[-1]))
     assert pids(again)[:-1] == pids(before)[:-1]
-    told = "MACHINE_ERROR(SIGKILL, ps-0): ps-replica-0 alone is launched again, restart 1 of at most 3"
+    told = "MACHINE_ERROR(SIGKILL, ps-0): only ps-replica-0 is launched again, restart 1 of at most 3"
     assert restarts(bench) == [told]
     (bench.home.path / "go").touch()
     assert bench.step_until_over("job").state is JobState.SUCCEEDED

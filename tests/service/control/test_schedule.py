@@ -149,7 +149,7 @@ class TwoBoxes(ScriptedCluster):  # type: ignore[misc]  # final for users: only 
 def test_who_takes_over_looks_where_jobs_are_by_now(bench: Bench, tmp_path: Path) -> None:
     database = open_database(f"sqlite:///{bench.home.database}")
     cluster = TwoBoxes(tmp_path / "engine", script=[AttemptScript.RUNS])
-    leases = [Lease(database, home=name, sole=False) for name in ("first", "second")]
+    leases = [Lease(database, home=name, is_exclusive=False) for name in ("first", "second")]
     first, second = (
         Controller(
             store=JobStore(database, guard=lease.check),

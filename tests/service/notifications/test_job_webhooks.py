@@ -28,7 +28,7 @@ from lockstep.jobs.notifications.webhooks import MAX_AGE_S
 from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.jobs.security.access import Scope
 from lockstep.service.notifications import webhooks as module
-from lockstep.service.notifications.posting import GuardedPost
+from lockstep.service.notifications.posting import RestrictedPost
 from lockstep.service.notifications.webhooks import (
     NUM_THREADS,
     NUM_THREADS_OF_PROJECT,
@@ -80,8 +80,8 @@ def store(bench: Bench) -> Iterator[WebhookStore]:
 
 
 def _sender(bench: Bench, store: WebhookStore, clock: Callable[[], float] = time.time) -> Webhooks:
-    post = GuardedPost(bench.settings.webhook_targets)
-    return Webhooks({}, store=store, vault=bench.vault, guarded_post=post, clock=clock)
+    post = RestrictedPost(bench.settings.webhook_targets)
+    return Webhooks({}, store=store, vault=bench.vault, restricted_post=post, clock=clock)
 
 
 def _submit(
@@ -125,7 +125,7 @@ def _until(condition: Callable[[], object]) -> None:
 def test_a_job_tells_its_own_in_order_and_signed_and_each_of_its_states_alone(
     bench: Bench, service: Served, receiver: Receiver, store: WebhookStore
 ) -> None:
-    bench.vault.put(project="local", name="hook-key", value=SECRET, by="ann")
+    bench.vault.put(project="local", name="hook-key", value=SECRET, principal_label="ann")
     hook = {"url": receiver.url, "secret": "hook-key"}
     _created(service, "told", hook)
     assert _submit(service, "told", hook, hook).status_code == 409
@@ -137,7 +137,7 @@ def test_a_job_tells_its_own_in_order_and_signed_and_each_of_its_states_alone(
     sender = _sender(bench, store)
     _tell_all(sender, store)
     uid = bench.job("told").uid
-    bench.store.note(uid, kind="exec", detail="no change of state")
+    bench.store.record_event(uid, kind="exec", detail="no change of state")
     assert store.due_of_jobs(time.time(), without=(), limit=9) == []
     _move(bench, "told", JobEvent.SUCCEEDED)
     _tell_all(sender, store)
@@ -204,7 +204,7 @@ REFUSED: list[tuple[list[dict[str, Any]], str]] = [
 
 
 def test_what_cannot_be_told_is_refused_by_name(bench: Bench, service: Served) -> None:
-    bench.vault.put(project="other", name="theirs", value=SECRET, by="bob")
+    bench.vault.put(project="other", name="theirs", value=SECRET, principal_label="bob")
     for hooks, message in REFUSED:
         refused = _submit(service, "job", *hooks)
         assert refused.status_code == 400
@@ -260,7 +260,7 @@ def test_what_is_too_old_is_told_no_more_and_counted(
 def test_nothing_is_sent_unsigned_where_the_secret_is_gone_or_sealed_with_another_key(
     bench: Bench, service: Served, receiver: Receiver, store: WebhookStore
 ) -> None:
-    bench.vault.put(project="local", name="hook-key", value=SECRET, by="ann")
+    bench.vault.put(project="local", name="hook-key", value=SECRET, principal_label="ann")
     _created(service, "job", {"url": receiver.url, "secret": "hook-key"})
     bench.vault.remove(project="local", name="hook-key")
     sender = _sender(bench, store)
@@ -268,7 +268,7 @@ def test_nothing_is_sent_unsigned_where_the_secret_is_gone_or_sealed_with_anothe
     assert receiver.num_asked == 0
     (hook,) = _shown(service, "job")["lockstep"]["webhooks"]
     assert hook["problem"].startswith("project local has no secret 'hook-key'")
-    bench.vault.put(project="local", name="hook-key", value=SECRET, by="ann")
+    bench.vault.put(project="local", name="hook-key", value=SECRET, principal_label="ann")
     _tell_all(sender, store, now_s=time.time() + RETRY_S[0])
     assert _told(receiver) == [("job", "QUEUED")]
     assert "webhook-signature" in receiver.headers[0]
@@ -277,7 +277,7 @@ def test_nothing_is_sent_unsigned_where_the_secret_is_gone_or_sealed_with_anothe
     _tell_all(sender, store)
     assert receiver.num_asked == 1
     (hook,) = _shown(service, "job")["lockstep"]["webhooks"]
-    assert "was not encrypted with this service's key of secrets" in hook["problem"]
+    assert "was not encrypted with this service's secrets key" in hook["problem"]
 
 
 def test_postgresql_has_them_too(postgres: Server, bench: Bench) -> None:
@@ -289,7 +289,12 @@ def test_postgresql_has_them_too(postgres: Server, bench: Bench) -> None:
         values: dict[str, Any] = {"training_input": {}, "labels": {}, "simulated": False, "outputs": {}}
         job = jobs.create(project="local", job_id="j", webhooks=[new], **values)
         (due,) = store.due_of_jobs(time.time(), without=["other"], limit=9)
-        assert (due.sealed, due.place, due.secret, due.states) == (new.sealed, new.place, "k", (JobState.FAILED,))
+        assert (due.sealed, due.display_url, due.secret, due.states) == (
+            new.sealed,
+            new.display_url,
+            "k",
+            (JobState.FAILED,),
+        )
         assert store.due_of_jobs(time.time(), without=["local"], limit=9) == []
         (event,) = store.events_for(due, limit=9)
         store.save(replace(due, seq=event.seq, next_time_s=None))
@@ -300,7 +305,7 @@ def test_postgresql_has_them_too(postgres: Server, bench: Bench) -> None:
 
 
 def test_a_secret_that_is_no_key_is_refused_at_submission(bench: Bench, service: Served) -> None:
-    bench.vault.put(project="local", name="plain", value="a plain secret", by="ann")
+    bench.vault.put(project="local", name="plain", value="a plain secret", principal_label="ann")
     refused = _submit(service, "job", {"url": "https://h.example", "secret": "plain"})
     assert refused.status_code == 400
     message = refused.json()["error"]["message"]
@@ -315,7 +320,7 @@ def _record(number: int, project: str | None) -> WebhookRecord:
         job_uid=project,
         project=project,
         sealed=b"",
-        place="https://h",
+        display_url="https://h",
         secret=None,
         states=(),
         seq=0,
@@ -353,7 +358,7 @@ def test_hooks_that_hang_hold_up_neither_jobs_nor_other_projects(
     hooks = _sender(bench, store)
     for number in range(2):
         _created(service, f"hangs_{number}", *[{"url": hanging.url}] * 8)
-    hooks.start(stop, is_mine=lambda: True)
+    hooks.start(stop, has_lease=lambda: True)
     try:
         _until(lambda: hanging.num_asked == NUM_THREADS_OF_PROJECT)
         _created(service, "well", {"url": receiver.url}, project="other")
@@ -370,20 +375,20 @@ def test_a_service_that_stands_by_tells_nobody(
     bench: Bench, service: Served, receiver: Receiver, store: WebhookStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "POLL_S", 0.01)
-    stop, is_mine, asked = threading.Event(), threading.Event(), threading.Event()
+    stop, has_lease, asked = threading.Event(), threading.Event(), threading.Event()
 
     def look() -> bool:
         asked.set()
-        return is_mine.is_set()
+        return has_lease.is_set()
 
     hooks = _sender(bench, store)
     _created(service, "job", {"url": receiver.url})
-    hooks.start(stop, is_mine=look)
+    hooks.start(stop, has_lease=look)
     for _ in range(3):
         asked.clear()
         assert asked.wait(TIMEOUT_S)
     assert receiver.num_asked == 0
-    is_mine.set()
+    has_lease.set()
     _until(lambda: _told(receiver) == [("job", "QUEUED")])
     stop.set()
     hooks.join()
@@ -406,7 +411,7 @@ def test_what_fails_is_not_the_last_one(
     hooks = _sender(bench, failing)
     _created(service, "job", {"url": receiver.url})
     stop = threading.Event()
-    hooks.start(stop, is_mine=lambda: True)
+    hooks.start(stop, has_lease=lambda: True)
     _until(lambda: _told(receiver) == [("job", "QUEUED")])
     stop.set()
     hooks.join()
@@ -418,15 +423,15 @@ import sys, threading
 from pathlib import Path
 from lockstep.jobs.notifications.webhook_targets import parse_targets
 from lockstep.service.notifications import webhooks
-from lockstep.service.notifications.posting import GuardedPost
+from lockstep.service.notifications.posting import RestrictedPost
 from lockstep.service.store import WebhookStore, SecretStore, open_database
 from lockstep.service.security.vault import Vault
 webhooks.POLL_S = 0.01
 database = open_database(sys.argv[1])
 store = WebhookStore(database)
 vault = Vault(store=SecretStore(database), key_path=Path(sys.argv[2]))
-post = GuardedPost(parse_targets(["127.0.0.1"], is_local=True))
-webhooks.Webhooks({}, store=store, vault=vault, guarded_post=post).start(threading.Event(), is_mine=lambda: True)
+post = RestrictedPost(parse_targets(["127.0.0.1"], is_local=True))
+webhooks.Webhooks({}, store=store, vault=vault, restricted_post=post).start(threading.Event(), has_lease=lambda: True)
 print("up", flush=True)
 sys.stdin.read()
 """

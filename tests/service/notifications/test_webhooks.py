@@ -26,7 +26,7 @@ from lockstep.jobs.notifications.webhooks import MAX_AGE_S, Webhook
 from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.service.__main__ import start_log
 from lockstep.service.notifications import webhooks as webhooks_module
-from lockstep.service.notifications.posting import GuardedPost, post
+from lockstep.service.notifications.posting import RestrictedPost, post
 from lockstep.service.notifications.webhooks import RETRY_S, Operators, Webhooks, WebhookState, read_webhooks
 from lockstep.service.store import SpendingStore, WebhookStore, open_database
 from lockstep.testing.bench import Bench
@@ -74,8 +74,8 @@ class Hooks:
 
     def __init__(self, bench: Bench, store: WebhookStore, operators: Operators) -> None:
         self.store, self.names, self.clock = store, list(operators), Clock()
-        post = GuardedPost(bench.settings.webhook_targets)
-        self.all = Webhooks(operators, store=store, vault=bench.vault, guarded_post=post, clock=self.clock)
+        post = RestrictedPost(bench.settings.webhook_targets)
+        self.all = Webhooks(operators, store=store, vault=bench.vault, restricted_post=post, clock=self.clock)
         for name in operators:
             store.register(name, now_s=self.clock())
 
@@ -121,7 +121,7 @@ def test_a_hook_is_told_what_happens_from_its_beginning_on(
     bench.create("before", "pass")
     hooks = Hooks(bench, store, _operators(receiver, key=KEY))
     bench.create("after", "pass")
-    bench.store.note(bench.job("after").uid, kind="exec", detail="no change of state")
+    bench.store.record_event(bench.job("after").uid, kind="exec", detail="no change of state")
     _move(bench, "after", JobEvent.PREPARING, JobEvent.STARTED)
     hooks.step()
     assert _told(receiver) == [("after", "QUEUED"), ("after", "PREPARING"), ("after", "RUNNING")]
@@ -260,7 +260,7 @@ def test_one_that_never_answers_holds_up_no_other(
     both = {**_operators(hanging, "hangs"), **_operators(receiver, "well")}
     every = Hooks(bench, store, both)
     hooks = every.all
-    hooks.start(stop, is_mine=lambda: True)
+    hooks.start(stop, has_lease=lambda: True)
     for number in range(3):
         bench.create(f"job_{number}", "pass")
     _until(lambda: len(receiver.taken) == 3 and hanging.num_asked == 1)
@@ -269,7 +269,7 @@ def test_one_that_never_answers_holds_up_no_other(
     stop.set()
     hooks.join()
     (broken, well) = every.states()
-    assert broken.place == f"http://127.0.0.1:{hanging.server.server_port}"
+    assert broken.display_url == f"http://127.0.0.1:{hanging.server.server_port}"
     assert well.problem is None
 
 
@@ -283,8 +283,8 @@ webhooks.POLL_S = 0.01
 database = open_database(sys.argv[1])
 vault = Vault(store=SecretStore(database), key_path=Path("none"))
 operators = webhooks.read_webhooks(Path(sys.argv[2]))
-hooks = webhooks.Webhooks(operators, store=WebhookStore(database), vault=vault, guarded_post=lambda *_: "none")
-hooks.start(threading.Event(), is_mine=lambda: True)
+hooks = webhooks.Webhooks(operators, store=WebhookStore(database), vault=vault, restricted_post=lambda *_: "none")
+hooks.start(threading.Event(), has_lease=lambda: True)
 print("up", flush=True)
 sys.stdin.read()
 """

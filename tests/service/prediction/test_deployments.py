@@ -7,15 +7,24 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from sqlalchemy import Connection
 
 from lockstep.errors import NotFoundError, UnavailableError
 from lockstep.service.prediction.deployments import MAX_RESTARTS, RECOVERED_AFTER_S, RESTART_PAUSE_S, Deployments
-from lockstep.service.store import ModelStore, OperationRecord, VersionRecord, VersionState, open_database
+from lockstep.service.store import (
+    LeaseLostError,
+    ModelStore,
+    OperationRecord,
+    VersionRecord,
+    VersionState,
+    open_database,
+)
 from lockstep.serving import ServerHandle, start_server
 from lockstep.serving.process import LOADING_PREFIX
 
@@ -209,6 +218,37 @@ def test_end_all_ends_servers_that_no_version_knows_of(site: Site) -> None:
     process = site.start_unrecorded()
     site.deployments.end_all()
     assert not process.is_running()
+
+
+def test_a_pass_ends_when_the_lease_is_lost(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    site.models.create_version(
+        project="p",
+        model="m",
+        name="v2",
+        description="",
+        labels={},
+        deployment_uri=site.model_url,
+        machine_type="n1-standard-4",
+    )
+    num_writes, stop = 0, threading.Event()
+
+    def guard(_connection: Connection) -> None:
+        nonlocal num_writes
+        num_writes += 1
+        raise LeaseLostError("another service has taken the lease over")
+
+    def has_lease() -> bool:
+        stop.set()  # after one pass
+        return True
+
+    deployments = Deployments(store=ModelStore(site.database, guard=guard), folder=site.folder)
+    with pytest.raises(LeaseLostError):
+        deployments.step()
+    assert num_writes == 1, "the second version is left to the holder of the lease"
+    deployments.run(stop, has_lease=has_lease)
+    assert num_writes == 2
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert logged == [("WARNING", "another service has taken the lease over")]
 
 
 def test_after_end_all_the_versions_get_new_servers(site: Site) -> None:

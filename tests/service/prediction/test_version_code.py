@@ -44,19 +44,19 @@ def settings(tmp_path: Path) -> Settings:
 
 def test_a_version_without_packages_is_served_as_before(settings: Settings, version: VersionRecord) -> None:
     rules = code_rules(replace(settings, users=UserPool(first=59000, last=59999)))
-    assert rules.code_of(replace(version, package_uris=[]), taken=()) == ServerCode()
+    assert rules.server_code(replace(version, package_uris=[]), taken=()) == ServerCode()
 
 
 def test_where_jobs_programs_run_as_the_services_user_a_package_does_too(
     settings: Settings, version: VersionRecord
 ) -> None:
-    code = code_rules(settings).code_of(version, taken=())
+    code = code_rules(settings).server_code(version, taken=())
     assert (code.user, code.refusal, code.packages, code.program) == (None, None, ("/p.tar.gz",), "train")
 
 
 def test_where_no_job_runs_on_the_services_machine_no_code_does(settings: Settings, version: VersionRecord) -> None:
     away = replace(settings, engine=EngineChoice(name="attached", address="10.0.0.1:6379"))
-    code = code_rules(away).code_of(version, taken=())
+    code = code_rules(away).server_code(version, taken=())
     assert code.user is None
     assert "on a machine where no job's program runs" in (code.refusal or "")
 
@@ -66,15 +66,15 @@ def test_users_of_servers_are_no_jobs_and_each_one_versions(settings: Settings, 
     assert pool.of_servers == UserPool(first=59018, last=59019)
     assert pool.of_jobs == UserPool(first=59000, last=59017)
     rules = code_rules(replace(settings, users=pool))
-    first = rules.code_of(version, taken=()).user
+    first = rules.server_code(version, taken=()).user
     assert first is not None
-    assert {first, rules.code_of(version, taken={first}).user} == {59018, 59019}
-    assert "no user id of 59018-59019 is free" in (rules.code_of(version, taken={59018, 59019}).refusal or "")
+    assert {first, rules.server_code(version, taken={first}).user} == {59018, 59019}
+    assert "no user id of 59018-59019 is free" in (rules.server_code(version, taken={59018, 59019}).refusal or "")
 
 
 def test_a_pool_of_fewer_than_ten_users_has_none_for_servers(settings: Settings, version: VersionRecord) -> None:
     pool = UserPool(first=59000, last=59008)
     assert (pool.of_jobs, pool.of_servers) == (pool, None)
-    code = code_rules(replace(settings, users=pool)).code_of(version, taken=())
+    code = code_rules(replace(settings, users=pool)).server_code(version, taken=())
     assert code.user is None
     assert "59000-59008, are fewer than ten" in (code.refusal or "")

@@ -17,9 +17,16 @@ from lockstep.home import Home
 from lockstep.processes import ProcessIdentity
 from lockstep.service import lifecycle
 from lockstep.service.process import keeper
-from lockstep.service.process.ends import ServiceEnd, end_of_unit, read_end, record_end, record_unseen_end, unseen_end
+from lockstep.service.process.ends import (
+    ServiceEnd,
+    end_of_unit,
+    read_death,
+    record_death,
+    record_unobserved_death,
+    unobserved_death,
+)
 from lockstep.service.process.keeper import Keeper, end_keeper, find_keeper, keep, write_keeper
-from lockstep.service.process.turns import alone
+from lockstep.service.process.lifecycle_lock import lifecycle_lock
 from lockstep.service.settings import Settings
 
 TIMEOUT_S = 20.0
@@ -54,7 +61,7 @@ def run(home: Home, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], int]:
     monkeypatch.setattr(keeper, "PAUSES_S", (0.01, 0.02))
 
     def kept(ways: str) -> int:
-        with alone(home) as lock:
+        with lifecycle_lock(home) as lock:
             held = os.dup(lock)
         return keep(home, [sys.executable, "-c", SERVICE, str(home.path), ways], lock=held)
 
@@ -70,20 +77,20 @@ def test_a_service_that_dies_is_started_again_until_it_ends_as_it_was_told_to(
 ) -> None:
     assert run("s9,3,0") == 0
     assert num_starts(home) == 3
-    end = read_end(home)
+    end = read_death(home)
     assert end is not None
-    assert (end.how, end.then) == ("ended with exit code 3", "started again after 0.02 s")
+    assert (end.how, end.followed_by) == ("ended with exit code 3", "restarted after 0.02 s")
     assert 0 <= time.time() - end.time_s < TIMEOUT_S
 
 
 def test_a_service_that_dies_too_often_is_given_up_and_that_is_said(home: Home, run: Callable[[str], int]) -> None:
     assert run("s6") != 0
     assert num_starts(home) == 3
-    end = read_end(home)
+    end = read_death(home)
     assert end is not None
-    assert (end.how, end.then) == (
+    assert (end.how, end.followed_by) == (
         "was killed by SIGABRT",
-        "not started again: it died 3 times within 10 minutes",
+        "not restarted: it died 3 times within 10 minutes",
     )
 
 
@@ -96,12 +103,12 @@ def test_deaths_long_ago_do_not_count(home: Home, run: Callable[[str], int], mon
 def test_a_service_that_never_came_up_is_its_starters_to_tell(home: Home, run: Callable[[str], int]) -> None:
     assert run("silent") == 3
     assert num_starts(home) == 1
-    assert read_end(home) is None
+    assert read_death(home) is None
 
 
 def test_nobody_starts_a_service_while_another_brings_it_down(home: Home) -> None:
     command = [sys.executable, "-c", SERVICE, str(home.path), "wait"]
-    with alone(home) as lock:
+    with lifecycle_lock(home) as lock:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "lockstep.service.process.keeper", str(home.path), str(lock), *command],
             pass_fds=[lock],
@@ -109,12 +116,12 @@ def test_nobody_starts_a_service_while_another_brings_it_down(home: Home) -> Non
         )
     try:
         _wait(lambda: home.address.exists())
-        with alone(home):  # as `down` has it; a service that starts lets it go when it answers
+        with lifecycle_lock(home):  # as `down` has it; a service that starts lets it go when it answers
             found = find_keeper(home)
             assert found is not None
             assert (found.process.pid, found.describe()) == (process.pid, f"process {process.pid}")
             os.kill(json.loads(home.address.read_text())["process"]["pid"], 9)
-            _wait(lambda: read_end(home) is not None)
+            _wait(lambda: read_death(home) is not None)
             time.sleep(keeper.PAUSES_S[0] + 0.5)
             assert num_starts(home) == 1
             end_keeper(home)
@@ -130,30 +137,30 @@ def test_nobody_starts_a_service_while_another_brings_it_down(home: Home) -> Non
 def test_an_end_that_nobody_saw_is_after_the_last_sign_of_the_service_and_one_that_was_seen_is_kept(
     home: Home,
 ) -> None:
-    record_unseen_end(home)
-    assert read_end(home) is None, "it went as it was told to"
+    record_unobserved_death(home)
+    assert read_death(home) is None, "it went as it was told to"
     home.address.write_text("{}")
     home.database.write_bytes(b"")
     answered_s, last_s, found_s = 1_900_000_000.0, 1_900_000_100.0, 1_900_040_000.0
     os.utime(home.address, (answered_s, answered_s))
     os.utime(home.database, (last_s, last_s))
-    end = unseen_end(home, now_s=found_s)
+    end = unobserved_death(home, now_s=found_s)
     assert end is not None
     assert end.time_s == last_s, "not when somebody looked"
     assert "found dead at 2030-03-18T" in end.how
     os.utime(home.database, (found_s, found_s))
-    clock_was_ahead = unseen_end(home, now_s=last_s)
+    clock_was_ahead = unobserved_death(home, now_s=last_s)
     assert clock_was_ahead is not None
     assert clock_was_ahead.time_s == last_s
     os.utime(home.address)
-    record_unseen_end(home)
-    end = read_end(home)
+    record_unobserved_death(home)
+    end = read_death(home)
     assert end is not None
-    assert end.then == "started again"
-    seen = ServiceEnd(time_s=time.time() + 1.0, how="was killed by SIGKILL", then="started again after 1 s")
-    record_end(home, seen)
-    record_unseen_end(home)
-    assert read_end(home) == seen
+    assert end.followed_by == "restarted"
+    seen = ServiceEnd(time_s=time.time() + 1.0, how="was killed by SIGKILL", followed_by="restarted after 1 s")
+    record_death(home, seen)
+    record_unobserved_death(home)
+    assert read_death(home) == seen
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_engine_and_jobs_outlive_the_service_and_a_death_starts_it_again(setting
 
 def test_a_path_that_would_begin_another_setting_is_refused(tmp_path: Path) -> None:
     home = Home(path=tmp_path / "home\nExecStartPre=false")
-    with pytest.raises(InvalidInputError, match=r"no control characters; received .*nExecStartPre=false"):
+    with pytest.raises(InvalidInputError, match=r"cannot contain control characters; received .*nExecStartPre=false"):
         unit_of(Settings(home=home, bucket=str(home.bucket)))
 
 
@@ -61,7 +61,7 @@ def test_a_path_that_would_begin_another_setting_is_refused(tmp_path: Path) -> N
     ("changes", "refused"),
     [
         ({"run_as": "nobody"}, "run-as"),
-        ({"host": "0.0.0.0"}, "--host 0.0.0.0 is more than loopback"),
+        ({"host": "0.0.0.0"}, "--host 0.0.0.0 is reachable from other machines"),
     ],
 )
 def test_settings_with_which_no_service_starts_are_refused_before_there_is_a_unit(
@@ -76,7 +76,7 @@ def test_the_operator_is_warned_before_there_is_a_unit(settings: Settings, monke
     settings.home.path.parent.chmod(0o700)
     settings.home.path.parent.parent.chmod(0o700)
     assert check_unit(settings) == "", "it was asked for"
-    assert "whoever may submit can do what root can" in check_unit(replace(settings, run_as="auto"))
+    assert "anyone who may submit jobs has root's rights" in check_unit(replace(settings, run_as="auto"))
 
 
 @pytest.mark.parametrize("user", [0, 1000])

@@ -96,8 +96,8 @@ def test_a_key_is_over_at_the_moment_when_it_expires_or_is_revoked(keys: Keys) -
     keys.clock.now_s += 9.9
     keys.ask(expiring.secret)
     assert keys.store.has_valid()
-    assert keys.store.revoke(revoked.id, by="bob").revoked_by == "bob"
-    assert keys.store.revoke(revoked.id, by="eve").revoked_by == "bob", "the first one stays"
+    assert keys.store.revoke(revoked.id, principal_label="bob").revoked_by == "bob"
+    assert keys.store.revoke(revoked.id, principal_label="eve").revoked_by == "bob", "the first one stays"
     with pytest.raises(AuthenticationError, match=r"of ann was revoked at 1970-01-12T13:46:49\+00:00"):
         keys.ask(revoked.secret)
     keys.clock.now_s += 0.1
@@ -108,7 +108,7 @@ def test_a_key_is_over_at_the_moment_when_it_expires_or_is_revoked(keys: Keys) -
     with pytest.raises(AuthenticationError, match="was revoked"):
         keys.ask(revoked.secret)
     with pytest.raises(NotFoundError, match="see `lockstep keys list`"):
-        keys.store.revoke("lsk_nothing", by="bob")
+        keys.store.revoke("lsk_nothing", principal_label="bob")
 
 
 def test_the_last_use_is_recorded_now_and_then(keys: Keys, database: Engine) -> None:
@@ -232,7 +232,7 @@ def test_keys_are_made_listed_and_revoked_over_rest(service: Served, caplog: pyt
         ({"project": "packages"}, "the bucket's folder of this name is for code"),
         ({"validSeconds": 0}, "validSeconds: "),
         ({"validSeconds": 1e12}, "validSeconds: "),
-        ({"secret": "mine"}, "secret: this version does not take it"),
+        ({"secret": "mine"}, "secret: not supported by this version"),
     ],
 )
 def test_a_key_that_cannot_be_is_refused(service: Served, change: dict[str, Any], message: str) -> None:

@@ -24,9 +24,7 @@ def _may(url: str, *, bucket: str, holds_code: bool = False, principal: Principa
 
 
 def test_a_refusal_names_the_field_and_what_is_allowed() -> None:
-    message = (
-        r"^jobDir: not a place of project a; received 's3://x/b'; allowed: s3://x/a/\.\.\., or a bucket elsewhere$"
-    )
+    message = r"^jobDir: not a location of project a; received 's3://x/b'; allowed: s3://x/a/\.\.\., or another bucket$"
     with pytest.raises(InvalidInputError, match=message):
         check_location("s3://x/b", what="jobDir", principal=ANN, project="a", bucket="s3://x")
 
@@ -84,10 +82,10 @@ def test_a_version_names_nothing_of_another_project(service: Served) -> None:
     assert ann.post("/v1/projects/a/models", json={"name": "m"}).status_code == 200
     body = {"name": "v1", "deploymentUri": f"{base}/b/jobs/x/model"}
     refused = ann.post("/v1/projects/a/models/m/versions", json=body)
-    assert "deploymentUri: not a place of project a" in refused.json()["error"]["message"]
+    assert "deploymentUri: not a location of project a" in refused.json()["error"]["message"]
     body = {**body, "deploymentUri": f"{base}/a/jobs/x/model", "packageUris": [f"{base}/b/code.tar.gz"]}
     refused = ann.post("/v1/projects/a/models/m/versions", json=body)
-    assert "packageUris.0: not a place of project a" in refused.json()["error"]["message"]
+    assert "packageUris.0: not a location of project a" in refused.json()["error"]["message"]
     body = {**body, "packageUris": [f"{base}/packages/code.tar.gz"], "lockstep": {"pythonModule": "train; x"}}
     refused = ann.post("/v1/projects/a/models/m/versions", json=body)
     assert "lockstep.pythonModule" in refused.json()["error"]["message"]

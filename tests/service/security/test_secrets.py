@@ -64,7 +64,7 @@ def _holding(folder: Path, text: str = SECRET) -> list[Path]:
 
 
 def test_a_program_has_the_value_and_home_and_bucket_have_it_nowhere(bench: Bench) -> None:
-    bench.vault.put(project="local", name="pass-word", value=SECRET, by="ann")
+    bench.vault.put(project="local", name="pass-word", value=SECRET, principal_label="ann")
     bench.home.bucket.joinpath("job").mkdir(parents=True)
     bench.create("job", PROGRAM, lockstep={"secrets": {"PASSWORD": "pass-word"}})
     job = bench.step_until_over("job")
@@ -83,10 +83,10 @@ def test_each_start_has_the_value_of_its_time(bench: Bench, tmp_path: Path) -> N
         f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.01)\n"
         "sys.exit(os.environ['PASSWORD'] != 'second one')"
     )
-    bench.vault.put(project="local", name="p", value="the first", by="ann")
+    bench.vault.put(project="local", name="p", value="the first", principal_label="ann")
     bench.create("job", script, lockstep={"secrets": {"PASSWORD": "p"}, "restartPolicy": policy})
     bench.step_until_state("job", JobState.RUNNING)
-    bench.vault.put(project="local", name="p", value="second one", by="ann")
+    bench.vault.put(project="local", name="p", value="second one", principal_label="ann")
     (tmp_path / "go").touch()
     job = bench.step_until_over("job")
     assert (job.state, job.num_restarts) == (JobState.SUCCEEDED, 1)
@@ -122,7 +122,7 @@ def test_a_secret_that_is_gone_when_the_job_starts_ends_it(bench: Bench) -> None
 @pytest.mark.parametrize("value", ["short", "x" * 70_000, "with a \0 in it"], ids=["short", "long", "nul"])
 def test_values_that_cannot_be_are_refused_without_being_shown(bench: Bench, value: str) -> None:
     with pytest.raises(InvalidInputError, match="8 to 65536 bytes") as raised:
-        bench.vault.put(project="local", name="p", value=value, by="ann")
+        bench.vault.put(project="local", name="p", value=value, principal_label="ann")
     assert value not in str(raised.value)
 
 
@@ -158,11 +158,11 @@ def test_a_secret_that_two_set_at_once_is_set(postgres: Server) -> None:
     @event.listens_for(first, "before_cursor_execute")
     def come_in_between(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         if statement.startswith("INSERT") and others:
-            SecretStore(second).put(project="p", name="n", sealed=others.pop(), by="bob")
+            SecretStore(second).put(project="p", name="n", sealed=others.pop(), principal_label="bob")
 
     store = SecretStore(first)
     try:
-        store.put(project="p", name="n", sealed=b"mine", by="ann")
+        store.put(project="p", name="n", sealed=b"mine", principal_label="ann")
         assert (store.sealed(project="p", name="n"), others) == (b"mine", [])
     finally:
         first.dispose()
@@ -172,12 +172,12 @@ def test_a_secret_that_two_set_at_once_is_set(postgres: Server) -> None:
 def test_a_value_opens_with_its_key_and_under_its_name_alone(bench: Bench, tmp_path: Path) -> None:
     database = open_database(f"sqlite:///{bench.home.database}")
     store = SecretStore(database)
-    bench.vault.put(project="local", name="p", value=SECRET, by="ann")
+    bench.vault.put(project="local", name="p", value=SECRET, principal_label="ann")
     other = Vault(store=store, key_path=tmp_path / "other-key")
     with pytest.raises(CorruptDataError, match=r"other-key.*set it again"):
         other.values(project="local", names={"X": "p"})
     for project, name in (("local", "q"), ("other", "p")):
-        store.put(project=project, name=name, sealed=store.sealed(project="local", name="p"), by="eve")
+        store.put(project=project, name=name, sealed=store.sealed(project="local", name="p"), principal_label="eve")
         with pytest.raises(CorruptDataError, match="not encrypted with the key"):
             bench.vault.values(project=project, names={"X": name})
     assert bench.vault.values(project="local", names={"X": "p"}) == {"X": SECRET}
@@ -189,7 +189,7 @@ def test_the_same_value_twice_is_not_the_same_in_the_database(bench: Bench) -> N
     store = SecretStore(database)
     sealed = set()
     for _ in range(2):
-        bench.vault.put(project="local", name="p", value=SECRET, by="ann")
+        bench.vault.put(project="local", name="p", value=SECRET, principal_label="ann")
         sealed.add(store.sealed(project="local", name="p"))
     assert len(sealed) == 2
     assert [record.name for record in store.list(project="local")] == ["p"]
@@ -254,7 +254,7 @@ def test_what_a_job_cannot_ask_for(own: dict[str, object], message: str) -> None
 
 
 def test_a_removed_secret_is_unknown(bench: Bench) -> None:
-    bench.vault.put(project="local", name="p", value=SECRET, by="ann")
+    bench.vault.put(project="local", name="p", value=SECRET, principal_label="ann")
     bench.vault.remove(project="local", name="p")
     with pytest.raises(NotFoundError, match="see `lockstep secrets list`"):
         bench.vault.remove(project="local", name="p")

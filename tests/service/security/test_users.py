@@ -106,7 +106,7 @@ def confined(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     with open_bench(settings) as made:
         home.database.chmod(0o644)  # as a service without users would have made it
         JobFolders(home=home, bucket=settings.bucket, pool=POOL).prepare()
-        made.vault.put(project="local", name="password", value="a secret value", by="ann")
+        made.vault.put(project="local", name="password", value="a secret value", principal_label="ann")
         yield made
 
 
@@ -355,12 +355,12 @@ def test_it_is_said_why_programs_run_as_the_services_user(tmp_path: Path, monkey
 def test_a_folder_that_others_may_not_enter_is_found(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "closed").mkdir(mode=0o700)
-    before = users.closed_folder(tmp_path)
-    found = users.closed_folder(tmp_path / "closed" / "not-there-yet", but=before)
+    before = users.first_closed_folder(tmp_path)
+    found = users.first_closed_folder(tmp_path / "closed" / "not-there-yet", ignore=before)
     assert found in (tmp_path / "closed", *tmp_path.parents)
     assert not found.stat().st_mode & 0o001
-    assert users.closed_folder(Path("/tmp")) is None
-    assert users.closed_folder(Path("/tmp/not-there-yet")) is None
+    assert users.first_closed_folder(Path("/tmp")) is None
+    assert users.first_closed_folder(Path("/tmp/not-there-yet")) is None
 
 
 @pytest.mark.parametrize(
@@ -381,6 +381,6 @@ def test_the_operator_is_warned_where_programs_run_as_root_unasked(
     warning = users.users_warning(
         asked, pool=pool, note="as root: only root may enter /root", nodes_are_here=nodes_are_here
     )
-    assert ("only root may enter /root; whoever may submit" in warning) is warns
+    assert ("only root may enter /root; anyone who may submit" in warning) is warns
     assert ("--run-as none" in warning) is warns
     assert "\n" not in warning

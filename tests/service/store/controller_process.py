@@ -52,7 +52,9 @@ def main() -> None:
 
     engine = connect_database(url)
     event.listen(engine, "before_cursor_execute", lambda _c, _cur, statement, *_rest: reach(statement))
-    lease = Lease(engine, home=name, process=f"pid {os.getpid()}", cluster="scripted", sole=False, ttl_s=float(ttl_s))
+    lease = Lease(
+        engine, home=name, process=f"pid {os.getpid()}", cluster="scripted", is_exclusive=False, ttl_s=float(ttl_s)
+    )
     home = Home(path=place)
     controller = Controller(
         store=JobStore(engine, guard=lease.check),

@@ -37,8 +37,8 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]
     engine.dispose()
 
 
-def make_lease(database: Engine, home: str, *, sole: bool = False, ttl_s: float = 60.0) -> Lease:
-    return Lease(database, home=home, process="pid 1", cluster="engine", sole=sole, ttl_s=ttl_s)
+def make_lease(database: Engine, home: str, *, is_exclusive: bool = False, ttl_s: float = 60.0) -> Lease:
+    return Lease(database, home=home, process="pid 1", cluster="engine", is_exclusive=is_exclusive, ttl_s=ttl_s)
 
 
 def create(store: JobStore, job_id: str = "job") -> str:
@@ -55,8 +55,8 @@ def create(store: JobStore, job_id: str = "job") -> str:
 def test_one_holds_it_and_the_next_generation_begins_when_it_is_given_up(database: Engine) -> None:
     first, second = make_lease(database, "first"), make_lease(database, "second")
     assert holder_of(database) is None
-    assert first.hold()
-    assert not second.hold()
+    assert first.acquire_or_renew()
+    assert not second.acquire_or_renew()
     assert (first.generation, second.generation) == (1, None)
     holder = second.holder()
     assert holder is not None
@@ -66,56 +66,56 @@ def test_one_holds_it_and_the_next_generation_begins_when_it_is_given_up(databas
         "engine",
         False,
     )
-    assert first.hold(anew=True)
+    assert first.acquire_or_renew(force=True)
     assert first.generation == 1, "a renewal is no change of hands"
     first.release()
-    assert second.hold()
+    assert second.acquire_or_renew()
     assert second.generation == 2
 
 
 def test_one_that_is_not_renewed_goes_to_another(database: Engine) -> None:
     first, second = make_lease(database, "first", ttl_s=0.2), make_lease(database, "second")
-    assert first.hold()
+    assert first.acquire_or_renew()
     wait(second.hold)
-    assert not first.hold(anew=True)
+    assert not first.acquire_or_renew(force=True)
     assert first.generation is None
 
 
 def test_nobody_takes_it_whose_engine_is_not_the_one_that_jobs_run_on(database: Engine) -> None:
     first = make_lease(database, "first", ttl_s=0.0)
-    assert first.hold()
-    stranger = Lease(database, home="stranger", cluster="another engine", sole=False)
+    assert first.acquire_or_renew()
+    stranger = Lease(database, home="stranger", cluster="another engine", is_exclusive=False)
     store = JobStore(database)
     uid = create(store)
     store.advance(uid, JobEvent.PREPARING, detail="", gang_released=False)
-    assert not stranger.hold()
+    assert not stranger.acquire_or_renew()
     assert stranger.generation is None
     beside = make_lease(database, "beside", ttl_s=0.0)
-    assert beside.hold(), "its engine is the jobs' own"
+    assert beside.acquire_or_renew(), "its engine is the jobs' own"
     store.advance(uid, JobEvent.FAILED, detail="")
-    assert not stranger.hold(), "the engine holds something of the job still"
+    assert not stranger.acquire_or_renew(), "the engine holds something of the job still"
     store.update(uid, gang_released=True)
-    assert stranger.hold()
+    assert stranger.acquire_or_renew()
     assert stranger.generation == 3
 
 
 def test_the_only_service_takes_it_at_once(database: Engine) -> None:
-    assert make_lease(database, "dead", sole=True).hold()
-    again = make_lease(database, "alive", sole=True)
-    assert again.hold()
+    assert make_lease(database, "dead", is_exclusive=True).acquire_or_renew()
+    again = make_lease(database, "alive", is_exclusive=True)
+    assert again.acquire_or_renew()
     assert again.generation == 2
 
 
 def test_a_databases_owner_stays_the_same_and_is_no_other_databases(database: Engine, tmp_path: Path) -> None:
     first = make_lease(database, "first")
     assert first.owner == ""
-    assert first.hold()
+    assert first.acquire_or_renew()
     first.release()
     second = make_lease(database, "second")
-    assert second.hold()
+    assert second.acquire_or_renew()
     elsewhere = open_database(f"sqlite:///{tmp_path / 'other.sqlite'}")
-    other = make_lease(elsewhere, "other", sole=True)
-    assert other.hold()
+    other = make_lease(elsewhere, "other", is_exclusive=True)
+    assert other.acquire_or_renew()
     assert first.owner == second.owner != other.owner != ""
     elsewhere.dispose()
 
@@ -128,10 +128,10 @@ def test_who_has_lost_it_writes_nothing(database: Engine) -> None:
     models = ModelStore(database, guard=lost.check)
     with pytest.raises(LeaseLostError):  # it never had it
         guarded.update(uid, priority=1)
-    assert lost.hold()
+    assert lost.acquire_or_renew()
     guarded.update(uid, priority=2)
     lost.release()
-    assert make_lease(database, "next").hold()
+    assert make_lease(database, "next").acquire_or_renew()
     lost._generation = 1  # as one that was suspended believes
     before = open_to_all.get_by_uid(uid)
     for write in (

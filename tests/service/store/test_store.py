@@ -347,14 +347,14 @@ def test_a_creation_that_got_ready_first_cannot_be_cancelled(models: ModelStore)
     (operation,) = models.page_operations(project="p", size=10)
     assert models.update_version(record, state=VersionState.READY)
     with pytest.raises(WrongStateError, match="is over already"):
-        models.cancel_operation(project="p", name=operation.name, by="ann")
+        models.cancel_operation(project="p", name=operation.name, principal_label="ann")
     assert models.get_version(project="p", model="m", name="v1").state is VersionState.READY
 
 
 def test_a_creation_that_was_cancelled_does_not_get_ready(models: ModelStore) -> None:
     record = _version(models)
     (operation,) = models.page_operations(project="p", size=10)
-    models.cancel_operation(project="p", name=operation.name, by="ann")
+    models.cancel_operation(project="p", name=operation.name, principal_label="ann")
     assert not models.update_version(record, state=VersionState.READY)
     cancelled = models.get_operation(project="p", name=operation.name)
     assert (cancelled.error_code, cancelled.error_message) == (OperationCode.CANCELLED, "cancelled by ann")

@@ -249,7 +249,7 @@ _OTHER = encode_entry(seq=7, time_s=0.0, stream="stdout", severity=Severity.INFO
 def test_what_is_no_log_is_one_line(tmp_path: Path, text: str) -> None:
     _folder(tmp_path).mkdir(parents=True)
     (_folder(tmp_path) / "000000000000.jsonl").write_text(text)
-    with pytest.raises(CorruptDataError, match=r"000000000000\.jsonl is no log that has entry 0 at byte 0"):
+    with pytest.raises(CorruptDataError, match=r"000000000000\.jsonl is not a log with entry 0 at byte 0"):
         _texts(_job(tmp_path))
 
 

@@ -52,7 +52,7 @@ class PriceFile(AbstractDocument):
     version: Literal[1] = 1
 
 
-def with_prices(catalogue: Catalogue, *, document: object, source: str) -> Catalogue:
+def apply_prices(catalogue: Catalogue, *, document: object, source: str) -> Catalogue:
     """Returns a catalogue in which the operator's own prices replace those of the lists.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Annotated, Final, cast, final
 
 from pydantic import BeforeValidator, Field
 
-from lockstep.jobs.notifications.webhook_urls import check_hook_url, place_of
+from lockstep.jobs.notifications.webhook_urls import check_hook_url, display_url
 from lockstep.jobs.parsing.fields import SECRET_NAME, AbstractDocument, rule_error
 from lockstep.jobs.running.states import JobState
 
@@ -50,13 +50,13 @@ class JobWebhook(AbstractDocument):
     states: tuple[JobState, ...] = Field(default=(), max_length=len(JobState))
 
     @property
-    def place(self) -> str:
+    def display_url(self) -> str:
         """The part of the URL that may be shown."""
-        return place_of(self.url)
+        return display_url(self.url)
 
     def shown(self) -> JobWebhook:
         """Returns the webhook as readers of the job may see it, with only the scheme, host and port of its URL."""
-        return self.model_copy(update={"url": f"{self.place}{HIDDEN_PATH}"})
+        return self.model_copy(update={"url": f"{self.display_url}{HIDDEN_PATH}"})
 
 
 def _check_hooks(value: object) -> object:

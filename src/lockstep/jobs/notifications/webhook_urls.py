@@ -34,7 +34,7 @@ def is_loopback_host(host: str) -> bool:
         return host == "localhost"
 
 
-def place_of(url: str) -> str:
+def display_url(url: str) -> str:
     """Returns the part of a URL that may be shown: its scheme, host and port. The path and query may be secrets."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"

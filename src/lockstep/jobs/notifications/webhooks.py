@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from lockstep.jobs.billing.budgets import Alert
 from lockstep.jobs.notifications.signatures import sign
-from lockstep.jobs.notifications.webhook_urls import check_hook_url, place_of
+from lockstep.jobs.notifications.webhook_urls import check_hook_url, display_url
 from lockstep.jobs.parsing.fields import AbstractDocument, Flag, Text, rule_error
 from lockstep.jobs.parsing.rules import parse_document
 from lockstep.jobs.running.states import JobEvent, JobState
@@ -69,9 +69,9 @@ class Webhook:
     budgets: bool = True
 
     @property
-    def place(self) -> str:
+    def display_url(self) -> str:
         """The part of the URL that may be shown."""
-        return place_of(self.url)
+        return display_url(self.url)
 
     def wants(self, event: HookEvent) -> bool:
         """Returns whether the webhook is notified of an event; only state changes and alerts qualify."""

@@ -22,7 +22,7 @@ _SCOPE: Final = "lockstep_scope"
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
-def needs(scope: Scope) -> Callable[[Endpoint], Endpoint]:
+def requires_scope(scope: Scope) -> Callable[[Endpoint], Endpoint]:
     """Declares the scope that a key must have for a route. This decorator goes below the route's path.
 
     A route with ``{project}`` in its path is for keys of that project or of all projects. A route without it that needs
@@ -36,7 +36,7 @@ def needs(scope: Scope) -> Callable[[Endpoint], Endpoint]:
     return declare
 
 
-def scope_of(endpoint: Callable[..., Any]) -> Scope | None:
+def required_scope(endpoint: Callable[..., Any]) -> Scope | None:
     """Returns the scope that a route declares; None if it declares none."""
     return getattr(endpoint, _SCOPE, None)
 
@@ -56,10 +56,10 @@ async def guard(connection: HTTPConnection) -> None:
     """
     if connection.scope["path"] in PUBLIC_PATHS:
         return
-    needed = scope_of(connection.scope["endpoint"])
+    needed = required_scope(connection.scope["endpoint"])
     try:
         if needed is None:
-            raise PermissionDeniedError("this route is nobody's: it does not say who may use it")
+            raise PermissionDeniedError("this route declares no scope")
         check_access(principal_of(connection), needed=needed, project=connection.path_params.get("project"))
     except LockstepError as error:
         if connection.scope["type"] == "websocket":  # a WebSocket has no response body for an error
@@ -67,5 +67,5 @@ async def guard(connection: HTTPConnection) -> None:
         raise
 
 
-By = Annotated[Principal, Depends(principal_of)]
+RequestPrincipal = Annotated[Principal, Depends(principal_of)]
 """The type of a route's parameter that receives the principal of the request."""

@@ -86,7 +86,7 @@ def _decode(token: str) -> Position | None:
             raise ValueError(name)
         return float(time_s), name
     except (ValueError, TypeError, OverflowError, RecursionError):
-        raise InvalidInputError("pageToken is not one that this service gave", received=token) from None
+        raise InvalidInputError("pageToken was not issued by this service", received=token) from None
 
 
 Filter = Annotated[str, Query(alias="filter")]

@@ -51,7 +51,7 @@ def parse_request(kind: type[Document], body: dict[str, Any]) -> Document:
         path = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             allowed = [field.alias or name for name, field in kind.model_fields.items()]
-            raise ConfigError(f"{path}: this version does not take it", allowed=allowed) from None
+            raise ConfigError(f"{path}: not supported by this version", allowed=allowed) from None
         received = None if first["type"] == "missing" else first["input"]
         raise ConfigError(f"{path}: {first['msg']}", received=received) from None
 
@@ -88,13 +88,13 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
                 if len(body) > max_bytes:
                     raise BodyTooLargeError("the request's body is too large", allowed=f"{max_bytes} bytes at most")
     except TimeoutError:
-        raise InvalidInputError(f"the request's body did not come within {BODY_TIMEOUT_S:.0f} s") from None
+        raise InvalidInputError(f"the request's body did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
     return bytes(body)
 
 
-def _no_number(text: str) -> None:
+def _reject_constant(text: str) -> None:
     """Rejects NaN and infinities, which Python's parser accepts but JSON does not have."""
-    raise ValueError(f"{text} is no number")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _check_texts(document: object) -> None:
@@ -102,14 +102,16 @@ def _check_texts(document: object) -> None:
     text = json.dumps(document, ensure_ascii=False)
     text.encode()  # raises a ValueError for a lone surrogate
     if "\\u0000" in text.replace("\\\\", ""):
-        raise ValueError("the character NUL has no place in a text")
+        raise ValueError("strings must not contain NUL")
 
 
 async def _json_object(request: Request) -> dict[str, Any]:
     body = await read_body(request, max_bytes=MAX_JSON_BYTES)
     try:
-        document = json.loads(body or b"{}", parse_constant=_no_number)
-        if b"\\u" in body:
+        # json.loads would also accept bytes in UTF-16 or UTF-32, and encoded lone surrogates.
+        text = (body or b"{}").decode("utf-8-sig")
+        document = json.loads(text, parse_constant=_reject_constant)
+        if "\\u" in text:  # strict UTF-8 has no lone surrogates, and JSON no NUL, except as escapes
             _check_texts(document)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"the request's body is not JSON: {error}") from None

@@ -133,7 +133,7 @@ def job_resource(
     resource = cast("JobForm", job_fields(job))
     resource["lockstep"] = {
         "simulated": job.simulated,
-        "waitingFor": missing_machines if waits is None else _words(waits),
+        "waitingFor": missing_machines if waits is None else _describe_waiting(waits),
         "endReason": job.end_reason,
         "numRestarts": job.num_restarts,
         "submittedBy": job.submitted_by,
@@ -151,7 +151,7 @@ def job_resource(
     return resource
 
 
-def _words(waits: Waiting) -> str:
+def _describe_waiting(waits: Waiting) -> str:
     latest = "" if waits.start_by_s is None else f"; it starts by {timestamp(waits.start_by_s)} at the latest"
     return f"position {waits.position}: {waits.reason}{latest}"
 

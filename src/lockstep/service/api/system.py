@@ -9,7 +9,7 @@ from typing import Final
 from lockstep import __version__
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Scope
-from lockstep.service.api.access import By, needs
+from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.billing.budgets import budget_form
 from lockstep.service.api.control.replicas import job_progress_form
 from lockstep.service.api.forms import HealthForm, ProblemForm, RecordedForm, ServiceForm, WhoAmIForm
@@ -18,7 +18,7 @@ from lockstep.service.api.resources import timestamp
 from lockstep.service.api.routes import make_router
 from lockstep.service.api.webhooks import webhook_form
 from lockstep.service.problems import Part, Problem
-from lockstep.service.process.ends import read_end
+from lockstep.service.process.ends import read_death
 from lockstep.service.process.keeper import find_keeper
 from lockstep.service.store import DATABASE_FAULTS, VersionState, describe_fault
 
@@ -34,25 +34,25 @@ def health() -> HealthForm:
 
 
 @router.get("/v1/whoami")
-@needs(Scope.VIEWER)
-def whoami(context: Context, by: By) -> WhoAmIForm:
+@requires_scope(Scope.VIEWER)
+def whoami(context: Context, principal: RequestPrincipal) -> WhoAmIForm:
     """Returns the scope and project of the request's key, and the bucket that code is staged in."""
     return {
-        "key": by.key_id,
-        "label": by.label,
-        "scope": by.scope,
-        "project": by.project,
+        "key": principal.key_id,
+        "label": principal.label,
+        "scope": principal.scope,
+        "project": principal.project,
         "version": __version__,
         "bucket": context.settings.bucket,
     }
 
 
 @router.get("/v1/service")
-@needs(Scope.OPERATOR)
+@requires_scope(Scope.OPERATOR)
 def service(context: Context) -> ServiceForm:
     """Returns the state of the service: its engine, bucket, jobs and prediction servers, and its problems."""
     recorded = _recorded(context)
-    keeper, end = find_keeper(context.settings.home), read_end(context.settings.home)
+    keeper, end = find_keeper(context.settings.home), read_death(context.settings.home)
     return {
         "version": __version__,
         "pid": os.getpid(),
@@ -68,7 +68,7 @@ def service(context: Context) -> ServiceForm:
         "webhooks": [webhook_form(webhook) for webhook in context.webhooks.states()],
         "problems": [_problem(problem) for problem in context.problems.all()],
         "keptBy": None if keeper is None else keeper.describe(),
-        "lastDeath": None if end is None else {"time": timestamp(end.time_s), "how": end.how, "then": end.then},
+        "lastDeath": None if end is None else {"time": timestamp(end.time_s), "how": end.how, "then": end.followed_by},
         **recorded,
     }
 

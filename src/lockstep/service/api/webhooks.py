@@ -9,13 +9,13 @@ from lockstep.service.store import WebhookRecord
 
 def webhook_form(state: WebhookState) -> WebhookForm:
     """Returns the state of a webhook of the operator as JSON."""
-    return {"name": state.name, "place": state.place, "problem": state.problem, "since": state.since_s}
+    return {"name": state.name, "place": state.display_url, "problem": state.problem, "since": state.since_s}
 
 
 def job_webhook_form(webhook: WebhookRecord) -> JobWebhookForm:
     """Returns the state of a job's webhook as JSON."""
     return {
-        "place": webhook.place or "",
+        "place": webhook.display_url or "",
         "problem": webhook.problem,
         "since": webhook.since_s,
         "numDropped": webhook.num_dropped,

@@ -109,7 +109,7 @@ class Accounts:
         """Returns the usages of all jobs in an interval, and those of jobs that nodes were requested for."""
         jobs = self._usages(None, since_s=since_s, until_s=until_s, now_s=now_s)
         others = {node.asked_for for node in nodes if node.asked_for is not None} - {job.uid for job in jobs}
-        return [*jobs, *self._usages_of(self._jobs.named(others), attempts={}, now_s=now_s)]
+        return [*jobs, *self._usages_of(self._jobs.get_by_uids(others), attempts={}, now_s=now_s)]
 
     def _usages_of(self, jobs: Sequence[JobRecord], *, attempts: Mapping[str, Any], now_s: float) -> list[JobUsage]:
         return [

@@ -53,15 +53,16 @@ class StorageMeter:
         self._round_s: float | None = None
         self._last: KeepingJob | None = None
 
-    def run(self, stop: threading.Event, *, is_mine: Callable[[], bool]) -> None:
+    def run(self, stop: threading.Event, *, has_lease: Callable[[], bool]) -> None:
         """Runs rounds until `stop` is set.
 
         Args:
             stop: the event that ends the loop.
-            is_mine: returns whether this service measures; of several services over one database, one does.
+            has_lease: returns whether this service has the lease. Of several services that share a database, only the
+                holder measures.
         """
         while not stop.wait(POLL_S):
-            if is_mine() and (self._round_s is None or not 0 <= self._clock() - self._round_s < INTERVAL_S):
+            if has_lease() and (self._round_s is None or not 0 <= self._clock() - self._round_s < INTERVAL_S):
                 try:
                     self.step(stop)
                 except (*DATABASE_FAULTS, LeaseLostError) as error:

@@ -10,7 +10,7 @@ from lockstep.jobs.input.gangs import resolve
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.evidence import present_end_s
 from lockstep.service.control.job_inputs import order_of, training_input_of
-from lockstep.service.store import AttemptRecord, JobRecord, stays
+from lockstep.service.store import AttemptRecord, JobRecord, machine_stays
 
 
 def job_bill(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue) -> Bill:
@@ -109,7 +109,7 @@ def replica_usages(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalog
                 machine=stay.machine,
             )
             for replica, machine in zip(gang, attempt.machines or ("",) * len(gang), strict=True)
-            for stay in stays(
+            for stay in machine_stays(
                 replica.name,
                 machine=machine,
                 moves=attempt.moves,

@@ -121,8 +121,8 @@ class Controller:
             clock=clock,
         )
         self.schedule = self._make_schedule()
-        self._deciding_as: int | None = None
-        self._is_engine_well = True
+        self._schedule_generation: int | None = None
+        self._is_engine_healthy = True
         self.passes = PassTimes()
         self._problems = problems
         self._woken = threading.Event()
@@ -146,7 +146,7 @@ class Controller:
     def step(self) -> None:
         """Makes one pass, and notes problems of engine and database. Acts only if this service holds the lease."""
         try:
-            self._pass()
+            self._run_pass()
         except LeaseLostError as error:
             LOGGER.warning("%s", error)
         except EngineError as error:
@@ -154,44 +154,44 @@ class Controller:
         except DATABASE_FAULTS as error:
             self._problems.note(Part.DATABASE, describe_fault(error))
 
-    def _pass(self) -> None:
-        holds = self.lease.hold(anew=self._problems.has(Part.DATABASE))
+    def _run_pass(self) -> None:
+        holds = self.lease.acquire_or_renew(force=self._problems.has(Part.DATABASE))
         self._problems.clear(Part.DATABASE)
         self._cluster.start()  # returns at once if the engine runs; starts a new one if it died
         if self.lease.generation is not None:
             self._cluster.fence(self.lease.generation, owner=self.lease.owner)
-        self._is_engine_well = True
+        self._is_engine_healthy = True
         if holds:
-            self._act()
+            self._process_jobs()
         else:
             self.schedule.refresh()
-        if self._is_engine_well:
+        if self._is_engine_healthy:
             self._problems.clear(Part.ENGINE)
 
-    def _act(self) -> None:
+    def _process_jobs(self) -> None:
         """Acts on running jobs first, then on the queue, then on machines."""
         for job in self._store.placed_jobs():
-            self._guarded(job, self._follow)
+            self._isolate_errors(job, self._advance)
         for job in self._store.overdue():
-            self._guarded(job, self._end_overdue)
+            self._isolate_errors(job, self._end_overdue)
         for job in self._store.awaiting_machines():
-            self._guarded(job, self._starts.fail_unprovisioned)
+            self._isolate_errors(job, self._starts.fail_unprovisioned)
         self._start_queued()
         if self._provisioner is not None:
             self._provisioner.step(self._held_slots())
 
-    def _guarded(self, job: JobRecord, act: Callable[[JobRecord], object]) -> None:
+    def _isolate_errors(self, job: JobRecord, act: Callable[[JobRecord], object]) -> None:
         """Acts on one job, so that its errors do not affect other jobs."""
-        if not self.lease.hold():  # a pass may take long
+        if not self.lease.acquire_or_renew():  # a pass may take long
             raise LeaseLostError("another service has taken the lease over")
         try:
             try:
                 act(job)
             except ConfigError as error:
                 LOGGER.error("job %s cannot be read: %s", job.job_id, error)
-                self._ends.give_up(job, f"this version of the service cannot read the job: {error}")
+                self._ends.fail_unreadable(job, f"this version of the service cannot read the job: {error}")
         except EngineError as error:
-            self._is_engine_well = False
+            self._is_engine_healthy = False
             self._problems.note(Part.ENGINE, str(error))
         except WrongStateError as error:
             LOGGER.info("job %s moved on meanwhile: %s", job.job_id, error)
@@ -201,15 +201,15 @@ class Controller:
             LOGGER.exception("job %s", job.job_id)
 
     def _start_queued(self) -> None:
-        if self.lease.generation != self._deciding_as:
+        if self.lease.generation != self._schedule_generation:
             self.schedule = self._make_schedule()  # without the lease, it may have missed moves of jobs
-            self._deciding_as = self.lease.generation
+            self._schedule_generation = self.lease.generation
         starts, unreadable = self.schedule.decide()
         for found in unreadable:
             message = f"this version of the service cannot read the job: {found.error}"
-            self._guarded(found.job, partial(self._ends.give_up, message=message))
+            self._isolate_errors(found.job, partial(self._ends.fail_unreadable, message=message))
         for job, nodes in starts:
-            self._guarded(job, partial(self._starts.prepare, nodes=nodes))
+            self._isolate_errors(job, partial(self._starts.prepare, nodes=nodes))
 
     def _end_overdue(self, job: JobRecord) -> None:
         detail = f"waited longer than scheduling.maxWaitTime, {job.max_wait_time_s:.0f} s"
@@ -220,7 +220,7 @@ class Controller:
             job.uid, JobEvent.CANCEL_REQUESTED, detail=detail, error_message=detail, end_reason=kind.value
         )
 
-    def _follow(self, job: JobRecord) -> None:
+    def _advance(self, job: JobRecord) -> None:
         """Advances one job that is past the queue by one step."""
         order = current_order_of(job)
         if job.state in TERMINAL:
@@ -233,11 +233,11 @@ class Controller:
             self._ends.record_end(job, JobEvent.CANCELLED, None, detail="it had not started", end_reason=job.end_reason)
             return
         if self._provisioner is not None and not order.replicas[0].machine and job.state is JobState.PREPARING:
-            self._starts.place_provisioned(job, order, provisioner=self._provisioner)
+            self._starts.place_if_ready(job, order, provisioner=self._provisioner)
             return
         status = self._cluster.observe(order.gang_id)
         if status is None:
-            self._follow_unknown(job, order)
+            self._advance_lost(job, order)
             return
         job = self._record_replicas(job, status)
         if status.end is not None:
@@ -280,7 +280,7 @@ class Controller:
                 held.update(dict.fromkeys((replica.node for replica in order.replicas), job.uid))
         return held
 
-    def _follow_unknown(self, job: JobRecord, order: GangOrder) -> None:
+    def _advance_lost(self, job: JobRecord, order: GangOrder) -> None:
         """Advances a job whose gang the engine does not know, by the evidence that the gang's runners have left."""
         if self._evidence.is_ending(order):
             return
@@ -288,15 +288,15 @@ class Controller:
         if left is not None:
             job = self._record_replicas(job, left)
         if job.state is JobState.PREPARING and (started_s := self._evidence.started_s(order)) is not None:
-            job = self._record_start(job, started_s, detail="it ran, by what it left in the bucket")
+            job = self._record_start(job, started_s, detail="it ran, according to its metrics in the bucket")
         is_cancelling = job.state is JobState.CANCELLING
         if left is not None and left.end is not None and (is_cancelling or left.end.outcome is not GangOutcome.STOPPED):
             self._ends.finish(job, left)
         elif job.state is JobState.PREPARING:
-            self._starts.place_again(job)
+            self._starts.replace_lost_gang(job)
         elif is_cancelling:
             self._ends.record_end(
-                job, JobEvent.CANCELLED, left, detail="the engine holds nothing of it", end_reason=job.end_reason
+                job, JobEvent.CANCELLED, left, detail="the engine does not know it any more", end_reason=job.end_reason
             )
         else:
             message = "the engine lost the job: its node or its gang supervisor died"

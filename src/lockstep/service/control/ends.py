@@ -58,7 +58,7 @@ class JobEnds:
         order = current_order_of(job)
         self._cluster.forget(f"{job.uid}-{job.attempt}")
         if order is not None:
-            self._evidence.forget(order)
+            self._evidence.remove_reports(order)
         if self._folders is not None:
             self._folders.close(job)
 
@@ -67,7 +67,7 @@ class JobEnds:
         if job.attempt:
             self._cluster.forget(f"{job.uid}-{job.attempt - 1}")
 
-    def give_up(self, job: JobRecord, message: str) -> None:
+    def fail_unreadable(self, job: JobRecord, message: str) -> None:
         """Fails a job that cannot be processed, in any state, without a bill. A job that is over is only released."""
         self.release_earlier(job)
         if job.gang_order is not None:
@@ -92,7 +92,7 @@ class JobEnds:
             self.record_end(job, JobEvent.SUCCEEDED, status, detail=detail, end_reason=None)
         elif status.end == NO_ROOM and job.state is JobState.PREPARING:
             self.release(job)
-            detail = "its room was taken by others before it was there"
+            detail = "others took its resources before it was placed"
             self._store.advance(job.uid, JobEvent.REQUEUED, detail=detail, gang_order=None, gang_released=True)
         elif status.end.outcome is GangOutcome.STOPPED and job.state is JobState.CANCELLING:
             detail = "every program has ended"

@@ -43,10 +43,10 @@ from lockstep.storage import QUICK_POLICY, open_bucket
 
 LOGGER: Final = logging.getLogger(__name__)
 
-MAX_READ: Final = 16
+MAX_REPLICAS_READ: Final = 16
 """The maximum number of replicas whose objects are read. Replicas run in step, and a pass must not take minutes."""
 
-UNSEEN: Final = ProgramEnd(problem="nobody saw its end: the engine was lost", fault=Fault.NODE)
+UNOBSERVED_END: Final = ProgramEnd(problem="its end was not observed: the engine was lost", fault=Fault.NODE)
 
 
 @final
@@ -101,7 +101,7 @@ class Evidence:
         if has_all:
             end = next_step(order, statuses=found, stop_requested=False, now_s=self._clock()).end
         replicas = tuple(
-            each if each.phase is ReplicaPhase.ENDED else replace(each, phase=ReplicaPhase.ENDED, end=UNSEEN)
+            each if each.phase is ReplicaPhase.ENDED else replace(each, phase=ReplicaPhase.ENDED, end=UNOBSERVED_END)
             for each in found.values()
         )
         return GangStatus(gang_id=order.gang_id, phase=GangPhase.ENDED, replicas=replicas, end=end)
@@ -109,12 +109,12 @@ class Evidence:
     def started_s(self, order: GangOrder) -> float | None:
         """Returns the time when a gang's programs first ran, from the metrics in the bucket; None if there are none."""
         found: list[float] = []
-        for replica in order.replicas[:MAX_READ]:
+        for replica in order.replicas[:MAX_REPLICAS_READ]:
             if replica.metrics_url is None:
                 continue
             series = _series(replica, url=replica.metrics_url)
             found += [time_s for name in series.names[:1] if (time_s := key_time_s(name)) is not None]
-            if series.is_refused:
+            if series.is_unreadable:
                 break
         return min(found, default=None)
 
@@ -139,7 +139,7 @@ class Evidence:
                 replicas.append(ReplicaEvidence(name=replica.name, ended_time_s=known.ended_time_s))
                 continue
             signs = dict(_signs_of_status(known)) or dict(_signs_of_status(recorded.get(replica.name)))
-            if num_read < MAX_READ:
+            if num_read < MAX_REPLICAS_READ:
                 num_read += 1
                 signs |= dict(_signs_in_bucket(replica))
             last_s = max([*signs.values(), job.run_start_time_s or 0.0])
@@ -156,7 +156,7 @@ class Evidence:
         return bounds
 
     @staticmethod
-    def forget(order: GangOrder) -> None:
+    def remove_reports(order: GangOrder) -> None:
         """Removes the last reports of a gang's runners, once they are recorded. Idempotent."""
         for replica in order.replicas:
             forget_status(Path(replica.spool))
@@ -189,7 +189,7 @@ def _signs_in_bucket(replica: ReplicaOrder) -> Iterator[tuple[str, float]]:
     entry = decode_entry(log.last_line())
     if entry is not None:
         yield "a log entry", entry.time_s
-    if replica.metrics_url is not None and not log.is_refused:
+    if replica.metrics_url is not None and not log.is_unreadable:
         sample = decode_sample(_series(replica, url=replica.metrics_url).last_line())
         if sample is not None:
             yield "a sample of metrics", sample.time_s
@@ -209,20 +209,20 @@ class _Segments:
 
     Attributes:
         names: the names of all segments, in order.
-        is_refused: whether the segments in the bucket could not be listed.
+        is_unreadable: whether the segments in the bucket could not be listed.
     """
 
     def __init__(self, url: str, *, folder: Path) -> None:
         self._bucket = open_bucket(url, policy=QUICK_POLICY)
         # The folder is listed first: segments that the service moves to the bucket meanwhile are then found there.
         self._waiting = {path.name: path for path in segments_in(folder)}
-        self.is_refused = False
+        self.is_unreadable = False
         names = set(self._waiting)
         try:
             names.update(item.key for item in self._bucket.list() if SEGMENT_NAME.fullmatch(item.key))
         except StorageError as error:
-            self.is_refused = True
-            LOGGER.warning("what a lost gang left in %s cannot be looked at: %s", url, error)
+            self.is_unreadable = True
+            LOGGER.warning("the segments of a lost gang in %s cannot be listed: %s", url, error)
         self.names = sorted(names)
 
     def last_line(self) -> bytes:

@@ -15,7 +15,7 @@ from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.orders import GANG_ORDER, GangOrder
 from lockstep.service.store import JobRecord
 
-NUM_KEPT: Final = 2048
+CACHE_SIZE: Final = 2048
 """The number of training inputs, and of orders, that are cached; the least recently used are evicted."""
 
 
@@ -66,13 +66,13 @@ class _Stored:
     document: Mapping[str, Any] = field(hash=False)
 
 
-@lru_cache(maxsize=NUM_KEPT)
+@lru_cache(maxsize=CACHE_SIZE)
 def _parse_input(stored: _Stored) -> TrainingInput:
     source = f"job {stored.name}"
     asked = parse_training_input({"trainingInput": stored.document}, source=source)
     return with_candidate(asked, number=stored.number, source=source)
 
 
-@lru_cache(maxsize=NUM_KEPT)
+@lru_cache(maxsize=CACHE_SIZE)
 def _parse_order(stored: _Stored) -> GangOrder:
     return GANG_ORDER.validate_python(stored.document)

@@ -10,7 +10,7 @@ from typing import Final, final
 
 from lockstep.containers import reap_dead
 from lockstep.errors import LockstepError, counted
-from lockstep.runner.logs import carry_leftovers
+from lockstep.runner.logs import upload_leftovers
 from lockstep.service.problems import Part, Problems
 from lockstep.spools import LOG_FOLDER, METRICS_FOLDER, remove_if_over, segments_in
 
@@ -23,7 +23,7 @@ LOW_SHARE: Final = 0.02
 
 
 @final
-class LeftoverCarrier:
+class LeftoverUploader:
     """Uploads what is left in the spool folders of replicas on this node.
 
     Args:
@@ -54,28 +54,28 @@ class LeftoverCarrier:
         refused: str | None = None
         for folder in self._folders():
             try:
-                num_carried = carry_leftovers(folder)
+                num_uploaded = upload_leftovers(folder)
             except (LockstepError, OSError, ValueError) as error:  # the other folders are tried all the same
                 refused = str(error)
                 continue
-            if num_carried:
-                LOGGER.info("carried %d segments from %s", num_carried, folder)
+            if num_uploaded:
+                LOGGER.info("uploaded %d segments from %s", num_uploaded, folder)
                 remove_if_over(folder.parent)
         if refused is None:
             self._problems.clear(Part.BUCKET)
         else:
-            self._problems.note(Part.BUCKET, refused, kept=self._kept())
-        self._look_at_disk()
+            self._problems.note(Part.BUCKET, refused, kept=self._describe_waiting())
+        self._check_disk()
 
     def _folders(self) -> list[Path]:
         return [*self._spool.glob(f"*/*/{LOG_FOLDER}"), *self._spool.glob(f"*/*/{METRICS_FOLDER}")]
 
-    def _kept(self) -> str:
+    def _describe_waiting(self) -> str:
         paths = [path for folder in self._folders() for path in segments_in(folder)]
         sizes = [size_bytes for path in paths if (size_bytes := _size_bytes(path))]
         return f"{counted(len(sizes), 'segment')} of logs and metrics, {sum(sizes):,} bytes, in {self._spool}"
 
-    def _look_at_disk(self) -> None:
+    def _check_disk(self) -> None:
         try:
             usage = shutil.disk_usage(self._spool.parent)
         except OSError as error:

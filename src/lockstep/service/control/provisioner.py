@@ -27,7 +27,7 @@ from lockstep.service.store import NodeStore
 
 LOGGER: Final = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S: Final = 1.0
+REFRESH_INTERVAL_S: Final = 1.0
 """The pause between two refreshes of the provider's machines."""
 
 NUM_THREADS: Final = 16
@@ -74,18 +74,18 @@ class Provisioner:
         self._requests: dict[str, Future[None]] = {}
         self._refused: dict[str, str] = {}
         self._created: set[str] = set()
-        self._stuck: dict[str, str] = {}
-        self._asking: set[str] = set()
+        self._unreleasable: dict[str, str] = {}
+        self._requesting: set[str] = set()
         self._lock = threading.Lock()
         self._sighting: Sighting | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Refreshes periodically until `stop` is set."""
-        while not stop.wait(LOOK_INTERVAL_S):
+        while not stop.wait(REFRESH_INTERVAL_S):
             try:
                 self.refresh()
             except Exception:  # no machine is requested or released without refreshes: nothing may end the loop
-                LOGGER.exception("a look at the machines failed")
+                LOGGER.exception("refreshing the machines failed")
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def refresh(self) -> None:
@@ -94,13 +94,13 @@ class Provisioner:
         with self._lock:
             # Read before the provider's machines: a refused machine that was created anyway is then in the listing, and
             # the absence of a machine whose request is still pending is not mistaken for its loss.
-            refused, asking = dict(self._refused), frozenset(self._asking)
+            refused, asking = dict(self._refused), frozenset(self._requesting)
         try:
             machines = self._machines.names()
         except Exception as error:  # a provider's client may raise anything, and is called again
             self._problems.note(Part.MACHINES, f"the provider of machines does not answer: {error}")
             return
-        self._report_stuck(machines)
+        self._report_unreleasable(machines)
         joined: frozenset[str] | None = None
         try:
             joined = frozenset(node.name for node in self._cluster.nodes())
@@ -136,15 +136,15 @@ class Provisioner:
                     LOGGER.warning("node %s: %s", mark.name, mark.changes["reason"])
                     self._refused.pop(mark.name, None)
         nodes = self.nodes()
-        self._forget_gone({node.name for node in nodes if node.state is not NodeState.DOWN})
+        self._drop_results({node.name for node in nodes if node.state is not NodeState.DOWN})
         for node in nodes:
             if node.state is NodeState.ASKED and not self._has_answer(node.name):
-                self._request(node.name, lambda node=node: self._create(node))
+                self._start_request(node.name, lambda node=node: self._create(node))
             elif node.state is NodeState.RELEASED:
-                self._request(node.name, lambda name=node.name: self._remove(name))
+                self._start_request(node.name, lambda name=node.name: self._remove(name))
         for name in decided.strays:
-            if self._request(name, lambda name=name: self._remove(name)):
-                LOGGER.warning("machine %s is nobody's: it is removed", name)
+            if self._start_request(name, lambda name=name: self._remove(name)):
+                LOGGER.warning("machine %s is not in the ledger and is removed", name)
 
     def nodes(self) -> list[NodeRecord]:
         """Returns the nodes that are not down, and those that failed so recently that their types are stocked out."""
@@ -165,7 +165,7 @@ class Provisioner:
             slots: the slots; several replicas may share one.
 
         Returns:
-            A text such as "2 of 6 machines are ready; 4 x n1-standard-4 to come"; None if all machines are ready.
+            A text such as "2 of 6 machines are ready; 4 x n1-standard-4 pending"; None if all machines are ready.
         """
         wanted = dict.fromkeys(slots)
         ready = self.ready().keys() & wanted.keys()
@@ -176,7 +176,7 @@ class Provisioner:
         to_come = ", ".join(
             f"{count} x {self.definition.node_types[kind].describe(self._catalogue)}" for kind, count in missing.items()
         )
-        return f"{len(ready)} of {len(wanted)} machines are ready; {to_come} to come"
+        return f"{len(ready)} of {len(wanted)} machines are ready; {to_come} pending"
 
     def stock_outs(self) -> dict[str, StockOut]:
         """Returns the stock-outs, by node type."""
@@ -235,18 +235,18 @@ class Provisioner:
 
     def _create(self, node: NodeRecord) -> None:
         with self._lock:
-            self._asking.add(node.name)
+            self._requesting.add(node.name)
         try:
             self._machines.create(node.name, node_type=node.node_type)
         except Exception as error:  # a provider's client may raise anything; the ledger records it as the reason
             reason = str(error) if isinstance(error, LockstepError) else f"{type(error).__name__}: {error}"
             with self._lock:
                 self._refused[node.name] = reason
-                self._asking.discard(node.name)
+                self._requesting.discard(node.name)
         else:
             with self._lock:
                 self._created.add(node.name)
-                self._asking.discard(node.name)
+                self._requesting.discard(node.name)
 
     def _has_answer(self, name: str) -> bool:
         """Whether the provider has answered the request for a machine."""
@@ -258,31 +258,31 @@ class Provisioner:
             self._machines.remove(name)
         except Exception as error:  # a provider's client may raise anything, and is called again
             with self._lock:
-                self._stuck[name] = str(error)
+                self._unreleasable[name] = str(error)
         else:
             with self._lock:
-                self._stuck.pop(name, None)
+                self._unreleasable.pop(name, None)
 
-    def _report_stuck(self, machines: frozenset[str]) -> None:
+    def _report_unreleasable(self, machines: frozenset[str]) -> None:
         """Notes a problem while the provider still has a machine that it failed to release."""
         with self._lock:
-            self._stuck = {name: why for name, why in self._stuck.items() if name in machines}
-            stuck = dict(self._stuck)
-        if stuck:
-            name, why = next(iter(stuck.items()))
-            more = f" (and {len(stuck) - 1} more)" if len(stuck) > 1 else ""
+            self._unreleasable = {name: why for name, why in self._unreleasable.items() if name in machines}
+            unreleasable = dict(self._unreleasable)
+        if unreleasable:
+            name, why = next(iter(unreleasable.items()))
+            more = f" (and {len(unreleasable) - 1} more)" if len(unreleasable) > 1 else ""
             self._problems.note(Part.MACHINES, f"machine {name} cannot be released{more}: {why}")
         else:
             self._problems.clear(Part.MACHINES)
 
-    def _forget_gone(self, known: set[str]) -> None:
+    def _drop_results(self, known: set[str]) -> None:
         """Forgets the results of requests for machines that are gone."""
         with self._lock:
             self._created &= known
             self._refused = {name: why for name, why in self._refused.items() if name in known}
         self._requests = {name: made for name, made in self._requests.items() if name in known or not made.done()}
 
-    def _request(self, name: str, act: Callable[[], None]) -> bool:
+    def _start_request(self, name: str, act: Callable[[], None]) -> bool:
         """Starts a request in a thread. Returns False and starts none if one for the same machine is still running."""
         pending = self._requests.get(name)
         if pending is not None and not pending.done():
@@ -320,7 +320,7 @@ def release_all(store: NodeStore, provisioning: Provisioning, *, is_own: bool, p
             progress(f"releasing {counted(num_said, 'machine')}")
         if time.monotonic() > deadline:
             raise EngineError(
-                f"the provider still has {', '.join(sorted(names))}", action="see to it there that they go"
+                f"the provider still has {', '.join(sorted(names))}", action="delete them at the provider"
             )
         with ThreadPoolExecutor(NUM_THREADS) as threads:
             list(threads.map(provisioning.machines.remove, sorted(names)))

@@ -10,7 +10,7 @@ from lockstep.jobs.running.ends import EndKind, why_replica_ended
 from lockstep.jobs.running.orders import GANG_ORDER, Fault, GangOrder, GangStatus
 from lockstep.service.control.job_inputs import gang_of, training_input_of
 from lockstep.service.control.provisioner import Provisioner
-from lockstep.service.store import JobRecord, JobStore, Move, Note, ReplicaRecord
+from lockstep.service.store import EventNote, JobRecord, JobStore, Move, ReplicaRecord
 
 REPLICA_DISPLACED: Final = "replica_displaced"
 """The kind of the event that a replica lost its machine, and waits for another one."""
@@ -54,7 +54,7 @@ def record_replicas(job: JobRecord, *, status: GangStatus, store: JobStore, cata
     return store.get_by_uid(job.uid)
 
 
-def _new_restarts(job: JobRecord, status: GangStatus) -> list[Note]:
+def _new_restarts(job: JobRecord, status: GangStatus) -> list[EventNote]:
     """Returns the events of replicas that have been launched again since they were last recorded."""
     recorded = {replica.status.name: len(replica.status.restarts) for replica in job.replicas}
     found = [
@@ -64,9 +64,9 @@ def _new_restarts(job: JobRecord, status: GangStatus) -> list[Note]:
     ]
     at_most = training_input_of(job).lockstep.restart_policy.max_restarts
     return [
-        Note(
+        EventNote(
             kind=REPLICA_RESTARTED,
-            detail=f"{restart.reason}: {name} alone is launched again, restart {restart.number} of at most {at_most}",
+            detail=f"{restart.reason}: only {name} is launched again, restart {restart.number} of at most {at_most}",
             time_s=restart.time_s,
         )
         for restart, name in sorted(found, key=lambda each: each[0].number)
@@ -94,7 +94,7 @@ def record_displaced(
     """
     replicas = {replica.name: replica for replica in order.replicas}
     ready = provisioner.ready()
-    moves, notes = list(job.moves), list[Note]()
+    moves, notes = list(job.moves), list[EventNote]()
     for name, lost in status.displaced.items():
         if replicas[name].machine != lost:
             continue  # it already has a new machine
@@ -102,8 +102,8 @@ def record_displaced(
         if waiting is None:
             waiting = len(moves)
             moves.append(Move(replica=name, machine=lost, lost_time_s=_lost_time_s(name, status, moves=moves)))
-            detail = f"{_why_displaced(name, status, lost, provisioner)}: {name} alone waits for another machine"
-            notes.append(Note(kind=REPLICA_DISPLACED, detail=detail, time_s=now_s))
+            detail = f"{_why_displaced(name, status, lost, provisioner)}: only {name} waits for another machine"
+            notes.append(EventNote(kind=REPLICA_DISPLACED, detail=detail, time_s=now_s))
         machine = ready.get(replicas[name].node, lost)
         if machine != lost:
             moves[waiting] = replace(moves[waiting], time_s=now_s)

@@ -333,7 +333,7 @@ class Schedule:
         asked = training_input_of(job)
         wanted = self._provisioner.node_types(resolve(asked, catalogue=self._catalogue), region=asked.region)
         out = {kind: self._stock_outs[kind] for kinds in wanted for kind in kinds if kind in self._stock_outs}
-        return "; ".join(f"{kind} cannot be had: {found.reason}" for kind, found in out.items()) or None
+        return "; ".join(f"{kind} is unavailable: {found.reason}" for kind, found in out.items()) or None
 
     def _why_no_node(self, gang: Gang, *, region: str | None) -> str | None:
         """Describes the first replica that no node of the cluster could ever hold; None if there is none."""

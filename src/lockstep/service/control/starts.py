@@ -97,7 +97,7 @@ class JobStarts:
         if self._provisioner is None:  # otherwise it is placed once its machines are ready
             self._place(job, order)
 
-    def place_provisioned(self, job: JobRecord, order: GangOrder, *, provisioner: Provisioner) -> None:
+    def place_if_ready(self, job: JobRecord, order: GangOrder, *, provisioner: Provisioner) -> None:
         """Places a gang once its machines are ready; requeues the job if one of the machines is unavailable."""
         ready = provisioner.ready()
         slots = [replica.node for replica in order.replicas]
@@ -116,7 +116,7 @@ class JobStarts:
             self._store.advance(
                 job.uid,
                 JobEvent.REQUEUED,
-                detail=f"cannot be had for now: {failures[0]}",
+                detail=f"currently unavailable: {failures[0]}",
                 candidate=number,
                 gang_order=None,
                 gang_released=True,
@@ -128,12 +128,12 @@ class JobStarts:
         if job.provisioning_time_s is None or self._clock() - job.provisioning_time_s <= limit_s:
             return False
         why = next((event.detail for event in reversed(self._store.events(job.uid)) if event.kind == "requeued"), "")
-        message = f"its machines did not come up within {limit_s:.0f} s" + (f"; last, {why}" if why else "")
+        message = f"its machines were not ready within {limit_s:.0f} s" + (f"; last reason: {why}" if why else "")
         details = (f"{limit_s:.0f} s",)
         self._ends.fail(job, None, EndReason(kind=EndKind.PROVISIONING_TIMEOUT, details=details), message)
         return True
 
-    def place_again(self, job: JobRecord) -> None:
+    def replace_lost_gang(self, job: JobRecord) -> None:
         """Places a gang that the engine does not know: the service died before placing it, or the engine after that.
 
         It is not known whether the gang's programs ran, so this is another attempt, with its own log and spool folder.
@@ -145,7 +145,7 @@ class JobStarts:
             self._ends.fail(job, None, EndReason(kind=EndKind.NODE_LOST), message)
             return
         lost = current_order_of(job)
-        assert lost is not None, "a job is placed again only after it was placed"
+        assert lost is not None, "a lost gang was placed before"
         attempt = job.attempt + 1
         order = self._order(job, nodes=[replica.node for replica in lost.replicas], attempt=attempt)
         self._store.update(
@@ -155,7 +155,7 @@ class JobStarts:
             moves=(),
             gang_order=GANG_ORDER.dump_python(order, mode="json"),
         )
-        self._evidence.forget(lost)
+        self._evidence.remove_reports(lost)
         if self._provisioner is None:
             self._place(job, order)
 

@@ -25,9 +25,9 @@ TIMEOUT_S: Final = 10.0
 CONNECT_TIMEOUT_S: Final = 3.0
 MAX_ADDRESSES: Final = 4
 """The maximum number of a host's addresses that are tried."""
-MAX_SAID: Final = 1000
+MAX_WARNINGS: Final = 1000
 """The number of warnings that are remembered, so that they are not logged again."""
-NOWHERE: Final = "its name leads to no address that webhooks may reach"
+NO_ALLOWED_ADDRESS: Final = "its name resolves to no address that webhooks may reach"
 """The error for a job's owner. It does not tell whether the name has addresses: the operator's network is private."""
 
 Post = Callable[[str, bytes, Mapping[str, str]], str | None]
@@ -64,7 +64,7 @@ def resolve(host: str, port: int) -> Sequence[str]:
 
 
 @final
-class GuardedPost:
+class RestrictedPost:
     """Posts to URLs that jobs specify, not the operator. Thread-safe.
 
     Args:
@@ -77,7 +77,7 @@ class GuardedPost:
         self._targets = targets
         self._resolve = resolve
         self._timeout_s = timeout_s
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def __call__(self, url: str, body: bytes, headers: Mapping[str, str]) -> str | None:
         """Sends a message; returns None if it was accepted, else the reason. Reads only the status of the response."""
@@ -85,7 +85,7 @@ class GuardedPost:
             target = httpx.URL(url)
             addresses = self._addresses(target)
             if not addresses:
-                return NOWHERE
+                return NO_ALLOWED_ADDRESS
             status = asyncio.run(self._send(target, addresses=addresses, body=body, headers=headers))
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # the last: odd hosts
             return type(error).__name__  # its text may hold the URL
@@ -96,20 +96,20 @@ class GuardedPost:
         try:
             found = self._resolve(host, target.port or (80 if is_plain else 443))
         except (OSError, UnicodeError) as error:  # the latter: a part of the name is too long, or empty
-            self._say_once(f"a job's webhook: {host} cannot be looked up: {type(error).__name__}")
+            self._warn_once(f"a job's webhook: {host} cannot be looked up: {type(error).__name__}")
             return ()
         allowed = [address for address in found if self._targets.allows(address, host=host, is_plain=is_plain)]
         if not allowed:
-            self._say_once(f"a job's webhook: {host} leads to {', '.join(found)}, which is not allowed")
+            self._warn_once(f"a job's webhook: {host} resolves to {', '.join(found)}, which is not allowed")
         return allowed[:MAX_ADDRESSES]
 
-    def _say_once(self, text: str) -> None:
+    def _warn_once(self, text: str) -> None:
         """Logs a warning that only the operator may see, once and not for each of perhaps hundreds of retries."""
-        if text in self._said:
+        if text in self._warned:
             return
-        if len(self._said) >= MAX_SAID:
-            self._said.clear()
-        self._said.add(text)
+        if len(self._warned) >= MAX_WARNINGS:
+            self._warned.clear()
+        self._warned.add(text)
         LOGGER.warning("%s", text)
 
     async def _send(

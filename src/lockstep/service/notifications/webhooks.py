@@ -62,7 +62,7 @@ def seal_webhooks(webhooks: Sequence[JobWebhook], *, project: str, vault: Vault)
     return [
         NewWebhook(
             sealed=vault.seal(webhook.url, project=project, purpose=_OWNER),
-            place=webhook.place,
+            display_url=webhook.display_url,
             secret=webhook.secret,
             states=webhook.states,
         )
@@ -147,13 +147,13 @@ class WebhookState:
 
     Attributes:
         name: the name of the webhook.
-        place: the part of its URL that may be shown.
+        display_url: the part of its URL that may be shown.
         problem: the reason why the last delivery failed; None if it did not fail.
         since_s: the time since when deliveries fail, in seconds since 1970 UTC; None if they do not fail.
     """
 
     name: str
-    place: str
+    display_url: str
     problem: str | None
     since_s: float | None
 
@@ -166,7 +166,7 @@ class Webhooks:
         operators: the operator's webhooks.
         store: the queues.
         vault: the vault, which decrypts URLs and secrets of jobs' webhooks.
-        guarded_post: sends messages to jobs' webhooks.
+        restricted_post: sends messages to jobs' webhooks.
         post: sends messages to the operator's webhooks.
         clock: the clock, in seconds since 1970 UTC.
     """
@@ -177,14 +177,14 @@ class Webhooks:
         *,
         store: WebhookStore,
         vault: Vault,
-        guarded_post: Post,
+        restricted_post: Post,
         post: Post = post,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._operators = operators
         self._store = store
         self._vault = vault
-        self._guarded_post = guarded_post
+        self._restricted_post = restricted_post
         self._post = post
         self._clock = clock
         self._failing: Mapping[str, WebhookRecord] = {}
@@ -193,16 +193,17 @@ class Webhooks:
         """Guards `_busy`; notified when a queue is removed from it."""
         self._changed = threading.Event()
 
-    def start(self, stop: threading.Event, *, is_mine: Callable[[], bool]) -> None:
+    def start(self, stop: threading.Event, *, has_lease: Callable[[], bool]) -> None:
         """Starts the delivery, in daemon threads.
 
         Args:
             stop: the event that ends the threads.
-            is_mine: returns whether this service delivers. Of several services that share a database, only one does.
+            has_lease: returns whether this service has the lease. Of several services that share a database, only the
+                holder delivers.
         """
         for name in self._operators:
             self._store.register(name, now_s=self._clock())
-        threading.Thread(target=self._run, args=(stop, is_mine), name="webhooks", daemon=True).start()
+        threading.Thread(target=self._run, args=(stop, has_lease), name="webhooks", daemon=True).start()
 
     def join(self) -> None:
         """Waits for the threads, at most `STOP_S` seconds. The next service delivers the rest."""
@@ -224,7 +225,7 @@ class Webhooks:
         return [
             WebhookState(
                 name=name,
-                place=webhook.place,
+                display_url=webhook.display_url,
                 problem=failing[name].problem if name in failing else None,
                 since_s=failing[name].since_s if name in failing else None,
             )
@@ -276,14 +277,14 @@ class Webhooks:
                 key = None if queue.secret is None else read_job_key(self._vault, queue.project, queue.secret)
             except (NotFoundError, CorruptDataError, InvalidInputError) as error:  # never sent unsigned
                 return str(error)
-            send = self._guarded_post
+            send = self._restricted_post
         return send(url, message_of(event), headers_of(event, name=queue.name, key=key, time_s=self._clock()))
 
     def _save_failure(self, queue: WebhookRecord, problem: str) -> None:
         now_s = self._clock()
         if queue.problem is None:
-            place = queue.place or self._operators[queue.name][0].place
-            LOGGER.warning("webhook %s at %s: %s", queue.name, place, problem)
+            shown_url = queue.display_url or self._operators[queue.name][0].display_url
+            LOGGER.warning("webhook %s at %s: %s", queue.name, shown_url, problem)
         pause_s = RETRY_S[min(queue.num_failures, len(RETRY_S) - 1)]
         self._store.save(
             replace(
@@ -295,18 +296,18 @@ class Webhooks:
             )
         )
 
-    def _run(self, stop: threading.Event, is_mine: Callable[[], bool]) -> None:
+    def _run(self, stop: threading.Event, has_lease: Callable[[], bool]) -> None:
         while not stop.is_set():
             try:
                 # Until no queue gets a thread: the next page excludes projects that have all their threads.
-                while is_mine() and not stop.is_set() and self._start_due(stop, is_mine):
+                while has_lease() and not stop.is_set() and self._start_due(stop, has_lease):
                     pass
             except Exception as error:  # nothing may end this loop
                 _log("reading the queues", error)
             self._changed.wait(POLL_S)
             self._changed.clear()
 
-    def _start_due(self, stop: threading.Event, is_mine: Callable[[], bool]) -> bool:
+    def _start_due(self, stop: threading.Event, has_lease: Callable[[], bool]) -> bool:
         with self._ended:
             busy = dict(self._busy)
         counts = Counter(project for project in busy.values() if project is not None)
@@ -320,13 +321,13 @@ class Webhooks:
             self._busy |= {queue.key: queue.project for queue in chosen}
         for queue in chosen:
             threading.Thread(
-                target=self._deliver, args=(queue, stop, is_mine), name=f"webhook {queue.name}", daemon=True
+                target=self._deliver, args=(queue, stop, has_lease), name=f"webhook {queue.name}", daemon=True
             ).start()
         return bool(chosen)
 
-    def _deliver(self, queue: WebhookRecord, stop: threading.Event, is_mine: Callable[[], bool]) -> None:
+    def _deliver(self, queue: WebhookRecord, stop: threading.Event, has_lease: Callable[[], bool]) -> None:
         try:
-            if is_mine() and not stop.is_set():
+            if has_lease() and not stop.is_set():
                 self.deliver(queue)
         except Exception as error:  # other queues are not affected
             _log(f"webhook {queue.name}", error)

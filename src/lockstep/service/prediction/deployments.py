@@ -69,27 +69,35 @@ class Deployments:
         self._rules = rules
         self._clock = clock
 
-    def run(self, stop: threading.Event, *, is_mine: Callable[[], bool]) -> None:
+    def run(self, stop: threading.Event, *, has_lease: Callable[[], bool]) -> None:
         """Makes passes over the versions until `stop` is set.
 
         Args:
             stop: the event that ends the loop.
-            is_mine: returns whether this service holds the lease.
+            has_lease: returns whether this service holds the lease.
         """
         while not stop.wait(POLL_INTERVAL_S):
             try:
-                if is_mine():
+                if has_lease():
                     self.step()
             except DATABASE_FAULTS:  # the controller reports it
                 continue
+            except LeaseLostError as error:
+                LOGGER.warning("%s", error)
             except Exception:  # a failed pass must not end the loop that keeps every server alive
                 LOGGER.exception("a pass over the deployments failed")
 
     def step(self) -> None:
-        """Makes one pass over the versions."""
+        """Makes one pass over the versions.
+
+        Raises:
+            LeaseLostError: If another service has acquired the lease. The pass ends, since all its writes would fail.
+        """
         for version in self._store.list_versions():
             try:
-                self._follow(version)
+                self._advance(version)
+            except LeaseLostError:
+                raise
             except LockstepError as error:
                 LOGGER.error("version %s of %s: %s", version.name, version.model, error)
 
@@ -120,7 +128,7 @@ class Deployments:
                 self._store.update_version(version, server=None, server_ready_time_s=None)
         serving.stop_all(folder=self._folder)
 
-    def _follow(self, version: VersionRecord) -> None:
+    def _advance(self, version: VersionRecord) -> None:
         """Advances one version by one step.
 
         The version may have changed since it was read. An update applies only if the state has not changed; otherwise
@@ -135,7 +143,7 @@ class Deployments:
         elif version.state is VersionState.FAILED:
             return
         elif handle is None:
-            if not self._pauses(version):
+            if not self._is_in_backoff(version):
                 self._start(version)
         else:
             status = serving.poll(handle)
@@ -151,7 +159,7 @@ class Deployments:
     def _server_folder(self, version: VersionRecord) -> Path:
         return self._folder / version.project / version.model / version.name
 
-    def _pauses(self, version: VersionRecord) -> bool:
+    def _is_in_backoff(self, version: VersionRecord) -> bool:
         if version.server_end_time_s is None or version.num_restarts == 0:
             return False
         pause_s = RESTART_PAUSE_S * 2.0 ** (version.num_restarts - 1)
@@ -159,10 +167,10 @@ class Deployments:
         return 0 <= self._clock() - version.server_end_time_s < pause_s
 
     def _start(self, version: VersionRecord) -> None:
-        code = self._rules.code_of(version, taken=self._users())
+        code = self._rules.server_code(version, taken=self._users())
         folder = self._server_folder(version)
         if code.user is not None:
-            self._make_way(folder)
+            self._make_traversable(folder)
         handle = serving.start_server(model_url=version.deployment_uri, folder=folder, code=code)
         try:
             self._store.update_version(version, server=handle.to_json())
@@ -176,7 +184,7 @@ class Deployments:
         users = {ServerHandle.from_json(server).user for server in servers}
         return {user for user in users if user is not None}
 
-    def _make_way(self, folder: Path) -> None:
+    def _make_traversable(self, folder: Path) -> None:
         """Lets a server's user reach its folder, but list none of the folders above it."""
         folder.mkdir(parents=True, exist_ok=True)
         for part in (folder, *folder.parents):

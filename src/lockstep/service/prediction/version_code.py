@@ -21,15 +21,15 @@ class CodeRules:
     Attributes:
         users: the pool of user ids for servers that run such code; None if jobs' programs have no user ids of their
             own.
-        refusal: a message that says why such code may not run; None if it may run.
+        why_refused: a message that says why such code may not run; None if it may run.
         bucket: the URL of the service's default bucket.
     """
 
     users: UserPool | None = None
-    refusal: str | None = None
+    why_refused: str | None = None
     bucket: str = ""
 
-    def code_of(self, version: VersionRecord, *, taken: Collection[int]) -> ServerCode:
+    def server_code(self, version: VersionRecord, *, taken: Collection[int]) -> ServerCode:
         """Returns the code to start a version's server with.
 
         Args:
@@ -38,7 +38,7 @@ class CodeRules:
         """
         if not version.package_uris:
             return ServerCode()
-        user, refusal = None, self.refusal
+        user, refusal = None, self.why_refused
         if refusal is None and self.users is not None:
             user = self.users.choose(f"{version.project}/{version.model}/{version.name}", taken=taken)
             if user is None:
@@ -62,11 +62,11 @@ def code_rules(settings: Settings) -> CodeRules:
         users = settings.users.of_servers
         pool = f"{settings.users.first}-{settings.users.last}"
         few = f"the user ids of --run-as, {pool}, are fewer than ten, so that none is left for prediction servers"
-        return CodeRules(users=users, refusal=few if users is None else None, bucket=settings.bucket)
+        return CodeRules(users=users, why_refused=few if users is None else None, bucket=settings.bucket)
     if settings.engine.is_local:
         return CodeRules(bucket=settings.bucket)  # jobs' programs already run on this machine as this user
     return CodeRules(
-        refusal=f"it would run as the service's own user, {os.geteuid()}, on a machine where no job's program runs; "
-        "make the model of Keras's own layers, or serve it with a service whose nodes are its own machine",
+        why_refused=f"it would run as the service's own user, {os.geteuid()}, on a machine where no job's program "
+        "runs; make the model of Keras's own layers, or serve it with a service whose nodes are its own machine",
         bucket=settings.bucket,
     )

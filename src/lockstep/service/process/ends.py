@@ -27,22 +27,22 @@ class ServiceEnd:
         time_s: the time when the death was observed, in seconds since 1970 UTC. If nobody observed it, the time of the
             last sign of life.
         how: how the service died, such as "was killed by SIGKILL".
-        then: what followed, such as "started again".
+        followed_by: what followed, such as "restarted".
     """
 
     time_s: float
     how: str
-    then: str
+    followed_by: str
 
 
-def record_end(home: Home, end: ServiceEnd) -> None:
+def record_death(home: Home, end: ServiceEnd) -> None:
     """Records the last death of a home's service."""
     partial = home.service_end.with_suffix(".partial")
     partial.write_text(json.dumps(asdict(end)))
     partial.replace(home.service_end)
 
 
-def read_end(home: Home) -> ServiceEnd | None:
+def read_death(home: Home) -> ServiceEnd | None:
     """Returns the last death of a home's service; None if it never died, or if the record cannot be read."""
     try:
         return ServiceEnd(**json.loads(home.service_end.read_text()))
@@ -50,7 +50,7 @@ def read_end(home: Home) -> ServiceEnd | None:
         return None
 
 
-def unseen_end(home: Home, *, now_s: float) -> ServiceEnd | None:
+def unobserved_death(home: Home, *, now_s: float) -> ServiceEnd | None:
     """Returns a death of a home's service that nobody observed; None if there is none.
 
     A service that died left its address behind. Its time of death is estimated by the last sign of life: the service
@@ -63,7 +63,7 @@ def unseen_end(home: Home, *, now_s: float) -> ServiceEnd | None:
     answered_s = _written_s(home.address)
     if answered_s is None:  # it was stopped normally
         return None
-    last = read_end(home)
+    last = read_death(home)
     if last is not None and last.time_s >= answered_s:
         return None
     names = [home.database.with_name(home.database.name + suffix) for suffix in ("", "-wal")]
@@ -71,19 +71,19 @@ def unseen_end(home: Home, *, now_s: float) -> ServiceEnd | None:
     found = datetime.fromtimestamp(now_s, tz=UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return ServiceEnd(
         time_s=min(max([answered_s, *signs]), now_s),
-        how=f"gave its last sign then, and was found dead at {found}: nobody saw how it ended",
-        then="not started again yet",
+        how=f"gave its last sign of life then, and was found dead at {found}; the cause is unknown",
+        followed_by="not restarted yet",
     )
 
 
-def record_unseen_end(home: Home) -> None:
+def record_unobserved_death(home: Home) -> None:
     """Records that the previous service died, if nobody observed its death.
 
     The caller holds the home's lock, so no other service runs, and has written nothing to the home yet.
     """
-    end = unseen_end(home, now_s=time.time())
+    end = unobserved_death(home, now_s=time.time())
     if end is not None:
-        record_end(home, replace(end, then="started again"))
+        record_death(home, replace(end, followed_by="restarted"))
 
 
 def _written_s(path: Path) -> float | None:
@@ -104,7 +104,7 @@ def end_of_unit(environment: Mapping[str, str], *, now_s: float) -> ServiceEnd |
     if environment.get("SERVICE_RESULT", "success") == "success":
         return None
     how = f"ended with exit code {status}" if code == "exited" else f"was killed by SIG{status}"
-    return ServiceEnd(time_s=now_s, how=how, then="systemd starts it again, or says why not")
+    return ServiceEnd(time_s=now_s, how=how, followed_by="systemd restarts it, or logs why not")
 
 
 def main(arguments: list[str]) -> None:
@@ -115,7 +115,7 @@ def main(arguments: list[str]) -> None:
     """
     end = end_of_unit(os.environ, now_s=time.time())
     if end is not None:
-        record_end(Home(path=Path(arguments[0])), end)
+        record_death(Home(path=Path(arguments[0])), end)
 
 
 if __name__ == "__main__":

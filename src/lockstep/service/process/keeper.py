@@ -22,8 +22,8 @@ from typing import Final, final
 from lockstep.errors import AlreadyRunningError, CorruptDataError
 from lockstep.home import Home
 from lockstep.processes import ProcessIdentity, describe_exit
-from lockstep.service.process.ends import ServiceEnd, record_end
-from lockstep.service.process.turns import alone
+from lockstep.service.process.ends import ServiceEnd, record_death
+from lockstep.service.process.lifecycle_lock import lifecycle_lock
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def find_keeper(home: Home) -> Keeper | None:
 def end_keeper(home: Home) -> None:
     """Ends the keeper of a home's service, unless it is systemd. The service continues to run.
 
-    The caller holds the home's lifecycle lock (`alone`), so no service is being started.
+    The caller holds the home's lifecycle lock (`lifecycle_lock`), so no service is being started.
     """
     keeper = find_keeper(home)
     if keeper is not None and not keeper.is_systemd:
@@ -98,18 +98,18 @@ def keep(home: Home, command: Sequence[str], *, lock: int) -> int:
         deaths = [*(death for death in deaths if now_s - death < WINDOW_S), now_s]
         is_last = len(deaths) > len(PAUSES_S)
         pause_s = 0.0 if is_last else PAUSES_S[len(deaths) - 1]
-        then = f"not started again: it died {len(deaths)} times within {WINDOW_S / 60:.0f} minutes"
-        then = then if is_last else f"started again after {pause_s:g} s"
-        record_end(home, ServiceEnd(time_s=now_s, how=describe_exit(code), then=then))
-        LOGGER.error("the service, pid %d, %s: %s", process.pid, describe_exit(code), then)
+        followed_by = f"not restarted: it died {len(deaths)} times within {WINDOW_S / 60:.0f} minutes"
+        followed_by = followed_by if is_last else f"restarted after {pause_s:g} s"
+        record_death(home, ServiceEnd(time_s=now_s, how=describe_exit(code), followed_by=followed_by))
+        LOGGER.error("the service, pid %d, %s: %s", process.pid, describe_exit(code), followed_by)
         if is_last:
             return code
         time.sleep(pause_s)
         try:
-            with alone(home) as lock:
+            with lifecycle_lock(home) as lock:
                 process = _start(command, lock=lock)
         except AlreadyRunningError as error:
-            LOGGER.error("the service is not started again: %s", error)
+            LOGGER.error("the service is not restarted: %s", error)
             return error.exit_code
     return 0
 

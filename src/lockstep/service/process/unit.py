@@ -20,7 +20,7 @@ from lockstep.service.store.postgres import PASSWORD_VARIABLE
 NAME: Final = "lockstep.service"
 
 _USERS: Final = """\
-# Lockstep's service as a unit of your own. Put it where systemd looks for such, and start it:
+# Lockstep's service as a unit of your own. Save it where systemd finds units, and start it:
 #
 #   mkdir -p ~/.config/systemd/user
 #   lockstep up --print-unit > ~/.config/systemd/user/{name}
@@ -31,7 +31,7 @@ _USERS: Final = """\
 # End it with `systemctl --user stop {name}`; jobs run on, until `lockstep down --cancel` ends them with their engine.
 """
 _SYSTEMS: Final = """\
-# Lockstep's service as a unit of this machine. Put it where systemd looks for such, and start it:
+# Lockstep's service as a unit of this machine. Save it where systemd finds units, and start it:
 #
 #   lockstep up --print-unit > /etc/systemd/system/{name}
 #   systemctl daemon-reload
@@ -111,7 +111,7 @@ def _line(command: Sequence[str]) -> str:
 def _escape(text: str) -> str:
     if not text.isprintable():  # a newline would begin another setting
         raise InvalidInputError(
-            "a unit of systemd has no control characters", received=text, action="choose another path or value"
+            "a systemd unit cannot contain control characters", received=text, action="choose another path or value"
         )
     return text.replace("%", "%%")
 

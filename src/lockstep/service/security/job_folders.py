@@ -59,7 +59,7 @@ class JobFolders:
             for job in self._bucket.glob(f"*/{JOBS}/*"):
                 if job.is_symlink() or not job.is_dir():  # not the folder of a job
                     continue
-                self._make_way(job)
+                self._make_traversable(job)
                 for folder in job.iterdir():
                     _close(folder)
 
@@ -99,34 +99,34 @@ class JobFolders:
         """
         logs = Path(job.outputs["logs"])
         if self._bucket is not None and logs.is_relative_to(self._bucket):
-            self._make_way(logs.parent)
+            self._make_traversable(logs.parent)
             logs.mkdir(exist_ok=True)
             _close(logs)
-        for top in self._folders(job):
-            self._make_way(top.parent)
+        for top in self._output_folders(job):
+            self._make_traversable(top.parent)
             top.mkdir(exist_ok=True, mode=CLOSED)
-            self._hand_over(top, user)
+            self._change_owner(top, user)
             os.chmod(top, CLOSED, follow_symlinks=True)
             os.chown(top, user, user, follow_symlinks=False)
 
     def close(self, job: JobRecord) -> None:
         """Makes the service the owner of a job's folders again, once its programs have ended. Idempotent."""
-        for top in self._folders(job):
+        for top in self._output_folders(job):
             with contextlib.suppress(FileNotFoundError):
                 os.chown(top, os.geteuid(), os.getegid(), follow_symlinks=False)
                 os.chmod(top, CLOSED)
 
-    def _folders(self, job: JobRecord) -> Iterator[Path]:
+    def _output_folders(self, job: JobRecord) -> Iterator[Path]:
         """Yields the folders in the service's bucket for a job's outputs."""
         if self._bucket is None:
             return
-        named = _named(job.training_input)
+        named = _requested_output_folder(job.training_input)
         urls = [named] if named is not None else [url for kind, url in job.outputs.items() if kind != "logs"]
         for url in urls:
             if url.startswith("/") and Path(url).resolve().is_relative_to(self._bucket / job.project):
                 yield Path(url).resolve()
 
-    def _make_way(self, folder: Path) -> None:
+    def _make_traversable(self, folder: Path) -> None:
         """Creates a folder in the bucket. Others may pass through it and the folders above it, but not list them."""
         assert self._bucket is not None
         for part in (*reversed(folder.parents), folder):
@@ -134,7 +134,7 @@ class JobFolders:
                 part.mkdir(exist_ok=True)
                 part.chmod(SEARCHABLE)
 
-    def _hand_over(self, top: Path, user: int) -> None:
+    def _change_owner(self, top: Path, user: int) -> None:
         """Changes the owner of files of an earlier attempt to the new user. Only files of the pool's users change."""
         for _, folders, files, at in os.fwalk(top):
             for name in (*folders, *files):
@@ -150,7 +150,7 @@ def job_folders(settings: Settings) -> JobFolders | None:
     return JobFolders(home=settings.home, bucket=settings.bucket, pool=settings.users)
 
 
-def _named(training_input: Mapping[str, object]) -> str | None:
+def _requested_output_folder(training_input: Mapping[str, object]) -> str | None:
     """Returns the folder that a job specifies for its outputs; None if it specifies none."""
     own = training_input.get("lockstep")
     named = training_input.get("jobDir") or (own.get("baseOutputDirectory") if isinstance(own, dict) else None)

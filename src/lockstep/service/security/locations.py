@@ -43,7 +43,7 @@ def check_location(
         if asked[0] != "file" and asked[: len(shared)] != shared:
             return
     raise InvalidInputError(
-        f"{what}: not a place of project {project}", received=url, allowed=f"{own[0]}/..., or a bucket elsewhere"
+        f"{what}: not a location of project {project}", received=url, allowed=f"{own[0]}/..., or another bucket"
     )
 
 

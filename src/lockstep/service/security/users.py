@@ -18,7 +18,7 @@ from lockstep.errors import InvalidInputError
 from lockstep.home import Home
 
 AUTOMATIC: Final = "auto"
-NOBODY_ELSE: Final = "none"
+NO_POOL: Final = "none"
 
 _POOL: Final = re.compile(r"(\d{1,10})-(\d{1,10})")
 _MAX_ID: Final = 2**31 - 1
@@ -50,7 +50,7 @@ class UserPool:
         found = _POOL.fullmatch(text)
         pool = None if found is None else cls(first=int(found[1]), last=int(found[2]))
         if pool is None or not 1000 <= pool.first <= pool.last <= _MAX_ID:
-            allowed = f"FIRST-LAST, from 1000 to {_MAX_ID}, or {AUTOMATIC}, or {NOBODY_ELSE}"
+            allowed = f"FIRST-LAST, from 1000 to {_MAX_ID}, or {AUTOMATIC}, or {NO_POOL}"
             raise InvalidInputError("--run-as", received=text, allowed=allowed)
         owned = next((entry for entry in pwd.getpwall() if entry.pw_uid in pool), None)
         if owned is not None:
@@ -109,10 +109,10 @@ def decide_users(asked: str, *, home: Home, bucket: str, nodes_are_here: bool) -
         InvalidInputError: If `asked` is a pool that cannot be used.
     """
     own = f"as the service's own user, {os.geteuid()}"
-    if asked == NOBODY_ELSE:
+    if asked == NO_POOL:
         return None, f"{own}, as was asked"
     pool = DEFAULT_POOL if asked == AUTOMATIC else UserPool.parse(asked)
-    obstacle = _obstacle(home=home, bucket=bucket, nodes_are_here=nodes_are_here)
+    obstacle = _why_unavailable(home=home, bucket=bucket, nodes_are_here=nodes_are_here)
     if obstacle is None and asked == AUTOMATIC and any(entry.pw_uid in pool for entry in pwd.getpwall()):
         obstacle = f"accounts have ids of {pool.first}-{pool.last}: name others with --run-as"
     if obstacle is None:
@@ -134,12 +134,13 @@ def users_warning(asked: str, *, pool: UserPool | None, note: str, nodes_are_her
     if asked != AUTOMATIC or pool is not None or not nodes_are_here or sys.platform != "linux" or os.geteuid() != 0:
         return ""
     return (
-        f"programs run {note}; whoever may submit can do what root can here. Install Python and Lockstep, and keep "
-        "home and bucket, where everybody may enter, such as /opt, and start again; or accept it with --run-as none"
+        f"programs run {note}; anyone who may submit jobs has root's rights on this machine. Install Python and "
+        "Lockstep, and keep home and bucket, where everybody may enter, such as /opt, and start again; or accept it "
+        "with --run-as none"
     )
 
 
-def _obstacle(*, home: Home, bucket: str, nodes_are_here: bool) -> str | None:
+def _why_unavailable(*, home: Home, bucket: str, nodes_are_here: bool) -> str | None:
     """Returns why programs cannot run as other users on this machine; None if they can."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "only root on Linux may start programs as other users"
@@ -147,29 +148,29 @@ def _obstacle(*, home: Home, bucket: str, nodes_are_here: bool) -> str | None:
         return "the engine's nodes are other machines, with folders and users of their own"
     needed = [Path(sys.executable), Path(os.__file__), Path(lockstep.__file__), *map(Path, site.getsitepackages())]
     for path in (*needed, *(path.resolve() for path in needed)):
-        barred = closed_folder(path if path.is_dir() else path.parent)
+        barred = first_closed_folder(path if path.is_dir() else path.parent)
         if barred is not None:
             return f"they could not run {path}: only root may enter {barred}"
     local = [home.path.parent, *([Path(bucket).parent] if bucket.startswith("/") else [])]
     for folder in local:
-        barred = closed_folder(folder.resolve(), but=home.path.resolve())
+        barred = first_closed_folder(folder.resolve(), ignore=home.path.resolve())
         if barred is not None:
             return f"they could not reach {folder}: only root may enter {barred}"
     return None
 
 
-def closed_folder(folder: Path, *, but: Path | None = None) -> Path | None:
+def first_closed_folder(folder: Path, *, ignore: Path | None = None) -> Path | None:
     """Returns the first folder on a path that other users may not enter; None if there is none.
 
     Args:
         folder: the end of the path. Folders that do not exist yet are ignored.
-        but: a folder on the path to ignore, because it will be opened.
+        ignore: a folder on the path to ignore, because it will be opened.
     """
-    for part in _way(folder):
-        if part != but and part.is_dir() and not part.stat().st_mode & 0o001:
+    for part in _path_to(folder):
+        if part != ignore and part.is_dir() and not part.stat().st_mode & 0o001:
             return part
     return None
 
 
-def _way(folder: Path) -> Iterable[Path]:
+def _path_to(folder: Path) -> Iterable[Path]:
     return [*reversed(folder.parents), folder]

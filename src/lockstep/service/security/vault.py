@@ -39,7 +39,7 @@ class Vault:
         self._key_path = key_path
         self._lock = threading.Lock()
 
-    def put(self, *, project: str, name: str, value: str, by: str) -> None:
+    def put(self, *, project: str, name: str, value: str, principal_label: str) -> None:
         """Creates or replaces a secret. Jobs that start from now on receive the new value.
 
         Raises:
@@ -51,7 +51,7 @@ class Vault:
             raise InvalidInputError("the secret's value", received=f"{len(data)} bytes", allowed=allowed)
         nonce = os.urandom(_NONCE_BYTES)
         sealed = nonce + self._cipher().encrypt(nonce, data, _bound(project, name))
-        self._store.put(project=project, name=name, sealed=sealed, by=by)
+        self._store.put(project=project, name=name, sealed=sealed, principal_label=principal_label)
 
     def list(self, *, project: str) -> list[SecretRecord]:
         """Returns a project's secrets by name, without their values."""
@@ -118,7 +118,7 @@ class Vault:
             return self._cipher().decrypt(nonce, data, _bound_to_purpose(project, purpose)).decode()
         except (InvalidTag, ValueError):
             raise CorruptDataError(
-                f"a {purpose} of project {project} was not encrypted with this service's key of secrets",
+                f"a {purpose} of project {project} was not encrypted with this service's secrets key",
                 action="give the service the key that it was encrypted with",
             ) from None
 
@@ -139,7 +139,7 @@ class Vault:
                 self._make_key()
         key = self._key_path.read_bytes()
         if len(key) != _KEY_BYTES:
-            raise CorruptDataError(f"{self._key_path} is not a key", action="put the right one back")
+            raise CorruptDataError(f"{self._key_path} is not a key", action="restore the correct key file")
         return AESGCM(key)
 
     def _make_key(self) -> None:

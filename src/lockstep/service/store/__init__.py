@@ -10,9 +10,9 @@ from lockstep.service.store.billing.spending import (
 from lockstep.service.store.billing.storage_sizes import KeepingJob, StoredSizeStore
 from lockstep.service.store.control.jobs import JobStore
 from lockstep.service.store.control.lease import Holder, Lease, LeaseLostError, holder_of
-from lockstep.service.store.control.moves import Move, stays
+from lockstep.service.store.control.moves import Move, machine_stays
 from lockstep.service.store.control.nodes import NodeStore
-from lockstep.service.store.control.records import AttemptRecord, JobRecord, Note, RecordedEvent
+from lockstep.service.store.control.records import AttemptRecord, EventNote, JobRecord, RecordedEvent
 from lockstep.service.store.control.replicas import ReplicaRecord
 from lockstep.service.store.database import connect_database, excluding, open_database
 from lockstep.service.store.faults import DATABASE_FAULTS, describe_fault
@@ -33,6 +33,7 @@ __all__ = [
     "DATABASE_FAULTS",
     "AttemptRecord",
     "EndedAttempt",
+    "EventNote",
     "Feed",
     "Holder",
     "JobRecord",
@@ -47,7 +48,6 @@ __all__ = [
     "Move",
     "NewWebhook",
     "NodeStore",
-    "Note",
     "OperationCode",
     "OperationRecord",
     "RecordedEvent",
@@ -67,8 +67,8 @@ __all__ = [
     "describe_fault",
     "excluding",
     "holder_of",
+    "machine_stays",
     "open_database",
     "parse_database_url",
-    "stays",
     "take_password",
 ]

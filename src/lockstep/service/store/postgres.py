@@ -47,7 +47,7 @@ def parse_database_url(given: str, *, what: str) -> str:
         raise InvalidInputError(f"{what}: not the URL of a PostgreSQL database", received=shown, allowed=EXAMPLE)
     if url.password is not None or "password" in url.query:
         raise InvalidInputError(
-            f"{what}: a password does not belong into a URL, which others can read",
+            f"{what}: a URL must not contain a password, because others can read it",
             action=f"put it into ~/.pgpass, a service file, or the variable {PASSWORD_VARIABLE}",
         )
     return url.set(drivername=SCHEME).render_as_string()

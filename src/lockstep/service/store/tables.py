@@ -235,7 +235,7 @@ WEBHOOKS = Table(
     Column("feed", String(8), primary_key=True),
     Column("job_uid", String(32), ForeignKey("jobs.uid"), index=True),
     Column("sealed", LargeBinary),
-    Column("place", Text),
+    Column("display_url", Text),
     Column("secret", String(64)),
     Column("states", JSON, nullable=False),
     Column("seq", Integer, nullable=False),

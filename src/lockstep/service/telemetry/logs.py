@@ -114,7 +114,7 @@ class Cursor:
             }
             return cls(positions, attempt=attempt)
         except (ValueError, TypeError, AttributeError, RecursionError):
-            raise InvalidInputError("cursor is not one that this service gave", received=text) from None
+            raise InvalidInputError("cursor was not issued by this service", received=text) from None
 
     def encode(self) -> str:
         """Returns the cursor as text that is safe in a URL."""
@@ -190,7 +190,7 @@ def read_log(
         reached = max(reached, entry.attempt)
         if holds(entry):
             entries.append(entry)
-    complete, num_missing = _end(job, positions[job.attempt], now_s=now_s)
+    complete, num_missing = _completion(job, positions[job.attempt], now_s=now_s)
     complete = complete and not more
     return LogPage(
         entries=tuple(entries),
@@ -201,7 +201,7 @@ def read_log(
     )
 
 
-def _end(job: JobRecord, positions: Mapping[str, Position], *, now_s: float) -> tuple[bool, int]:
+def _completion(job: JobRecord, positions: Mapping[str, Position], *, now_s: float) -> tuple[bool, int]:
     """Returns whether a reader at these positions has read the whole log, and how many entries are missing."""
     ends = {replica.status.name: replica.status.end for replica in job.replicas}
     expected = {name: None if end is None else end.num_log_entries for name, end in ends.items()}
@@ -234,8 +234,8 @@ def _replica(
     read = _Segments(job=job, replica=replica, attempt=attempt, bucket=bucket, cache=segments)
     # The segment may have grown: a writer that is unsure whether a write succeeded writes it again, with more entries.
     if position.offset_bytes:
-        position = (yield from read.one(position)).next_segment()
-    while (after := (yield from read.one(position))) != position:
+        position = (yield from read.read_segment(position)).next_segment()
+    while (after := (yield from read.read_segment(position))) != position:
         position = after.next_segment()
 
 
@@ -250,7 +250,7 @@ class _Segments:
     bucket: AbstractBucket
     cache: SegmentCache
 
-    def one(self, position: Position) -> Generator[_Read, None, Position]:
+    def read_segment(self, position: Position) -> Generator[_Read, None, Position]:
         """Yields the entries of one segment after a position; returns the position after them."""
         key = segment_key(position.segment_seq)
         try:
@@ -261,7 +261,7 @@ class _Segments:
             stored = decode_entry(line)
             if stored is None or stored.seq != position.next_seq:
                 raise CorruptDataError(
-                    f"{self.bucket.url_of(key)} is no log that has entry {position.next_seq} "
+                    f"{self.bucket.url_of(key)} is not a log with entry {position.next_seq} "
                     f"at byte {position.offset_bytes}"
                 )
             position = Position(

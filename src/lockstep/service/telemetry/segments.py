@@ -21,7 +21,7 @@ OVERHEAD_BYTES: Final = 500
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class _Answer:
+class _CachedSegment:
     """The result of reading a segment.
 
     Attributes:
@@ -38,7 +38,7 @@ class _Answer:
     def size_bytes(self) -> int:
         return OVERHEAD_BYTES + len(self.data or b"")
 
-    def goes_beyond(self, num_bytes: int) -> bool:
+    def has_more_than(self, num_bytes: int) -> bool:
         """Whether more than this number of bytes is known."""
         return self.data is not None and len(self.data) > num_bytes
 
@@ -60,9 +60,9 @@ class SegmentCache:
         self._max_bytes = max_bytes
         self._clock = clock
         self._changed = threading.Condition()
-        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._cached: OrderedDict[str, _CachedSegment] = OrderedDict()
         self._num_bytes = 0
-        self._being_read: set[str] = set()
+        self._in_flight: set[str] = set()
 
     @property
     def num_bytes(self) -> int:
@@ -83,37 +83,37 @@ class SegmentCache:
         """
         url = bucket.url_of(key)
         with self._changed:
-            while url in self._being_read:
+            while url in self._in_flight:
                 self._changed.wait()
-            answer = self._answers.get(url)
-            known = b"" if answer is None or answer.data is None else answer.data
-            if answer is not None and (answer.goes_beyond(start_byte) or self._clock() < answer.fresh_until_s):
-                self._answers.move_to_end(url)
+            cached = self._cached.get(url)
+            known = b"" if cached is None or cached.data is None else cached.data
+            if cached is not None and (cached.has_more_than(start_byte) or self._clock() < cached.fresh_until_s):
+                self._cached.move_to_end(url)
             else:
-                answer = None
-                self._being_read.add(url)
-        if answer is None:
-            answer = self._ask(bucket, key, known=known)
-        if answer.error is not None and not answer.goes_beyond(start_byte):
-            raise answer.error.with_traceback(None)  # the shared error would collect the frames of all threads
-        if answer.data is None:
+                cached = None
+                self._in_flight.add(url)
+        if cached is None:
+            cached = self._fetch(bucket, key, known=known)
+        if cached.error is not None and not cached.has_more_than(start_byte):
+            raise cached.error.with_traceback(None)  # the shared error would collect the frames of all threads
+        if cached.data is None:
             raise MissingInputError(f"there is no object {url}")
-        return answer.data[start_byte:]
+        return cached.data[start_byte:]
 
-    def _ask(self, bucket: AbstractBucket, key: str, *, known: bytes) -> _Answer:
+    def _fetch(self, bucket: AbstractBucket, key: str, *, known: bytes) -> _CachedSegment:
         url = bucket.url_of(key)
-        answer: _Answer | None = None
+        cached: _CachedSegment | None = None
         try:
-            answer = self._ask_bucket(bucket, key, known=known)
-            return answer
+            cached = self._read_bucket(bucket, key, known=known)
+            return cached
         finally:
             with self._changed:
-                self._being_read.discard(url)
-                if answer is not None:
-                    self._keep(url, answer)
+                self._in_flight.discard(url)
+                if cached is not None:
+                    self._store(url, cached)
                 self._changed.notify_all()
 
-    def _ask_bucket(self, bucket: AbstractBucket, key: str, *, known: bytes) -> _Answer:
+    def _read_bucket(self, bucket: AbstractBucket, key: str, *, known: bytes) -> _CachedSegment:
         began_s = self._clock()
         data: bytes | None = known or None
         error: LockstepError | None = None
@@ -124,12 +124,12 @@ class SegmentCache:
         except LockstepError as raised:
             error = raised
         ended_s = self._clock()
-        return _Answer(data=data, error=error, fresh_until_s=ended_s + (ended_s - began_s))
+        return _CachedSegment(data=data, error=error, fresh_until_s=ended_s + (ended_s - began_s))
 
-    def _keep(self, url: str, answer: _Answer) -> None:
-        earlier = self._answers.pop(url, None)
-        self._num_bytes += answer.size_bytes - (0 if earlier is None else earlier.size_bytes)
-        self._answers[url] = answer
+    def _store(self, url: str, cached: _CachedSegment) -> None:
+        earlier = self._cached.pop(url, None)
+        self._num_bytes += cached.size_bytes - (0 if earlier is None else earlier.size_bytes)
+        self._cached[url] = cached
         while self._num_bytes > self._max_bytes:
-            _, oldest = self._answers.popitem(last=False)
+            _, oldest = self._cached.popitem(last=False)
             self._num_bytes -= oldest.size_bytes

@@ -10,7 +10,7 @@ from fastapi import Query
 from lockstep.jobs.billing.costs import BY_JOB, BY_PROJECT, CostRow
 from lockstep.jobs.billing.node_costs import NodeShare
 from lockstep.jobs.security.access import Scope
-from lockstep.service.api.access import needs
+from lockstep.service.api.access import requires_scope
 from lockstep.service.api.billing.budgets import budget_form
 from lockstep.service.api.billing.nodes import amount_form
 from lockstep.service.api.forms import CostReportForm, CostRowForm
@@ -25,7 +25,7 @@ Division = Annotated[str, Query(max_length=80)]
 
 
 @router.get("/costs")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 def costs(
     project: Project, context: Context, by: Division = BY_JOB, since: Time = "", until: Time = ""
 ) -> CostReportForm:
@@ -34,7 +34,7 @@ def costs(
 
 
 @all_projects_router.get("/v1/costs")
-@needs(Scope.OPERATOR)
+@requires_scope(Scope.OPERATOR)
 def all_costs(context: Context, by: Division = BY_PROJECT, since: Time = "", until: Time = "") -> CostReportForm:
     """Returns all costs between two times, including those of nodes that are charged to no job."""
     return _report(context, project=None, by=by, since=since, until=until)

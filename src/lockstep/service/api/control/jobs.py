@@ -33,7 +33,7 @@ from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
 from lockstep.jobs.security.access import Scope
-from lockstep.service.api.access import By, needs
+from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.billing.bills import bill_form
 from lockstep.service.api.billing.nodes import node_costs_form
 from lockstep.service.api.control.attempts import attempt_documents
@@ -77,12 +77,12 @@ router = make_router()
 
 
 @router.post("/jobs")
-@needs(Scope.SUBMITTER)
+@requires_scope(Scope.SUBMITTER)
 def create(
     project: Project,
     body: Body,
     context: Context,
-    by: By,
+    principal: RequestPrincipal,
     validate_only: Annotated[bool, Query(alias="validateOnly")] = False,
 ) -> JobForm | PreviewForm:
     """``projects.jobs.create``. With ``validateOnly``, only checks the job, and returns a preview of it."""
@@ -93,7 +93,7 @@ def create(
         check_location(
             url,
             what=what,
-            principal=by,
+            principal=principal,
             project=project,
             bucket=context.settings.bucket,
             holds_code=what.startswith(_PACKAGES),
@@ -115,11 +115,11 @@ def create(
         outputs=outputs,
         priority=0 if scheduling is None else scheduling.priority,
         max_wait_time_s=None if scheduling is None else scheduling.max_wait_time_s,
-        submitted_by=by.label,
+        submitted_by=principal.label,
         webhooks=seal_webhooks(request.training_input.lockstep.webhooks, project=project, vault=context.vault),
     )
     for line in ignored(request.training_input):
-        context.jobs.note(job.uid, kind="ignored", detail=line)
+        context.jobs.record_event(job.uid, kind="ignored", detail=line)
     context.controller.wake()
     return _resource(job, context, attempts=[], webhooks=_webhooks(job, context))
 
@@ -279,7 +279,7 @@ def _check_bucket(url: str) -> None:
 
 
 @router.get("/jobs")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 def list_jobs(
     project: Project,
     context: Context,
@@ -292,7 +292,7 @@ def list_jobs(
     bounds = bounds_of(predicate)
 
     def show(rows: Sequence[Row[Any]]) -> list[JobForm]:
-        jobs = reversed(context.jobs.named([row.uid for row in rows]))
+        jobs = reversed(context.jobs.get_by_uids([row.uid for row in rows]))
         # A job may have changed since its columns were read.
         return [_resource(job, context) for job in jobs if predicate(job_fields(job, fields=bounds.fields))]
 
@@ -310,7 +310,7 @@ def list_jobs(
 
 
 @router.get("/jobs/{job_id}")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 def get(project: Project, job_id: Name, context: Context) -> JobForm:
     """``projects.jobs.get``."""
     job = context.jobs.get(project=project, job_id=job_id)
@@ -324,7 +324,7 @@ def get(project: Project, job_id: Name, context: Context) -> JobForm:
 
 
 @router.patch("/jobs/{job_id}")
-@needs(Scope.SUBMITTER)
+@requires_scope(Scope.SUBMITTER)
 def patch(
     project: Project,
     job_id: Name,
@@ -352,23 +352,23 @@ def patch(
 
 
 @router.post("/jobs/{job_id}:cancel")
-@needs(Scope.SUBMITTER)
-def cancel(project: Project, job_id: Name, context: Context, by: By) -> EmptyForm:
+@requires_scope(Scope.SUBMITTER)
+def cancel(project: Project, job_id: Name, context: Context, principal: RequestPrincipal) -> EmptyForm:
     """``projects.jobs.cancel``. Returns at once; the job ends soon after."""
     job = context.jobs.get(project=project, job_id=job_id)
     if job.state in TERMINAL:
         raise WrongStateError(f"job {job_id} is over already: {job.state}")
     if job.state is JobState.CANCELLING:  # the first request decides the end reason
         return {}
-    reason = EndReason(kind=EndKind.CANCELLED, details=(f"by {by.label}",))
-    detail = f"cancelled by {by.label}"
+    reason = EndReason(kind=EndKind.CANCELLED, details=(f"by {principal.label}",))
+    detail = f"cancelled by {principal.label}"
     context.jobs.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail=detail, end_reason=str(reason))
     context.controller.wake()
     return {}
 
 
 @router.get("/jobs/{job_id}/events")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 def events(project: Project, job_id: Name, context: Context) -> EventListForm:
     """Returns the events of a job, with their times and causes (Lockstep's own route)."""
     job = context.jobs.get(project=project, job_id=job_id)
@@ -376,7 +376,7 @@ def events(project: Project, job_id: Name, context: Context) -> EventListForm:
 
 
 @router.get("/jobs/{job_id}/models")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 def models(project: Project, job_id: Name, context: Context) -> JobModelListForm:
     """Returns the ``.keras`` files that a job saved (Lockstep's own route)."""
     found = find_models(context.jobs.get(project=project, job_id=job_id))
@@ -384,7 +384,7 @@ def models(project: Project, job_id: Name, context: Context) -> JobModelListForm
 
 
 @router.get("/jobs/{job_id}/logEntries")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 def log_entries(
     project: Project,
     job_id: Name,

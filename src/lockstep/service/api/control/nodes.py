@@ -9,7 +9,7 @@ from fastapi import Query
 
 from lockstep.jobs.provisioning import NodeRecord
 from lockstep.jobs.security.access import Scope
-from lockstep.service.api.access import needs
+from lockstep.service.api.access import requires_scope
 from lockstep.service.api.forms import NodeForm, NodeListForm
 from lockstep.service.api.requests import Context
 from lockstep.service.api.resources import timestamp
@@ -19,7 +19,7 @@ router = make_router()
 
 
 @router.get("/v1/nodes")
-@needs(Scope.OPERATOR)
+@requires_scope(Scope.OPERATOR)
 def nodes(context: Context, everything: Annotated[bool, Query(alias="all")] = False) -> NodeListForm:
     """Returns nodes of the ledger: those that exist, are requested, or failed recently; with ``all``, every node."""
     provisioner = context.provisioner

@@ -33,7 +33,7 @@ from lockstep.jobs.running.shell_frames import (
 )
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Principal, Scope
-from lockstep.service.api.access import By, needs
+from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.answers import answer
 from lockstep.service.api.requests import Name, Project
 from lockstep.service.context import ServiceContext
@@ -55,13 +55,15 @@ Replica = Annotated[str, Path(pattern=r"^[a-z]+-replica-[0-9]{1,4}$")]
 
 
 @router.websocket("/jobs/{job_id}/replicas/{replica}:exec")
-@needs(Scope.SUBMITTER)
-async def shell(websocket: WebSocket, project: Project, job_id: Name, replica: Replica, by: By) -> None:
+@requires_scope(Scope.SUBMITTER)
+async def shell(
+    websocket: WebSocket, project: Project, job_id: Name, replica: Replica, principal: RequestPrincipal
+) -> None:
     """Opens a shell. The client sends a `ShellRequest` as text; then both sides send frames."""
     context: ServiceContext = websocket.app.state.context
     try:
         job = await anyio.to_thread.run_sync(
-            partial(_check, context, project=project, job_id=job_id, replica=replica, by=by)
+            partial(_check, context, project=project, job_id=job_id, replica=replica, principal=principal)
         )
     except LockstepError as error:
         await websocket.send_denial_response(answer(error))
@@ -71,37 +73,41 @@ async def shell(websocket: WebSocket, project: Project, job_id: Name, replica: R
         return
     try:
         await websocket.accept()
-        await _serve(websocket, context, job, replica=replica, by=by)
+        await _serve(websocket, context, job, replica=replica, principal=principal)
     finally:
         _open.release()
 
 
-def _check(context: ServiceContext, *, project: str, job_id: str, replica: str, by: Principal) -> JobRecord:
+def _check(context: ServiceContext, *, project: str, job_id: str, replica: str, principal: Principal) -> JobRecord:
     job = context.jobs.get(project=project, job_id=job_id)
-    if by.label != job.submitted_by:
+    if principal.label != job.submitted_by:
         raise PermissionDeniedError(
-            f"job {job_id} is {job.submitted_by}'s: shells are for whoever submitted it", received=by.label
+            f"job {job_id} is {job.submitted_by}'s: only its submitter may open shells", received=principal.label
         )
     if not training_input_of(job).enable_web_access:
         raise InvalidInputError(
-            f"job {job_id} takes no shells",
+            f"job {job_id} does not allow shells",
             action="submit it with trainingInput.enableWebAccess, or --enable-web-access",
         )
     order = order_of(job)
     if job.state is not JobState.RUNNING or order is None:
-        raise WrongStateError(f"job {job_id} is {job.state}: only a running job takes shells")
+        raise WrongStateError(f"job {job_id} is {job.state}: only a running job allows shells")
     names = [known.name for known in order.replicas]
     if replica not in names:
         raise NotFoundError(f"job {job_id} has no such replica", received=replica, allowed=names)
     return job
 
 
-async def _serve(websocket: WebSocket, context: ServiceContext, job: JobRecord, *, replica: str, by: Principal) -> None:
+async def _serve(
+    websocket: WebSocket, context: ServiceContext, job: JobRecord, *, replica: str, principal: Principal
+) -> None:
     opened: AbstractShell | None = None
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT_S):
             request = parse_shell_request(await websocket.receive_text())
-        opened = await anyio.to_thread.run_sync(partial(_start, context, job, request, replica=replica, by=by))
+        opened = await anyio.to_thread.run_sync(
+            partial(_start, context, job, request, replica=replica, principal=principal)
+        )
         await _relay(websocket, opened)
     except (WebSocketDisconnect, TimeoutError, KeyError):  # KeyError: bytes arrived instead of text
         pass
@@ -117,13 +123,13 @@ async def _serve(websocket: WebSocket, context: ServiceContext, job: JobRecord, 
 
 
 def _start(
-    context: ServiceContext, job: JobRecord, request: ShellRequest, *, replica: str, by: Principal
+    context: ServiceContext, job: JobRecord, request: ShellRequest, *, replica: str, principal: Principal
 ) -> AbstractShell:
     opened = context.cluster.open_shell(f"{job.uid}-{job.attempt}", replica=replica)
     # Only the first word: arguments may contain private data.
     what = f"{request.command[0][:MAX_WORD_LENGTH]!r}" if request.command else "a shell"
     try:
-        context.jobs.note(job.uid, kind="exec", detail=f"{by.label} started {what} in {replica}")
+        context.jobs.record_event(job.uid, kind="exec", detail=f"{principal.label} started {what} in {replica}")
         opened.send(encode_frame(FrameKind.START, SHELL_REQUEST.dump_json(request)))
     except DATABASE_FAULTS as error:  # a shell that cannot be recorded is not started
         opened.close()

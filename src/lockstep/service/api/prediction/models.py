@@ -8,7 +8,7 @@ from pydantic import Field
 
 from lockstep.jobs.parsing.fields import Labels
 from lockstep.jobs.security.access import Scope
-from lockstep.service.api.access import By, needs
+from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import ModelForm, ModelListForm, OperationForm, VersionForm, VersionListForm
 from lockstep.service.api.requests import AbstractRequest, Body, Context, Name, Project, parse_request
 from lockstep.service.api.resources import model_resource, operation_resource, version_resource
@@ -64,7 +64,7 @@ def _model(model: ModelRecord, context: Context) -> ModelForm:
 
 
 @router.post("/models")
-@needs(Scope.SUBMITTER)
+@requires_scope(Scope.SUBMITTER)
 def create_model(project: Project, body: Body, context: Context) -> ModelForm:
     """``projects.models.create``."""
     request = parse_request(_ModelRequest, body)
@@ -75,40 +75,46 @@ def create_model(project: Project, body: Body, context: Context) -> ModelForm:
 
 
 @router.get("/models")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 def list_models(project: Project, context: Context) -> ModelListForm:
     """``projects.models.list``."""
     return {"models": [_model(model, context) for model in context.models.list_models(project=project)]}
 
 
 @router.get("/models/{model}")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 def get_model(project: Project, model: Name, context: Context) -> ModelForm:
     """``projects.models.get``."""
     return _model(context.models.get_model(project=project, name=model), context)
 
 
 @router.delete("/models/{model}")
-@needs(Scope.SUBMITTER)
+@requires_scope(Scope.SUBMITTER)
 def delete_model(project: Project, model: Name, context: Context) -> OperationForm:
     """``projects.models.delete``. The model must have no versions."""
     return operation_resource(context.models.delete_model(project=project, name=model))
 
 
 @router.post("/models/{model}/versions")
-@needs(Scope.SUBMITTER)
-def create_version(project: Project, model: Name, body: Body, context: Context, by: By) -> OperationForm:
+@requires_scope(Scope.SUBMITTER)
+def create_version(
+    project: Project, model: Name, body: Body, context: Context, principal: RequestPrincipal
+) -> OperationForm:
     """``projects.models.versions.create``. Returns an operation; the prediction server is started afterwards."""
     request = parse_request(_VersionRequest, body)
     check_shared_url(request.deployment_uri, what="deploymentUri")
     check_location(
-        request.deployment_uri, what="deploymentUri", principal=by, project=project, bucket=context.settings.bucket
+        request.deployment_uri,
+        what="deploymentUri",
+        principal=principal,
+        project=project,
+        bucket=context.settings.bucket,
     )
     for index, url in enumerate(request.package_uris):
         what = f"packageUris.{index}"
         check_shared_url(url, what=what)
         bucket = context.settings.bucket
-        check_location(url, what=what, principal=by, project=project, bucket=bucket, holds_code=True)
+        check_location(url, what=what, principal=principal, project=project, bucket=bucket, holds_code=True)
     context.catalogue.machine_type(request.machine_type, what="machineType")
     operation = context.models.create_version(
         project=project,
@@ -126,7 +132,7 @@ def create_version(project: Project, model: Name, body: Body, context: Context, 
 
 
 @router.get("/models/{model}/versions")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 def list_versions(project: Project, model: Name, context: Context) -> VersionListForm:
     """``projects.models.versions.list``."""
     default = context.models.get_model(project=project, name=model).default_version
@@ -135,7 +141,7 @@ def list_versions(project: Project, model: Name, context: Context) -> VersionLis
 
 
 @router.get("/models/{model}/versions/{version}")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 def get_version(project: Project, model: Name, version: Name, context: Context) -> VersionForm:
     """``projects.models.versions.get``."""
     default = context.models.get_model(project=project, name=model).default_version
@@ -144,14 +150,14 @@ def get_version(project: Project, model: Name, version: Name, context: Context) 
 
 
 @router.post("/models/{model}/versions/{version}:setDefault")
-@needs(Scope.SUBMITTER)
+@requires_scope(Scope.SUBMITTER)
 def set_default(project: Project, model: Name, version: Name, context: Context) -> VersionForm:
     """``projects.models.versions.setDefault``."""
     return version_resource(context.models.set_default(project=project, model=model, name=version), is_default=True)
 
 
 @router.delete("/models/{model}/versions/{version}")
-@needs(Scope.SUBMITTER)
+@requires_scope(Scope.SUBMITTER)
 def delete_version(project: Project, model: Name, version: Name, context: Context) -> OperationForm:
     """``projects.models.versions.delete``. Returns an operation; the prediction server is ended afterwards."""
     return operation_resource(context.models.begin_delete_version(project=project, model=model, name=version))

@@ -10,7 +10,7 @@ from fastapi import Query
 from lockstep.errors import NotFoundError, UnimplementedError
 from lockstep.jobs.lists.filters import parse_operation_filter
 from lockstep.jobs.security.access import Scope
-from lockstep.service.api.access import By, needs
+from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import EmptyForm, OperationForm, OperationListForm
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
 from lockstep.service.api.requests import Context, Name, Project
@@ -37,7 +37,7 @@ def _filtered(record: OperationRecord) -> dict[str, Any]:
 
 
 @router.get("/operations")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 def list_operations(
     project: Project,
     context: Context,
@@ -49,7 +49,7 @@ def list_operations(
     """``projects.operations.list``, the newest first."""
     if return_partial_success:
         raise UnimplementedError(
-            "returnPartialSuccess: the operations of a project are in one place, and come whole or not at all",
+            "returnPartialSuccess: the operations of a project are in one place, so partial results do not occur",
             action="leave it out",
         )
     predicate = parse_operation_filter(filter_text)
@@ -65,15 +65,15 @@ def list_operations(
 
 
 @router.get("/operations/{operation}")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 def get(project: Project, operation: Name, context: Context) -> OperationForm:
     """``projects.operations.get``."""
     return _resource(context.models.get_operation(project=project, name=operation), context)
 
 
 @router.post("/operations/{operation}:cancel")
-@needs(Scope.SUBMITTER)
-def cancel(project: Project, operation: Name, context: Context, by: By) -> EmptyForm:
+@requires_scope(Scope.SUBMITTER)
+def cancel(project: Project, operation: Name, context: Context, principal: RequestPrincipal) -> EmptyForm:
     """``projects.operations.cancel``, for the creation of a version. Its prediction server is ended afterwards."""
-    context.models.cancel_operation(project=project, name=operation, by=by.label)
+    context.models.cancel_operation(project=project, name=operation, principal_label=principal.label)
     return {}

@@ -10,7 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from lockstep.errors import ModelError, UnavailableError
 from lockstep.jobs.security.access import Scope
-from lockstep.service.api.access import needs
+from lockstep.service.api.access import requires_scope
 from lockstep.service.api.forms import PredictionsForm
 from lockstep.service.api.requests import MAX_INSTANCES_BYTES, Context, Name, Project, check_media_type, read_body
 from lockstep.service.api.routes import make_router
@@ -23,14 +23,14 @@ Predictions = Annotated[Response, PredictionsForm]
 
 
 @router.post("/models/{model}:predict")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 async def predict_default(project: Project, model: Name, request: Request, context: Context) -> Predictions:
     """``projects.predict`` on a model, which its default version answers."""
     return await _predict(project, model, None, request, context)
 
 
 @router.post("/models/{model}/versions/{version}:predict")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 async def predict_version(
     project: Project, model: Name, version: Name, request: Request, context: Context
 ) -> Predictions:
@@ -55,7 +55,7 @@ async def _predict(project: str, model: str, version: str | None, request: Reque
     except httpx.HTTPError as error:
         raise UnavailableError(
             f"the prediction server of model {model} does not answer: {type(error).__name__}",
-            action="try again; the service starts it anew",
+            action="try again; the service restarts it",
         ) from error
     return Response(content, status_code=answer.status_code, media_type="application/json")
 

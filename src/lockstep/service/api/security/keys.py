@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.security.access import ALL_PROJECTS, HOME_LABEL, Principal, Scope
-from lockstep.service.api.access import By, needs
+from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import KeyForm, KeyListForm
 from lockstep.service.api.requests import AbstractRequest, Body, Context, KeyProject, parse_request
 from lockstep.service.api.resources import key_resource
@@ -36,36 +36,38 @@ class _KeyRequest(AbstractRequest):
 
 
 @router.post("/v1/keys")
-@needs(Scope.OPERATOR)
-def create_key(body: Body, context: Context, by: By) -> KeyForm:
+@requires_scope(Scope.OPERATOR)
+def create_key(body: Body, context: Context, principal: RequestPrincipal) -> KeyForm:
     """Creates a key. Only this response ever contains its secret."""
     request = parse_request(_KeyRequest, body)
     if request.label == HOME_LABEL:
-        raise InvalidInputError("label", received=HOME_LABEL, allowed="another one: this is who holds the home's token")
+        raise InvalidInputError("label", received=HOME_LABEL, allowed="a label other than that of the home's token")
     made = make_key()
     record = context.keys.create(
         made.id,
         digest=digest(made.secret),
         principal=Principal(label=request.label, scope=request.scope, project=request.project, key_id=made.id),
-        created_by=by.label,
+        created_by=principal.label,
         expire_time_s=None if request.valid_seconds is None else time.time() + request.valid_seconds,
     )
     where = "all projects" if record.project == ALL_PROJECTS else f"project {record.project}"
-    LOGGER.info("key %s of %s, a %s of %s, was made by %s", record.id, record.label, record.scope, where, by.label)
+    LOGGER.info(
+        "key %s of %s, a %s of %s, was made by %s", record.id, record.label, record.scope, where, principal.label
+    )
     return {**key_resource(record), "secret": made.secret}
 
 
 @router.get("/v1/keys")
-@needs(Scope.OPERATOR)
+@requires_scope(Scope.OPERATOR)
 def list_keys(context: Context) -> KeyListForm:
     """Lists all keys, the oldest first, without their secrets, which are not stored."""
     return {"keys": [key_resource(record) for record in context.keys.list()]}
 
 
 @router.post("/v1/keys/{key}:revoke")
-@needs(Scope.OPERATOR)
-def revoke_key(key: str, context: Context, by: By) -> KeyForm:
+@requires_scope(Scope.OPERATOR)
+def revoke_key(key: str, context: Context, principal: RequestPrincipal) -> KeyForm:
     """Revokes a key, immediately and permanently."""
-    record = context.keys.revoke(key, by=by.label)
-    LOGGER.info("key %s of %s was revoked by %s", record.id, record.label, by.label)
+    record = context.keys.revoke(key, principal_label=principal.label)
+    LOGGER.info("key %s of %s was revoked by %s", record.id, record.label, principal.label)
     return key_resource(record)

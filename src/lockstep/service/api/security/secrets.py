@@ -10,7 +10,7 @@ from fastapi import Path
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.parsing.fields import SECRET_NAME
 from lockstep.jobs.security.access import Scope
-from lockstep.service.api.access import By, needs
+from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import EmptyForm, SecretListForm, SecretNameForm
 from lockstep.service.api.requests import Body, Context, Project
 from lockstep.service.api.resources import timestamp
@@ -24,19 +24,21 @@ SecretName = Annotated[str, Path(pattern=f"^{SECRET_NAME}$")]
 
 
 @router.put("/secrets/{secret}")
-@needs(Scope.SUBMITTER)
-def put_secret(project: Project, secret: SecretName, body: Body, context: Context, by: By) -> SecretNameForm:
+@requires_scope(Scope.SUBMITTER)
+def put_secret(
+    project: Project, secret: SecretName, body: Body, context: Context, principal: RequestPrincipal
+) -> SecretNameForm:
     """Creates or replaces a secret. The body is ``{"value": "..."}``."""
     value = body.get("value")
     if set(body) != {"value"} or not isinstance(value, str):  # the message omits the body: it may be the secret
         raise InvalidInputError("the request's body is not a secret", allowed='{"value": text}')
-    context.vault.put(project=project, name=secret, value=value, by=by.label)
-    LOGGER.info("secret %s of project %s was set by %s", secret, project, by.label)
+    context.vault.put(project=project, name=secret, value=value, principal_label=principal.label)
+    LOGGER.info("secret %s of project %s was set by %s", secret, project, principal.label)
     return {"name": secret}
 
 
 @router.get("/secrets")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 def list_secrets(project: Project, context: Context) -> SecretListForm:
     """Lists a project's secrets by name, without their values."""
     return {
@@ -53,9 +55,9 @@ def list_secrets(project: Project, context: Context) -> SecretListForm:
 
 
 @router.delete("/secrets/{secret}")
-@needs(Scope.SUBMITTER)
-def remove_secret(project: Project, secret: SecretName, context: Context, by: By) -> EmptyForm:
+@requires_scope(Scope.SUBMITTER)
+def remove_secret(project: Project, secret: SecretName, context: Context, principal: RequestPrincipal) -> EmptyForm:
     """Removes a secret."""
     context.vault.remove(project=project, name=secret)
-    LOGGER.info("secret %s of project %s was removed by %s", secret, project, by.label)
+    LOGGER.info("secret %s of project %s was removed by %s", secret, project, principal.label)
     return {}

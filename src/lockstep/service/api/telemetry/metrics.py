@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.running.metrics import unit_of
 from lockstep.jobs.security.access import Scope
-from lockstep.service.api.access import needs
+from lockstep.service.api.access import requires_scope
 from lockstep.service.api.forms import SeriesPageForm
 from lockstep.service.api.requests import Context, Name, Project, read_time
 from lockstep.service.api.routes import make_router
@@ -23,7 +23,7 @@ router = make_router()
 
 
 @router.get("/jobs/{job_id}/metrics")
-@needs(Scope.VIEWER)
+@requires_scope(Scope.VIEWER)
 def metrics(
     project: Project,
     job_id: Name,
@@ -38,7 +38,7 @@ def metrics(
 ) -> Annotated[JSONResponse, SeriesPageForm]:
     """Returns a page of a job's series: means over equal intervals, at most `max_points` per series."""
     if page_token and not (page_token.isdecimal() and len(page_token) <= 6):
-        raise InvalidInputError("pageToken is not one that this service gave", received=page_token)
+        raise InvalidInputError("pageToken was not issued by this service", received=page_token)
     query = SeriesQuery(
         names=tuple(name or ()),
         replica=replica,

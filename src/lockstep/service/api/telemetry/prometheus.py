@@ -16,7 +16,7 @@ from lockstep import __version__
 from lockstep.jobs.running.metrics import METRICS
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Principal, Scope
-from lockstep.service.api.access import By, needs
+from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.requests import Context
 from lockstep.service.api.routes import make_router
 from lockstep.service.context import ServiceContext
@@ -35,11 +35,11 @@ router = make_router()
     response_class=Response,  # without a media type of its own, since errors are JSON as on all routes
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
-@needs(Scope.VIEWER)
-def prometheus(context: Context, by: By) -> Response:
+@requires_scope(Scope.VIEWER)
+def prometheus(context: Context, principal: RequestPrincipal) -> Response:
     """Returns metrics in Prometheus's text format: of the key's project, or of all projects and the service itself."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_ServiceCollector(context, by=by))
+    registry.register(_ServiceCollector(context, principal=principal))
     return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -47,32 +47,36 @@ def prometheus(context: Context, by: By) -> Response:
 class _ServiceCollector(Collector):
     """Reads the service's state at each scrape, so nothing is counted twice, and counts of jobs survive a restart."""
 
-    def __init__(self, context: ServiceContext, *, by: Principal) -> None:
+    def __init__(self, context: ServiceContext, *, principal: Principal) -> None:
         self._context = context
-        self._by = by
+        self._principal = principal
 
     @override
     def collect(self) -> Iterable[Metric]:
-        if self._by.sees_all_projects:
+        if self._principal.sees_all_projects:
             yield from self._service()
         yield from self._jobs()
         unfinished = self._context.jobs.unfinished()
         yield from _replicas(job for job in unfinished if job.state is JobState.RUNNING and self._sees(job.project))
 
     def _sees(self, project: str) -> bool:
-        return self._by.sees_all_projects or project == self._by.project
+        return self._principal.sees_all_projects or project == self._principal.project
 
     def _service(self) -> Iterator[Metric]:
         controller = self._context.controller
         build = GaugeMetricFamily("lockstep_build_info", "1, with the version as its label.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
-        is_engine_well = not self._context.problems.has(Part.ENGINE)
-        yield GaugeMetricFamily("lockstep_engine_up", "Whether the engine answered last.", value=float(is_engine_well))
+        is_engine_healthy = not self._context.problems.has(Part.ENGINE)
+        yield GaugeMetricFamily(
+            "lockstep_engine_up", "Whether the engine's last response succeeded.", value=float(is_engine_healthy)
+        )
         passes = controller.passes
         yield CounterMetricFamily("lockstep_controller_passes", "Passes of the controller.", value=passes.num_passes)
-        yield CounterMetricFamily("lockstep_controller_pass_seconds", "What they took together.", value=passes.total_s)
-        yield GaugeMetricFamily("lockstep_controller_last_pass_seconds", "What the last one took.", value=passes.last_s)
+        yield CounterMetricFamily("lockstep_controller_pass_seconds", "Total duration of passes.", value=passes.total_s)
+        yield GaugeMetricFamily(
+            "lockstep_controller_last_pass_seconds", "Duration of the last pass.", value=passes.last_s
+        )
         yield GaugeMetricFamily(
             "lockstep_start_time_seconds", "When the service started, since 1970.", value=self._context.started_time_s
         )

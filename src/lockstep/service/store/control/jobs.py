@@ -32,7 +32,7 @@ from lockstep.jobs.billing.bills import Bill
 from lockstep.jobs.lists.filters import JobBounds
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState, next_state
 from lockstep.jobs.security.access import HOME_LABEL
-from lockstep.service.store.control.records import AttemptRecord, JobRecord, Note, RecordedEvent
+from lockstep.service.store.control.records import AttemptRecord, EventNote, JobRecord, RecordedEvent
 from lockstep.service.store.control.replicas import ReplicaRecord, read_replicas, write_replicas
 from lockstep.service.store.database import POSTGRESQL, Guard, reading, unguarded, writing
 from lockstep.service.store.notifications.webhooks import NewWebhook, add_job_webhooks
@@ -56,8 +56,8 @@ class JobStore:
     Args:
         engine: the opened database.
         clock: the clock, in seconds since 1970 UTC.
-        guard: called in each transaction before it writes, except in `note`; it may raise an exception to forbid the
-            transaction.
+        guard: called in each transaction before it writes, except in `record_event`; it may raise an exception to
+            forbid the transaction.
     """
 
     def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.time, guard: Guard = unguarded) -> None:
@@ -243,7 +243,7 @@ class JobStore:
                     return _job(connection, uid)
             # The state was changed between the two statements: check again whether the event is still possible.
 
-    def note(self, uid: str, *, kind: str, detail: str) -> None:
+    def record_event(self, uid: str, *, kind: str, detail: str) -> None:
         """Records an event of a job that does not change its state.
 
         Args:
@@ -258,7 +258,7 @@ class JobStore:
         self,
         uid: str,
         *,
-        notes: Sequence[Note] = (),
+        notes: Sequence[EventNote] = (),
         ended: AttemptRecord | None = None,
         replicas: Sequence[ReplicaRecord] | None = None,
         **changes: Any,
@@ -304,7 +304,7 @@ class JobStore:
         ended = or_(JOBS.c.end_time_s.is_(None), JOBS.c.end_time_s > since_s)
         return self._oldest_first(and_(_of(project), JOBS.c.start_time_s < until_s, ended))
 
-    def named(self, uids: Collection[str]) -> list[JobRecord]:
+    def get_by_uids(self, uids: Collection[str]) -> list[JobRecord]:
         """Returns the jobs with some uids, the oldest first."""
         return self._oldest_first(JOBS.c.uid.in_(uids)) if uids else []
 

@@ -53,15 +53,15 @@ class Holder:
 
 @final
 class Lease:
-    """The lease, for one service. `check` is thread-safe; `hold` must be called from one thread.
+    """The lease, for one service. `check` is thread-safe; `acquire_or_renew` must be called from one thread.
 
     Args:
         engine: the opened database.
         home: the host and home of this service.
         process: a description of this service's process.
         cluster: the identity of the engine that its jobs run on.
-        sole: whether no other service can use this database. Then the lease is acquired at once, never expires, and is
-            not renewed.
+        is_exclusive: whether no other service can use this database. Then the lease is acquired at once, never expires,
+            and is not renewed.
         ttl_s: how long the lease is valid without a renewal, in seconds. It is renewed after a third of that time.
         monotonic: a monotonic clock, in seconds.
     """
@@ -73,7 +73,7 @@ class Lease:
         home: str = "",
         process: str = "",
         cluster: str = "",
-        sole: bool,
+        is_exclusive: bool,
         ttl_s: float = TTL_S,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -84,7 +84,7 @@ class Lease:
             "engine": cluster,
             "holder": uuid.uuid4().hex,
         }
-        self._sole = sole
+        self._is_exclusive = is_exclusive
         self._ttl_s = ttl_s
         self._monotonic = monotonic
         self._generation: int | None = None
@@ -93,7 +93,7 @@ class Lease:
 
     @property
     def owner(self) -> str:
-        """The permanent name of this database, which is unique on a shared engine; "" until `hold` was called."""
+        """The permanent name of this database, unique on a shared engine; "" until `acquire_or_renew` was called."""
         return self._owner
 
     @property
@@ -101,14 +101,14 @@ class Lease:
         """The generation of this service's lease; None while it does not hold the lease, as far as it knows."""
         return self._generation
 
-    def hold(self, *, anew: bool = False) -> bool:
+    def acquire_or_renew(self, *, force: bool = False) -> bool:
         """Acquires the lease, or renews it if that is due; returns whether this service has it.
 
         Args:
-            anew: whether to write the lease even if no renewal is due, to find out whether the database can be written.
+            force: whether to write the lease even if no renewal is due, to find out whether the database is writable.
         """
-        is_due = not self._sole and self._monotonic() - self._renewed_s >= self._ttl_s / 3
-        if self._generation is not None and not is_due and not anew:
+        is_due = not self._is_exclusive and self._monotonic() - self._renewed_s >= self._ttl_s / 3
+        if self._generation is not None and not is_due and not force:
             return True
         begun_s = self._monotonic()
         try:
@@ -136,7 +136,7 @@ class Lease:
 
     def release(self) -> None:
         """Releases the lease, so that another service need not wait until it expires. Idempotent."""
-        if self._generation is not None and not self._sole:
+        if self._generation is not None and not self._is_exclusive:
             with self._engine.begin() as connection:
                 mine = (LEASES.c.holder == self._values["holder"], LEASES.c.generation == self._generation)
                 connection.execute(update(LEASES).where(LEASES.c.name == NAME, *mine).values(expire_time_s=0.0))
@@ -150,16 +150,16 @@ class Lease:
         query = select(LEASES).where(LEASES.c.name == NAME)
         row = connection.execute(query.with_for_update()).one_or_none()
         now_s = _now_s(connection)
-        values = {**self._values, "expire_time_s": None if self._sole else now_s + self._ttl_s}
+        values = {**self._values, "expire_time_s": None if self._is_exclusive else now_s + self._ttl_s}
         self._owner = (None if row is None else row.owner) or uuid.uuid4().hex
         values["owner"] = self._owner
         if row is None:
             connection.execute(insert(LEASES).values(name=NAME, generation=1, **values))
             return 1
         is_mine = self._generation is not None and self._is_mine(row.holder, row.generation)
-        if not is_mine and not self._sole and row.expire_time_s is not None and row.expire_time_s > now_s:
+        if not is_mine and not self._is_exclusive and row.expire_time_s is not None and row.expire_time_s > now_s:
             return None
-        if not is_mine and not self._sole and row.engine != self._values["engine"] and _has_placed(connection):
+        if not is_mine and not self._is_exclusive and row.engine != self._values["engine"] and _has_placed(connection):
             return None  # jobs run on an engine that this service cannot reach: it would start them twice
         generation = row.generation if is_mine else row.generation + 1
         connection.execute(update(LEASES).where(LEASES.c.name == NAME).values(generation=generation, **values))

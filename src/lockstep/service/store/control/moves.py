@@ -47,7 +47,7 @@ class Stay:
     end_time_s: float
 
 
-def stays(
+def machine_stays(
     replica: str, *, machine: str, moves: Sequence[Move], start_time_s: float, end_time_s: float
 ) -> Iterator[Stay]:
     """Yields the stays of a replica in an attempt, in order. The time that it waited for a machine is in none of them.

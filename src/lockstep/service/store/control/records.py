@@ -133,7 +133,7 @@ class RecordedEvent:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Note:
+class EventNote:
     """An event of a job that does not change its state.
 
     Attributes:

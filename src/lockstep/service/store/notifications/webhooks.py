@@ -63,13 +63,13 @@ class NewWebhook:
 
     Attributes:
         sealed: the encrypted URL.
-        place: the part of the URL that may be shown.
+        display_url: the part of the URL that may be shown.
         secret: the name of the project's secret that signs messages; None if they are not signed.
         states: the states that the webhook is notified of; all if empty.
     """
 
     sealed: bytes
-    place: str
+    display_url: str
     secret: str | None
     states: tuple[JobState, ...]
 
@@ -86,7 +86,7 @@ class WebhookRecord:
             four.
         project: the project of the job.
         sealed: the encrypted URL.
-        place: the part of the URL that may be shown.
+        display_url: the part of the URL that may be shown.
         secret: the name of the project's secret that signs messages; also None if they are not signed.
         states: the states that the webhook is notified of; all if empty.
         seq: the number of the last event that was delivered, skipped or dropped.
@@ -103,7 +103,7 @@ class WebhookRecord:
     job_uid: str | None
     project: str | None
     sealed: bytes | None
-    place: str | None
+    display_url: str | None
     secret: str | None
     states: tuple[JobState, ...]
     seq: int
@@ -122,7 +122,12 @@ class WebhookRecord:
 def add_job_webhooks(connection: Connection, uid: str, *, webhooks: Sequence[NewWebhook], now_s: float) -> None:
     """Records a job's webhooks, in the transaction that records the job."""
     for number, webhook in enumerate(webhooks):
-        values = {"job_uid": uid, "sealed": webhook.sealed, "place": webhook.place, "secret": webhook.secret}
+        values = {
+            "job_uid": uid,
+            "sealed": webhook.sealed,
+            "display_url": webhook.display_url,
+            "secret": webhook.secret,
+        }
         states = [state.value for state in webhook.states]
         connection.execute(_insert(f"{uid}-{number}", Feed.JOB, now_s).values(**values, seq=0, states=states))
 

@@ -341,7 +341,7 @@ class ModelStore:
         with reading(self._engine) as connection:
             return [OperationRecord(**row) for row in connection.execute(query).mappings()]
 
-    def cancel_operation(self, *, project: str, name: str, by: str) -> None:
+    def cancel_operation(self, *, project: str, name: str, principal_label: str) -> None:
         """Cancels the creation of a version: the operation ends as cancelled, and the version is marked as DELETING.
 
         Raises:
@@ -354,7 +354,7 @@ class ModelStore:
                 raise WrongStateError(f"operation {name} is over already")
             if operation.kind != "CREATE_VERSION" or operation.version is None:
                 raise WrongStateError(
-                    f"operation {name} cannot be cancelled: what was deleted does not come back",
+                    f"operation {name} cannot be cancelled: a deletion cannot be undone",
                     action=f"wait until it is over, and create version {operation.version} again",
                 )
             record = _get_version(connection, project, operation.model, operation.version)
@@ -365,7 +365,7 @@ class ModelStore:
                     f"operation {name} cannot be cancelled: version {record.name} is no longer being created",
                     action="read the operation again",
                 )
-            cancelled = (OperationCode.CANCELLED, f"cancelled by {by}")
+            cancelled = (OperationCode.CANCELLED, f"cancelled by {principal_label}")
             self._end_operations(connection, record, "CREATE_VERSION", error=cancelled)
 
     def _operation_values(self, project: str, kind: str, model: str, version: str | None) -> dict[str, Any]:

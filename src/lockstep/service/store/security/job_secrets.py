@@ -49,16 +49,16 @@ class SecretStore:
         self._engine = engine
         self._clock = clock
 
-    def put(self, *, project: str, name: str, sealed: bytes, by: str) -> None:
+    def put(self, *, project: str, name: str, sealed: bytes, principal_label: str) -> None:
         """Creates or replaces a secret.
 
         Args:
             project: the project whose jobs may receive the secret.
             name: the name of the secret in the project.
             sealed: the encrypted value.
-            by: the label of the principal that sets it.
+            principal_label: the label of the principal that sets it.
         """
-        values = {"sealed": sealed, "update_time_s": self._clock(), "updated_by": by}
+        values = {"sealed": sealed, "update_time_s": self._clock(), "updated_by": principal_label}
         key = {"project": project, "name": name, "create_time_s": values["update_time_s"]}
         is_set = False
         while not is_set:

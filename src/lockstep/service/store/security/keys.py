@@ -121,7 +121,7 @@ class KeyStore:
         with reading(self._engine) as connection:
             return connection.execute(query).first() is not None
 
-    def revoke(self, key_id: str, *, by: str) -> KeyRecord:
+    def revoke(self, key_id: str, *, principal_label: str) -> KeyRecord:
         """Revokes a key: from now on it is not valid. A key that was revoked before stays unchanged.
 
         Raises:
@@ -129,7 +129,9 @@ class KeyStore:
         """
         valid = (API_KEYS.c.id == key_id, API_KEYS.c.revoke_time_s.is_(None))
         with self._engine.begin() as connection:
-            connection.execute(update(API_KEYS).where(*valid).values(revoke_time_s=self._clock(), revoked_by=by))
+            connection.execute(
+                update(API_KEYS).where(*valid).values(revoke_time_s=self._clock(), revoked_by=principal_label)
+            )
         return self.get(key_id)
 
     def note_use(self, key_id: str) -> None:

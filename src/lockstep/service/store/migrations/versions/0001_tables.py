@@ -228,7 +228,7 @@ def _make_webhooks() -> None:
         sa.Column("feed", sa.String(length=8), nullable=False),
         sa.Column("job_uid", sa.String(length=32), nullable=True),
         sa.Column("sealed", sa.LargeBinary(), nullable=True),
-        sa.Column("place", sa.Text(), nullable=True),
+        sa.Column("display_url", sa.Text(), nullable=True),
         sa.Column("secret", sa.String(length=64), nullable=True),
         sa.Column("states", sa.JSON(), nullable=False),
         sa.Column("seq", sa.Integer(), nullable=False),

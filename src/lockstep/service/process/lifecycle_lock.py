@@ -18,7 +18,7 @@ POLL_S: Final = 0.05
 
 
 @contextlib.contextmanager
-def alone(home: Home) -> Iterator[int]:
+def lifecycle_lock(home: Home) -> Iterator[int]:
     """Holds the home's lifecycle lock, which excludes every other `up`, `down` and choice of a cluster.
 
     A starting service holds the lock too, until it answers requests. Yields the file descriptor of the lock.
