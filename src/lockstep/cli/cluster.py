@@ -138,7 +138,8 @@ def _row(node: dict[str, Any]) -> list[str]:
 
 
 def _choose(choice: EngineChoice) -> None:
-    from lockstep.service.process.lifecycle_lock import lifecycle_lock  # here, since the service's rooms take a while to import
+    # Imported here, because the service's rooms take a while to import.
+    from lockstep.service.process.lifecycle_lock import lifecycle_lock
 
     home = Home.from_env()
     home.create()
