@@ -192,7 +192,7 @@ def test_that_a_machine_is_there_is_noted_now_and_then_by_the_look_that_showed_i
 
 @pytest.mark.parametrize(("node", "machines"), [(ASKED, ""), (UP, "a")], ids=["asked", "up"])
 def test_a_node_that_nobody_waits_for_any_more_is_given_back_at_once(node: NodeRecord, machines: str) -> None:
-    assert changes(decide(node, machines=machines))["reason"] == "nobody waits for it any more"
+    assert changes(decide(node, machines=machines))["reason"] == "no job waits for it any more"
 
 
 def test_a_machine_is_down_when_it_is_seen_no_more_after_its_release() -> None:

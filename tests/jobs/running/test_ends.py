@@ -64,7 +64,7 @@ def test_want_of_memory_is_said_in_gib() -> None:
     end = ProgramEnd(signal="SIGKILL", fault=Fault.MEMORY, memory_limit_bytes=16 << 30)
     reason = why_ended(gang(end, peak_bytes=int(15.9 * 2**30)))
     assert str(reason) == "OUT_OF_MEMORY(worker-2, 15.9 of 16.0 GiB)"
-    assert end.describe() == "killed by the system for want of memory"
+    assert end.describe() == "killed by the system: out of memory"
 
 
 def test_a_supervisor_that_failed_is_the_machines_error() -> None:

@@ -79,7 +79,7 @@ def test_both_ends_are_said_and_which_one_is_billed() -> None:
     found = bound_end([_seen("master-replica-0", log=1_005.25)], started_s=START, now_s=NOW)
     assert found.describe() == (
         "it ended between 1970-01-01T00:16:45.250Z (a log of master-replica-0) and 1970-01-02T01:00:00.000Z,"
-        " and is billed up to the first"
+        " and is billed until the first time"
     )
     assert bound_end([_ended(1_005.0)], started_s=START, now_s=NOW).describe() == ""
 

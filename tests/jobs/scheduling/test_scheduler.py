@@ -325,9 +325,9 @@ def test_another_scheduler_takes_over() -> None:
     scheduler = make_scheduler(*smalls(3), quotas={"p": Quota(machines=1)})
     scheduler.resume(gang("x", 2), nodes=("s0", "s1"), until_s=70.0)
     scheduler.resume(gang("p1", 1, project="p"), nodes=("gone",), until_s=70.0)
-    with pytest.raises(ConflictError, match="job job_x is known already"):
+    with pytest.raises(ConflictError, match="job job_x is already queued or running"):
         scheduler.resume(gang("x", 2), nodes=("s0", "s1"), until_s=70.0)
-    with pytest.raises(ConflictError, match="job job_x is known already"):
+    with pytest.raises(ConflictError, match="job job_x is already queued or running"):
         scheduler.enqueue(gang("x", 2))
     assert arrive(scheduler, gang("p2", 1, project="p"), gang("y", 1), gang("z", 2, at_s=1.0)) == ["y"]
     assert reason(scheduler, "p2") == "quota of project p: 1 of 1 machines in use by job job_p1"
@@ -369,9 +369,7 @@ def test_what_could_never_run_is_told() -> None:
     )
     assert scheduler.why_never(gang("y", 3, project="p")) == "quota of project p: 3 machines asked for, 2 allowed"
     both = (demand(1, V100=3), demand(2, V100=1))
-    assert (
-        scheduler.why_never(job("y", *both)) == "the cluster holds each part of the gang, and not all of them at once"
-    )
+    assert scheduler.why_never(job("y", *both)) == "each part of the gang fits, but not all of them at once"
     assert scheduler.why_never(job("y", demand(1, V100=3), demand(1, V100=1), demand(3, vcpus=4))) is None
     with pytest.raises(ConfigError, match="received 'tpus'"):
         scheduler.why_never(job("y", demand(1, tpus=1)))
@@ -413,17 +411,17 @@ def test_each_part_has_room_and_not_all_at_once() -> None:
     scheduler = make_scheduler(node("b", node_type="big"))
     arrive(scheduler, job("x", demand(1, vcpus=4)))
     arrive(scheduler, job("g", demand(1, vcpus=9), demand(1, vcpus=4), create_time_s=1.0))
-    assert reason(scheduler, "g") == "each part of its gang has room, and not all of them at once"
+    assert reason(scheduler, "g") == "each part of the gang fits, but not all of them at once"
     assert start_by(scheduler, "g") == 100.0
 
 
 def test_a_job_that_nobody_looked_at_yet_is_not_told_that_it_has_no_room() -> None:
     scheduler = make_scheduler(*smalls(1))
     scheduler.enqueue(gang("x", 1))
-    assert reason(scheduler, "x") == "its machines are free: it is looked at next"
+    assert reason(scheduler, "x") == "its machines are free: it is considered next"
     arrive(scheduler, gang("y", 1, at_s=1.0))
     scheduler.end("x")
-    assert reason(scheduler, "y") == "its machines are free: it is looked at next"
+    assert reason(scheduler, "y") == "its machines are free: it is considered next"
 
 
 def test_of_jobs_that_ask_for_the_same_the_first_is_told_as_refused() -> None:

@@ -66,7 +66,7 @@ def test_a_job_that_is_cancelled_while_its_machines_come_up_gives_them_back(lab:
     lab.bench.store.advance(lab.bench.job("six").uid, _cancel(), detail="test")
     assert lab.bench.step_until_over("six").state is JobState.CANCELLED
     lab.step_until(lambda: not any(kind == "mem" for kind in _kinds(lab)))
-    assert {node.reason for node in lab.ledger if node.node_type == "mem"} == {"nobody waits for it any more"}
+    assert {node.reason for node in lab.ledger if node.node_type == "mem"} == {"no job waits for it any more"}
 
 
 def test_what_its_nodes_cost_stands_beside_a_jobs_bill(lab: Lab) -> None:

@@ -300,7 +300,7 @@ def _test(path: tuple[str, ...], sign: Token, value: Token, *, listed: _Listed) 
         return _number_test(str(sign), value, word, times=listed.times)
     word = word[:-1] if starts else word
     if value.type != "QUOTED" and "*" in word:
-        raise refused(value, allowed="* at the end alone", action="put a value that has a * in quotes")
+        raise refused(value, allowed="* at the end only", action="put a value that has a * in quotes")
     if sign == ":":
         return _of_items(_has(word.casefold(), starts=starts))
     equal = _equals(word, starts=starts)

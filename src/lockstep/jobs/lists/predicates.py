@@ -121,7 +121,7 @@ def read_filter(text: str, *, parser: Lark, example: str) -> Predicate[Any]:
         at_end = error.column < 1 or getattr(getattr(error, "token", None), "type", "") == "$END"
         column = len(text) + 1 if at_end else (error.pos_in_stream or 0) + 1
         raise InvalidInputError(
-            f"filter: column {column}: " + ("it ends too soon" if at_end else "not understood from here"),
+            f"filter: column {column}: " + ("it is incomplete" if at_end else "not understood from here"),
             received=None if at_end else text[column - 1 :],
             allowed=f"comparisons such as {example} joined by AND, OR, NOT and parentheses",
         ) from None

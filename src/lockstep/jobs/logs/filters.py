@@ -130,7 +130,9 @@ class _Compiler(AbstractFilterCompiler):
         return [occurs]
 
     def function(self, items: list[Token]) -> Steps:
-        raise refused(items[0], allowed="comparisons and words", action="functions of the query language are not there")
+        raise refused(
+            items[0], allowed="comparisons and words", action="functions of the query language are not supported"
+        )
 
 
 @cache

@@ -221,7 +221,7 @@ def _idle_changes(
     if is_kept:
         return {}
     if node.ready_time_s is None or node.idle_time_s is None:
-        return {"released_time_s": now_s, "reason": "nobody waits for it any more"}
+        return {"released_time_s": now_s, "reason": "no job waits for it any more"}
     if now_s - node.idle_time_s >= definition.idle_timeout_s:
         return {"released_time_s": now_s, "reason": f"idle for {definition.idle_timeout_s:.0f} s"}
     return {}

@@ -61,7 +61,7 @@ class EndBounds:
         if self.is_known:
             return ""
         earliest, latest = (_clock_time(time_s) for time_s in (self.earliest_s, self.latest_s))
-        return f"it ended between {earliest} ({self.sign}) and {latest}, and is billed up to the first"
+        return f"it ended between {earliest} ({self.sign}) and {latest}, and is billed until the first time"
 
 
 def bound_end(replicas: Sequence[ReplicaEvidence], *, started_s: float, now_s: float) -> EndBounds:

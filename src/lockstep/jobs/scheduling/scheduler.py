@@ -153,7 +153,7 @@ class Scheduler:
             ConflictError: If the job is already queued or running.
         """
         if job.uid in self._queue or job.uid in self._running:
-            raise ConflictError(f"job {job.name} is known already")
+            raise ConflictError(f"job {job.name} is already queued or running")
         shape = self._queue.shapes.get(job.demands)
         self._queue.add(job, needs=self._needs(job.demands) if shape is None else shape.needs)
         self._changed_shapes[job.demands] = None
@@ -182,7 +182,7 @@ class Scheduler:
             ConflictError: If the job is already queued or running.
         """
         if job.uid in self._queue or job.uid in self._running:
-            raise ConflictError(f"job {job.name} is known already")
+            raise ConflictError(f"job {job.name} is already queued or running")
         positions = [position for position, demand in enumerate(job.demands) for _ in range(demand.count)]
         amounts = [self._nodes.vector(demand.resources) for demand in job.demands]
         allocations = tuple(
@@ -220,7 +220,7 @@ class Scheduler:
                 name = job.demands[need.position].name
                 return f"{need.number} {name} asked for: the cluster's maximum is {most}"
         if len(needs) > 1 and place(needs, nodes=self._nodes.emptied()) is None:
-            return "the cluster holds each part of the gang, and not all of them at once"
+            return "each part of the gang fits, but not all of them at once"
         return None
 
     def decide(self, *, now_s: float) -> Decisions:
@@ -487,5 +487,5 @@ class Scheduler:
                 ahead = f"job {promise.job.name}" if promise.job.project == job.project else "a job of another project"
                 return f"the machines are kept for {ahead}, which is ahead of it"
         if job.demands in self._changed_shapes or shape.types & self._changed_types:
-            return "its machines are free: it is looked at next"
-        return "each part of its gang has room, and not all of them at once"
+            return "its machines are free: it is considered next"
+        return "each part of the gang fits, but not all of them at once"

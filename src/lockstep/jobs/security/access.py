@@ -76,7 +76,7 @@ def check_access(principal: Principal, *, needed: Scope, project: str | None) ->
             whole service and the key is for one project.
     """
     if project is not None and not principal.sees_all_projects and principal.project != project:
-        raise NotFoundError(f"this key knows of no project {project!r}", action="see `lockstep whoami`")
+        raise NotFoundError(f"no project {project!r} for this key", action="see `lockstep whoami`")
     if not principal.scope.includes(needed):
         raise PermissionDeniedError(
             f"the key of {principal.label} is a {principal.scope}'s; this is for a key of scope {needed}",
