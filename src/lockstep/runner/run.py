@@ -103,7 +103,7 @@ class Runner:
         except StoppedError:
             return self._finish(None, ProgramEnd(stopped=True, problem="stopped before its program started"))
         except LockstepError as error:
-            return self._finish(None, ProgramEnd(problem=f"its log has no place: {error}", fault=Fault.MACHINE))
+            return self._finish(None, ProgramEnd(problem=f"its log cannot be written: {error}", fault=Fault.MACHINE))
         try:
             return self._run(log)
         except StoppedError:
@@ -127,7 +127,7 @@ class Runner:
                 lambda: next_seq(self._order.log_url, spool=spool),
                 control=self._control,
                 timeout_s=FETCH_TIMEOUT_S,
-                what="its bucket did not say how far its log is",
+                what="its bucket did not report the end of its log",
             )
         log = LogWriter(self._order.log_url, spool=spool, first_seq=first_seq)
         restart = earlier.restarts[-1]
@@ -180,7 +180,7 @@ class Runner:
             lambda: unpack(packages, folder=self._spool / "work"),
             control=self._control,
             timeout_s=FETCH_TIMEOUT_S,
-            what=f"its code did not arrive: {packages}",
+            what=f"its code could not be downloaded from {packages}",
         )
 
     def _provide_environment(self, code: list[Code], log: LogWriter) -> Lease | None:

@@ -252,10 +252,10 @@ class _Session:
         while not frames:
             data = self._connection.recv(READ_BYTES)
             if not data:
-                raise InvalidInputError("whoever opened a shell hung up")
+                raise InvalidInputError("the client disconnected before its request")
             frames = self._reader.feed(data)
         if frames[0].kind is not FrameKind.START:
-            raise InvalidInputError("a shell begins with its request")
+            raise InvalidInputError("the first frame of a shell must be its request")
         return parse_shell_request(frames[0].payload), frames[1:]
 
     def _start(self, request: ShellRequest) -> subprocess.Popen[bytes]:

@@ -176,7 +176,7 @@ def test_an_entry_point_that_is_not_there_is_the_users(fake: FakeContainerEngine
     container = ContainerOrder(image=IMAGE, entry_point=("/nope",), images_folder=asked.container.images_folder)
     end = Run(ReplicaOrder(**{**vars(asked), "container": container})).end()
     assert end.fault is Fault.PROGRAM
-    assert f"image {IMAGE}: what it is to run cannot be run: exec: " in (end.problem or "")
+    assert f"image {IMAGE}: its entry point cannot be run: exec: " in (end.problem or "")
 
 
 def test_a_program_that_the_system_starved(fake: FakeContainerEngine, tmp_path: Path) -> None:
@@ -260,7 +260,10 @@ def test_a_container_is_ended_when_the_command_beside_it_is_killed(fake: FakeCon
     )
     client.kill()
     end = run.end()
-    assert (end.problem, end.fault) == ("podman's command beside its container ended too soon (SIGKILL)", Fault.MACHINE)
+    assert (end.problem, end.fault) == (
+        "podman's command beside its container ended unexpectedly (SIGKILL)",
+        Fault.MACHINE,
+    )
     wait(lambda: is_over(pid))
 
 

@@ -226,7 +226,10 @@ def test_a_container_is_ended_when_the_command_beside_it_is_killed(podman: Podma
     (client,) = [child for child in runner_process().children() if "--attach" in child.cmdline()]
     client.kill()
     end = run.end()
-    assert (end.problem, end.fault) == ("podman's command beside its container ended too soon (SIGKILL)", Fault.MACHINE)
+    assert (end.problem, end.fault) == (
+        "podman's command beside its container ended unexpectedly (SIGKILL)",
+        Fault.MACHINE,
+    )
 
 
 def test_shells_leave_no_process_that_nobody_asks_for(podman: Podman, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ class ContainerProgram:
         is_images = (state is not None and state.exit_code in (126, 127)) or _NOT_RUNNABLE.search(reason)
         if is_images:
             return ImageError(
-                f"image {image}: what it is to run cannot be run: {reason}",
+                f"image {image}: its entry point cannot be run: {reason}",
                 action="check its ENTRYPOINT, or containerCommand",
             )
         return ContainerEngineError(f"{self._engine.kind} could not start the container: {reason}")
@@ -157,7 +157,7 @@ class ContainerProgram:
                 self.problem = "its container was removed while it ran"
             elif self._last.running:
                 how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-                self.problem = f"{self._engine.kind}'s command beside its container ended too soon ({how})"
+                self.problem = f"{self._engine.kind}'s command beside its container ended unexpectedly ({how})"
                 self._engine.call(kill([self._name], signal="KILL"), timeout_s=_CALL_TIMEOUT_S)
         except ContainerEngineError as error:
             self.problem = f"its container engine was lost: {error}"

@@ -234,7 +234,9 @@ def _held_in(mounts: Sequence[Mount], *, container: ContainerOrder, facts: NodeF
         if _is_within(mount.source, folder):
             real = facts.real(mount.source)
             if not _is_within(real, facts.real(folder)):
-                raise ImageError(f"{mount.source} leads out of its project's folder by a link", allowed=f"{folder}/...")
+                raise ImageError(
+                    f"{mount.source} leads out of its project's folder through a link", allowed=f"{folder}/..."
+                )
             held.append(replace(mount, source=real))
         else:
             held.append(mount)
@@ -255,7 +257,7 @@ def _gpus(order: ReplicaOrder, *, engine: ContainerEngine, facts: NodeFacts) -> 
         return ()
     if engine.kind is EngineKind.PODMAN and not facts.has_gpu_descriptions:
         raise ContainerEngineError(
-            "podman knows nothing of this node's GPUs",
+            "podman has no description of this node's GPUs",
             action="describe them with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
         )
     granted = [name for name in facts.env.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
