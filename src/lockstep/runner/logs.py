@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.errors import LockstepError
-from lockstep.jobs.logs import PLAIN, Reading, Severity, encode_entry
+from lockstep.jobs.logs import ORDINARY, LineClass, Severity, encode_entry
 from lockstep.runner.redaction import Redactor
 from lockstep.spools import URL_FILE, keep_segment, segments_in, write_whole
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
@@ -143,21 +143,21 @@ class LogWriter:
         """Whether the caller should stop reading lines for now."""
         return self._num_bytes > BUFFER_BYTES
 
-    def add(self, stream: str, text: str, *, reading: Reading = PLAIN) -> None:
+    def add(self, stream: str, text: str, *, line_class: LineClass = ORDINARY) -> None:
         """Adds one line. Does not block.
 
         Args:
             stream: ``stdout`` or ``stderr``.
             text: the line, without its line feed.
-            reading: the classification of the line.
+            line_class: the classification of the line.
         """
         size_bytes = (len(text) if text.isascii() else len(text.encode())) + 1
         with self._lock:
-            last = self._last.get(stream) if reading.continues else None
+            last = self._last.get(stream) if line_class.continues else None
             if last is not None and last.seq >= self._num_cut and last.size_bytes + size_bytes <= ENTRY_BYTES:
                 last.lines.append(text)
                 last.size_bytes += size_bytes
-                if not reading.open:
+                if not line_class.open:
                     last.held_until = 0.0
             else:
                 size_bytes += OVERHEAD_BYTES
@@ -165,10 +165,10 @@ class LogWriter:
                     seq=self._num_entries,
                     time_s=round(time.time(), 6),
                     stream=stream,
-                    severity=reading.severity,
+                    severity=line_class.severity,
                     lines=[text],
                     size_bytes=size_bytes,
-                    held_until=time.monotonic() + HOLD_S if reading.open else 0.0,
+                    held_until=time.monotonic() + HOLD_S if line_class.open else 0.0,
                 )
                 self._entries.append(last)
                 self._last[stream] = last

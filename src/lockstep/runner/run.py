@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.errors import ContainerEngineError, LockstepError, StorageError, UnavailableError
-from lockstep.jobs.logs import EntryGrouper, Reading, Severity
+from lockstep.jobs.logs import EntryGrouper, LineClass, Severity
 from lockstep.jobs.running.orders import (
     STATUS,
     TAIL_LINES,
@@ -27,7 +27,7 @@ from lockstep.jobs.running.orders import (
     ReplicaOrder,
     ReplicaPhase,
     ReplicaStatus,
-    launched,
+    initial_status,
 )
 from lockstep.jobs.running.packages import Code
 from lockstep.jobs.running.progress import Progress
@@ -93,7 +93,9 @@ class Runner:
         self._memory_kills = MemoryKills()
         self._container: ContainerRun | None = None
         self._used = ProgramUsage() if order.earlier is None else order.earlier.usage
-        self._status = replace(launched(order, now_s=time.time()), phase=ReplicaPhase.SETUP, host=socket.gethostname())
+        self._status = replace(
+            initial_status(order, now_s=time.time()), phase=ReplicaPhase.SETUP, host=socket.gethostname()
+        )
 
     def run(self) -> ReplicaStatus:
         """Gets code and environment, runs the program, and returns the final status, which it has reported already."""
@@ -111,7 +113,7 @@ class Runner:
         except Exception as error:  # whatever it was, the job must get it, with its log
             said = str(error) if isinstance(error, LockstepError | OSError) else repr(error)
             reason = self._redactor.redact_text(said)
-            log.add("stderr", f"lockstep: {reason}", reading=Reading(severity=Severity.ERROR))
+            log.add("stderr", f"lockstep: {reason}", line_class=LineClass(severity=Severity.ERROR))
             # A service that does not answer may do so later. An archive that cannot be unpacked never will.
             fault = Fault.MACHINE if isinstance(error, _MACHINES) or may_pass(error) else Fault.PROGRAM
             return self._finish(log, ProgramEnd(problem=f"could not run the program: {reason}", fault=fault))
@@ -132,7 +134,7 @@ class Runner:
         log = LogWriter(self._order.log_url, spool=spool, first_seq=first_seq)
         restart = earlier.restarts[-1]
         text = f"lockstep: launched again (restart {restart.number}): {restart.reason}"
-        log.add("stderr", text, reading=Reading(severity=Severity.NOTICE))
+        log.add("stderr", text, line_class=LineClass(severity=Severity.NOTICE))
         return log
 
     def _run(self, log: LogWriter) -> ReplicaStatus:
@@ -211,7 +213,7 @@ class Runner:
         self, code: list[Code], log: LogWriter, *, on_end: Callable[[], object]
     ) -> tuple[AbstractProgram, Callable[[], ShellServer]]:
         def say(text: str) -> None:
-            log.add("stderr", f"lockstep: {text}", reading=Reading(severity=Severity.INFO))
+            log.add("stderr", f"lockstep: {text}", line_class=LineClass(severity=Severity.INFO))
 
         container = self._container = ContainerRun(self._order, say=say)
 
@@ -308,7 +310,7 @@ class Runner:
         now_s = time.monotonic()
         for text in texts:
             self._tail.append(text)
-            log.add(name, text, reading=self._groupers[name].take(text, now_s=now_s))
+            log.add(name, text, line_class=self._groupers[name].classify(text, now_s=now_s))
 
     def _drain(self, program: AbstractProgram, log: LogWriter) -> None:
         """Reads what is left in the pipes."""

@@ -19,7 +19,7 @@ from tests.runner.test_shell_server import Talk
 
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.errors import ContainerEngineError
-from lockstep.jobs.running.ends import why_ended
+from lockstep.jobs.running.ends import end_reason_of
 from lockstep.jobs.running.orders import (
     ORDER,
     ContainerOrder,
@@ -189,7 +189,7 @@ def test_a_program_that_the_system_starved(fake: FakeContainerEngine, tmp_path: 
         replicas=(run.statuses[-1],),
         end=GangEnd(outcome=GangOutcome.FAILED, culprit="worker-replica-0"),
     )
-    assert str(why_ended(status)).startswith("OUT_OF_MEMORY(worker-0, ")
+    assert str(end_reason_of(status)).startswith("OUT_OF_MEMORY(worker-0, ")
 
 
 def test_what_its_watcher_has_seen_counts_where_the_engine_does_not_say_it(

@@ -238,7 +238,7 @@ def test_a_job_that_no_node_holds_is_refused_in_words(lab: Lab) -> None:
     lab.bench.step()
     asked = lab.bench.create("job", scaleTier="CUSTOM", masterType="n1-standard-32")
     gang = resolve(training_input_of(asked), catalogue=load_catalogue())
-    never = lab.bench.controller.schedule.why_never(project="local", gang=gang, region=None)
+    never = lab.bench.controller.schedule.why_unplaceable(project="local", gang=gang, region=None)
     assert never == (
         "no node of the cluster holds n1-standard-32: it has n1-standard-4, spot, n1-highmem-2, n1-standard-16"
     )

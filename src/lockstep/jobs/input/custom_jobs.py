@@ -1,8 +1,8 @@
 """Defines custom jobs, the form of a job in Vertex AI, the successor of AI Platform.
 
 The documents follow the public discovery document ``aiplatform.v1.json`` and keep its names.
-`lockstep.jobs.input.custom_job_translation` translates a `CustomJob` into a training input. `refusals` yields the
-fields that have no counterpart there, or that this version cannot honour, by their names in this form.
+`lockstep.jobs.input.custom_job_translation` translates a `CustomJob` into a training input. `unsupported_fields` yields
+the fields that have no counterpart there, or that this version cannot honour, by their names in this form.
 """
 
 from __future__ import annotations
@@ -359,7 +359,7 @@ def _program(task: PythonPackageSpec) -> tuple[object, ...]:
     return task.python_module, task.package_uris, task.args
 
 
-def refusals(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
+def unsupported_fields(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
     """Yields each field that has no counterpart in a training input and cannot be honoured.
 
     Yields:
@@ -389,7 +389,7 @@ def refusals(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
             asked += [
                 (
                     f"{path}.machineSpec.tpuTopology",
-                    _odd_topology(machine),
+                    _has_foreign_topology(machine),
                     "a TPU slice is one machine in this version",
                 ),
                 (f"{path}.machineSpec.gpuPartitionSize", machine.gpu_partition_size, "GPUs cannot be partitioned"),
@@ -398,7 +398,7 @@ def refusals(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
     return ((path, reason) for path, value, reason in asked if value)
 
 
-def _odd_topology(machine: MachineSpec) -> bool:
+def _has_foreign_topology(machine: MachineSpec) -> bool:
     """Returns whether a machine's TPU topology has another number of chips than the machine itself."""
     chips = _NUM_CHIPS.search(machine.machine_type)
     if machine.tpu_topology is None:

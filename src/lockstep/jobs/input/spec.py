@@ -176,7 +176,7 @@ class Candidate(AbstractDocument):
 
 
 @final
-class OwnInput(AbstractDocument):
+class LockstepExtensions(AbstractDocument):
     """Lockstep's own extensions of the contract, under ``lockstep`` in a training input.
 
     Attributes:
@@ -321,16 +321,16 @@ class TrainingInput(AbstractDocument):
     service_account: Text | None = None
     use_chief_in_tf_config: Flag = False
     enable_web_access: Flag = False
-    lockstep: OwnInput = Field(default_factory=OwnInput)
+    lockstep: LockstepExtensions = Field(default_factory=LockstepExtensions)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         raise_violations([*_machine_violations(self), *_program_violations(self)])
         return self
 
-    def shown(self) -> TrainingInput:
+    def redacted(self) -> TrainingInput:
         """Returns the input as readers of the job may see it: only the scheme and host of its webhooks' URLs."""
-        hooks = tuple(hook.shown() for hook in self.lockstep.webhooks)
+        hooks = tuple(hook.redacted() for hook in self.lockstep.webhooks)
         return self.model_copy(update={"lockstep": self.lockstep.model_copy(update={"webhooks": hooks})})
 
     def replica_configs(self) -> Iterator[tuple[str, ReplicaConfig]]:
@@ -391,7 +391,7 @@ def ignored(training_input: TrainingInput) -> list[str]:
     return [] if version is None else [f"trainingInput.runtimeVersion: {version} is ignored; {reason}"]
 
 
-def renamed(line: str, *, names: Mapping[str, str]) -> str:
+def with_reader_names(line: str, *, names: Mapping[str, str]) -> str:
     """Returns a line of `unsupported` or `ignored`, or a field's name, with the name that the reader knows it by.
 
     Args:

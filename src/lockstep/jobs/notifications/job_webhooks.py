@@ -54,7 +54,7 @@ class JobWebhook(AbstractDocument):
         """The part of the URL that may be shown."""
         return place_of(self.url)
 
-    def shown(self) -> JobWebhook:
+    def redacted(self) -> JobWebhook:
         """Returns the webhook as readers of the job may see it, with only the scheme, host and port of its URL."""
         return self.model_copy(update={"url": f"{self.place}{HIDDEN_PATH}"})
 

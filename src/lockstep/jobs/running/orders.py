@@ -276,7 +276,7 @@ class ReplicaStatus:
     restarts: tuple[ReplicaRestart, ...] = ()
 
 
-def launched(order: ReplicaOrder, *, now_s: float) -> ReplicaStatus:
+def initial_status(order: ReplicaOrder, *, now_s: float) -> ReplicaStatus:
     """Returns the status at the start of a launch.
 
     Args:
