@@ -234,7 +234,7 @@ def test_a_stop_while_the_image_is_fetched_ends_the_fetch(fake: FakeContainerEng
 
 
 def test_what_is_discarded_before_it_is_begun_is_never_made(fake: FakeContainerEngine, tmp_path: Path) -> None:
-    run = ContainerRun(order(tmp_path, "echo up"), say=print)
+    run = ContainerRun(order(tmp_path, "echo up"), report_line=print)
     run.discard()
     with pytest.raises(ContainerEngineError, match="cancelled"):
         run.prepare([])
@@ -294,7 +294,7 @@ def test_a_runner_removes_what_an_earlier_one_left(fake: FakeContainerEngine, tm
     code = (
         "import sys; from lockstep.jobs.running.orders import ORDER;"
         "from lockstep.runner.containers import ContainerRun;"
-        "run = ContainerRun(ORDER.validate_json(sys.stdin.read()), say=print); run.prepare([]);"
+        "run = ContainerRun(ORDER.validate_json(sys.stdin.read()), report_line=print); run.prepare([]);"
         "run.start(on_end=print); import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     )
     died = subprocess.run([sys.executable, "-c", code], input=ORDER.dump_json(left), check=False, env=os.environ)

@@ -118,7 +118,7 @@ def linked(**links: str) -> NodeFacts:
                 return target + path.removeprefix(link)
         return path.replace("/bucket/", "/mnt/disk/", 1)
 
-    return replace(NODE, real=real)
+    return replace(NODE, resolve=real)
 
 
 def planned(order: ReplicaOrder, facts: NodeFacts) -> list[Mount]:
