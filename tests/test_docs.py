@@ -20,7 +20,7 @@ from lockstep.cli.main import app
 from lockstep.jobs.billing.budgets import parse_budgets
 from lockstep.jobs.billing.prices import apply_prices
 from lockstep.jobs.input.documents import parse_config
-from lockstep.jobs.input.spec import OwnInput
+from lockstep.jobs.input.spec import LockstepExtensions
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.scheduling import parse_quotas
 
@@ -92,7 +92,7 @@ def test_every_variable_of_the_environment_is_explained() -> None:
 
 def test_every_key_of_lockstep_in_a_training_input_is_explained() -> None:
     text = (ROOT / "docs" / "submitting.md").read_text("utf-8")
-    keys = [field.alias or name for name, field in OwnInput.model_fields.items()]
+    keys = [field.alias or name for name, field in LockstepExtensions.model_fields.items()]
     assert "stuckAfter" in keys
     assert [key for key in keys if not re.search(rf"^\|.*`{key}`.*\|", text, re.MULTILINE)] == []
 

@@ -66,7 +66,7 @@ def test_a_key_opens_its_project_from_elsewhere_until_it_is_revoked(encrypted: M
     elsewhere = _elsewhere(machine, file, LOCKSTEP_PROJECT="vision")
     assert f"ann, submitter of project vision, by key {key_id}, at https://localhost:" in elsewhere.run("whoami")
     assert elsewhere.run("jobs") == "no jobs\n"
-    assert "knows of no project 'local'" in elsewhere.run("jobs", "--project", "local", code=12)
+    assert "no project 'local' for this key" in elsewhere.run("jobs", "--project", "local", code=12)
     assert "this is for a key of scope operator" in elsewhere.run("status", code=21)
     assert "submitted by: ann" in elsewhere.run("submit", "far", *elsewhere.package(), "--", "1", "0")
     machine.run("keys", "revoke", key_id)

@@ -22,7 +22,7 @@ from lockstep.clusters.ray.head import EmbeddedHead
 from lockstep.home import Home
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import parse_cluster
-from lockstep.jobs.running.ends import why_ended
+from lockstep.jobs.running.ends import end_reason_of
 from lockstep.jobs.running.orders import GangOutcome, GangPhase
 from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.testing.clusters import WAIT, await_life, log_lines, make_gang, make_served_gang
@@ -153,7 +153,7 @@ def test_a_worker_whose_machine_is_gone_takes_its_gang_with_it(cluster: Abstract
     status = wait_until_gang(cluster, "moved", lambda status: status.end is not None)
     assert status.end is not None
     assert (status.end.outcome, status.end.culprit) == (GangOutcome.FAILED, "worker-replica-0")
-    assert str(why_ended(status)) == "NODE_LOST(worker-0)"
+    assert str(end_reason_of(status)) == "NODE_LOST(worker-0)"
     assert [replica.restarts for replica in status.replicas] == [()] * 4
     left = [replica.pid for replica in running.replicas if replica.pid is not None and psutil.pid_exists(replica.pid)]
     assert [pid for pid in left if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE] == []

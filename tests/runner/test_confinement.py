@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.runner.confinement import own_variables, take
+from lockstep.runner.confinement import take_ownership, user_variables
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="files are given away by root alone")
 
@@ -31,7 +31,7 @@ def test_what_is_taken_back_is_changed_and_nothing_that_it_points_to(tmp_path: P
     (given / "file").symlink_to(outside / "secret")
     for path in (given, *given.rglob("*")):
         os.chown(path, USER, USER, follow_symlinks=False)
-    take(given)
+    take_ownership(given)
     assert {os.lstat(path).st_uid for path in (given, *given.rglob("*"))} == {os.geteuid()}
     assert [_mode(given / name) for name in (".", "bin", "bin/tool", "text")] == [0o755, 0o755, 0o755, 0o644]
     assert (_mode(outside), _mode(outside / "secret")) == (0o700, 0o600)
@@ -47,7 +47,7 @@ def test_the_nodes_credentials_are_never_open_to_others(tmp_path: Path, monkeypa
         target.write_bytes(Path(source).read_bytes())
 
     monkeypatch.setattr("shutil.copyfile", copy)
-    env = own_variables(tmp_path, user=USER, env={"GOOGLE_APPLICATION_CREDENTIALS": str(key)}, sockets=[])
+    env = user_variables(tmp_path, user=USER, env={"GOOGLE_APPLICATION_CREDENTIALS": str(key)}, sockets=[])
     assert modes == [0o700]
     copied = Path(env["GOOGLE_APPLICATION_CREDENTIALS"])
     assert (copied.read_text(), _mode(copied), copied.stat().st_uid) == ("{}", 0o600, USER)

@@ -64,6 +64,6 @@ def test_silence_is_too_long_after_its_limit() -> None:
     assert not silence.is_too_long(700.0)
     assert silence.is_too_long(700.1)
     assert silence.describe(700.1) == "600 s without a heartbeat or a line"
-    silence.break_at(500.0)
+    silence.record_sign(500.0)
     assert not silence.is_too_long(1100.0)
     assert not Silence(limit_s=None, now=0.0).is_too_long(1e9)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.jobs.logs import Reading, Severity
+from lockstep.jobs.logs import LineClass, Severity
 from lockstep.runner import logs
 from lockstep.runner.logs import (
     ENTRY_BYTES,
@@ -96,15 +96,15 @@ def test_a_line_after_a_pause_goes_at_once_and_those_that_follow_go_together(
     assert [item.key for item in open_bucket(str(tmp_path / "log")).list()] == [segment_key(0), segment_key(1)]
 
 
-_BEGINS = Reading(severity=Severity.ERROR, open=True)
-_CONTINUES = Reading(severity=Severity.ERROR, continues=True, open=True)
+_BEGINS = LineClass(severity=Severity.ERROR, open=True)
+_CONTINUES = LineClass(severity=Severity.ERROR, continues=True, open=True)
 
 
 def test_lines_that_belong_together_are_one_entry(tmp_path: Path) -> None:
     writer = LogWriter(str(tmp_path / "log"), spool=tmp_path / "spool")
-    writer.add("stderr", "Traceback", reading=_BEGINS)
+    writer.add("stderr", "Traceback", line_class=_BEGINS)
     writer.add("stdout", "between")
-    writer.add("stderr", "  frame", reading=_CONTINUES)
+    writer.add("stderr", "  frame", line_class=_CONTINUES)
     writer.add("stderr", "after")
     assert writer.close(timeout_s=10)
     assert writer.num_entries == 3
@@ -118,10 +118,10 @@ def test_lines_that_belong_together_are_one_entry(tmp_path: Path) -> None:
 def test_an_entry_that_never_ends_is_in_the_bucket_soon_and_the_rest_is_another(tmp_path: Path) -> None:
     writer = LogWriter(str(tmp_path / "log"), spool=tmp_path / "spool")
     start = time.monotonic()
-    writer.add("stderr", "Traceback", reading=_BEGINS)
+    writer.add("stderr", "Traceback", line_class=_BEGINS)
     _wait_for(lambda: bool(_stored(str(tmp_path / "log"))))
     assert time.monotonic() - start < 2, "the bound of the README"
-    writer.add("stderr", "  frame", reading=_CONTINUES)
+    writer.add("stderr", "  frame", line_class=_CONTINUES)
     assert writer.close(timeout_s=10)
     assert [(line["seq"], line["severity"], line["text"]) for line in _stored(str(tmp_path / "log"))] == [
         (0, "ERROR", "Traceback"),
@@ -135,18 +135,18 @@ def test_a_segment_ends_before_an_entry_that_goes_on(tmp_path: Path, monkeypatch
     monkeypatch.setattr(logs, "HOLD_S", 60.0)
     writer = LogWriter(str(tmp_path / "log"), spool=tmp_path / "spool")
     writer.add("stdout", "before")
-    writer.add("stderr", "Traceback", reading=_BEGINS)
+    writer.add("stderr", "Traceback", line_class=_BEGINS)
     _wait_for(lambda: bool(_stored(str(tmp_path / "log"))))
-    writer.add("stderr", "  frame", reading=_CONTINUES)
+    writer.add("stderr", "  frame", line_class=_CONTINUES)
     assert writer.close(timeout_s=10)
     assert [line["text"] for line in _stored(str(tmp_path / "log"))] == ["before", "Traceback\n  frame"]
 
 
 def test_an_entry_has_a_bound(tmp_path: Path) -> None:
     writer = LogWriter(str(tmp_path / "log"), spool=tmp_path / "spool")
-    writer.add("stderr", "Traceback", reading=_BEGINS)
+    writer.add("stderr", "Traceback", line_class=_BEGINS)
     for _ in range(3):
-        writer.add("stderr", "x" * (ENTRY_BYTES // 2), reading=_CONTINUES)
+        writer.add("stderr", "x" * (ENTRY_BYTES // 2), line_class=_CONTINUES)
     assert writer.close(timeout_s=10)
     stored = _stored(str(tmp_path / "log"))
     assert max(len(str(line["text"])) for line in stored) < ENTRY_BYTES

@@ -44,24 +44,24 @@ def test_a_kill_is_seen_for_as_long_as_is_asked_for(tmp_path: Path) -> None:
     counts.write_text("nr_free_pages 1\noom_kill 4\n")
     kills = MemoryKills(proc=tmp_path, clock=lambda: now[0])
     now[0] = 102.0
-    kills.look()
-    assert not kills.grew(within_s=4.0)
+    kills.sample()
+    assert not kills.had_kill(within_s=4.0)
     now[0] = 103.0
     counts.write_text("nr_free_pages 1\noom_kill 5\n")
-    assert kills.grew(within_s=0.0)
+    assert kills.had_kill(within_s=0.0)
     for _ in range(2):
         now[0] += 2.0
-        kills.look()
-    assert kills.grew(within_s=4.0), "it may have been the program's, whose end is told a moment later"
+        kills.sample()
+    assert kills.had_kill(within_s=4.0), "it may have been the program's, whose end is told a moment later"
     now[0] = 109.0
-    kills.look()
-    assert not kills.grew(within_s=4.0)
-    assert kills.grew(within_s=30.0), "a container's end is told later"
+    kills.sample()
+    assert not kills.had_kill(within_s=4.0)
+    assert kills.had_kill(within_s=30.0), "a container's end is told later"
     for _ in range(100):
         now[0] += 2.0
-        kills.look()
-    assert not kills.grew(within_s=30.0)
+        kills.sample()
+    assert not kills.had_kill(within_s=30.0)
 
 
 def test_a_system_that_does_not_count_has_none(tmp_path: Path) -> None:
-    assert not MemoryKills(proc=tmp_path).grew(within_s=4.0)
+    assert not MemoryKills(proc=tmp_path).had_kill(within_s=4.0)

@@ -300,7 +300,7 @@ def test_another_users_process_is_not_let_in(tmp_path: Path, monkeypatch: pytest
     ours, theirs = socket.socketpair()
     with ours, theirs:
         is_root = os.getuid() == 0
-        assert shell_server._is_ours(ours) is is_root
+        assert shell_server._is_same_user(ours) is is_root
 
 
 def test_who_hangs_up_while_nobody_reads_the_input_leaves_nothing_behind(spool: Path) -> None:

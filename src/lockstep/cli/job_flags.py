@@ -8,8 +8,8 @@ from typing import Any, Final, get_args
 from lockstep.cli.console import absolute_url
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.input.documents import JobRequest
-from lockstep.jobs.input.spec import AcceleratorType, Role, TrainingInput, ignored, renamed, unsupported
-from lockstep.jobs.parsing.fields import allowed_variables
+from lockstep.jobs.input.spec import AcceleratorType, Role, TrainingInput, ignored, unsupported, with_reader_names
+from lockstep.jobs.parsing.fields import variable_name_rule
 
 _ROLES: Final = {
     "master": "master",
@@ -100,7 +100,7 @@ def check_supported(request: JobRequest, parameters: Mapping[str, Any]) -> None:
     Raises:
         InvalidInputError: the job is not supported; the message has the first problem and the number of others.
     """
-    problems = [renamed(line, names=_flag_names(parameters)) for line in unsupported(request.training_input)]
+    problems = [with_reader_names(line, names=_flag_names(parameters)) for line in unsupported(request.training_input)]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InvalidInputError(problems[0] + more)
@@ -108,7 +108,7 @@ def check_supported(request: JobRequest, parameters: Mapping[str, Any]) -> None:
 
 def ignored_lines(request: JobRequest, parameters: Mapping[str, Any]) -> list[str]:
     """Returns a line for each flag, or field of the file, that this version ignores."""
-    return [renamed(line, names=_flag_names(parameters)) for line in ignored(request.training_input)]
+    return [with_reader_names(line, names=_flag_names(parameters)) for line in ignored(request.training_input)]
 
 
 def _flag_names(parameters: Mapping[str, Any]) -> dict[str, str]:
@@ -142,7 +142,7 @@ def read_variables(texts: Sequence[str]) -> dict[str, str]:
         if not sign:
             # The variable's value in this process is not used, because the command would not show what is sent.
             raise InvalidInputError("--env", received=text, allowed="NAME=VALUE")
-        allowed = allowed_variables(name)
+        allowed = variable_name_rule(name)
         if allowed is not None:
             raise InvalidInputError("--env", received=name, allowed=allowed)
         if name in variables:

@@ -26,7 +26,7 @@ from lockstep.jobs.running.orders import (
     ReplicaOrder,
     ReplicaPhase,
     ReplicaStatus,
-    launched,
+    initial_status,
 )
 from lockstep.processes import POLL_S, find_marked
 from lockstep.spools import RUNNER_LOG, clear_spool
@@ -60,7 +60,7 @@ class RunnerProcess:
         Returns:
             The last status. Its phase is always ``ended``.
         """
-        last = launched(order, now_s=time.time())
+        last = initial_status(order, now_s=time.time())
         if order.earlier is not None:
             await_leftover_processes(order)
         with self._lock:

@@ -14,7 +14,7 @@ from lockstep.processes.confinement import CLOSED, SEARCHABLE, give
 _CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
-def open_way(spool: Path) -> None:
+def open_path_to_work(spool: Path) -> None:
     """Lets a program reach its own folders in a replica's spool, and see nothing else there."""
     for entry in spool.iterdir():  # such as a log of this process, whatever its umask
         entry.chmod(stat.S_IMODE(entry.stat().st_mode) & CLOSED)
@@ -22,7 +22,7 @@ def open_way(spool: Path) -> None:
         folder.chmod(SEARCHABLE)
 
 
-def take(path: Path) -> None:
+def take_ownership(path: Path) -> None:
     """Makes this user the owner of a folder and everything in it, which others may then read but not change."""
     os.chown(path, os.geteuid(), os.getegid(), follow_symlinks=False)
     path.chmod(0o755)
@@ -34,7 +34,7 @@ def take(path: Path) -> None:
                 os.chmod(name, 0o755 if stat.S_ISDIR(mode) or mode & stat.S_IXUSR else 0o644, dir_fd=at)
 
 
-def own_variables(spool: Path, *, user: int, env: Mapping[str, str], sockets: Iterable[Path]) -> dict[str, str]:
+def user_variables(spool: Path, *, user: int, env: Mapping[str, str], sockets: Iterable[Path]) -> dict[str, str]:
     """Gives a program's user a home, a folder for temporary files, the node's credentials, and sockets to write to.
 
     Args:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.heartbeat import MAX_BEAT_BYTES, Beat
-from lockstep.jobs.running.progress import Progress, ProgressFold
+from lockstep.jobs.running.progress import Progress, ProgressTracker
 from lockstep.local_sockets import short_address
 
 BEATS_AT_ONCE: Final = 64
@@ -32,7 +32,7 @@ class HeartbeatListener:
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._path = path
         self._clock = clock
-        self._fold = ProgressFold()
+        self._tracker = ProgressTracker()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self.progress: Progress | None = None
@@ -54,7 +54,7 @@ class HeartbeatListener:
                 beat = Beat.from_bytes(self._socket.recv(MAX_BEAT_BYTES))
                 if beat is not None:
                     heard = True
-                    self.progress = self._fold.take(beat, now_s=self._clock())
+                    self.progress = self._tracker.add(beat, now_s=self._clock())
         return heard
 
     def close(self) -> None:

@@ -39,7 +39,7 @@ from lockstep.processes.families import adopt_orphans
 from lockstep.runner.containers import ContainerRun
 from lockstep.runner.environment import program_environment
 from lockstep.runner.logs import LineSplitter
-from lockstep.runner.program import AbstractProgram, Program, end_family
+from lockstep.runner.program import AbstractProgram, Program, end_descendants
 from lockstep.runner.python_environment import provide_environment
 from lockstep.runner.waiting import StoppedError, wait_for
 
@@ -100,7 +100,7 @@ class _Output:
         self._prefix = prefix
         self._splitter = LineSplitter()
 
-    def carry(self) -> bool:
+    def forward(self) -> bool:
         """Reads once and writes the output; returns whether more may follow.
 
         Raises:
@@ -167,7 +167,9 @@ class LocalGang:
             receiver.setblocking(False)
             self._selector.register(self._control, selectors.EVENT_READ, self._read_control)
             self._selector.register(receiver, selectors.EVENT_READ, lambda: receiver.recv(1024))
-            lease = provide_environment(self._order.replicas[0], folder=self._folder, control=self._control, say=_say)
+            lease = provide_environment(
+                self._order.replicas[0], folder=self._folder, control=self._control, report_line=_report_line
+            )
             environment = None if lease is None else lease.folder
             try:
                 for replica in self._order.replicas:
@@ -175,11 +177,11 @@ class LocalGang:
                         program = self._process(replica, environment=environment, on_end=wake)
                     else:
                         program = self._container(replica, runs_code=replica.container.runs_code, on_end=wake)
-                    self._take(replica, program)
+                    self._register(replica, program)
                 end = self._loop()
             finally:
                 for program in [*self._programs.values()][:1]:  # all are descendants of this process
-                    end_family(program)
+                    end_descendants(program)
             self._drain()
         return self._exit_code(end)
 
@@ -195,7 +197,7 @@ class LocalGang:
 
     def _container(self, replica: ReplicaOrder, *, runs_code: bool, on_end: Callable[[], object]) -> AbstractProgram:
         code = [Code(folder=self._folder, module_path=(self._folder, self._folder.parent))] if runs_code else []
-        container = ContainerRun(replica, say=_say)
+        container = ContainerRun(replica, report_line=_report_line)
         self._containers.append(container)
 
         def start() -> AbstractProgram:
@@ -206,7 +208,7 @@ class LocalGang:
             start, control=self._control, timeout_s=CONTAINER_TIMEOUT_S, what=f"{replica.name} did not start"
         )
 
-    def _take(self, replica: ReplicaOrder, program: AbstractProgram) -> None:
+    def _register(self, replica: ReplicaOrder, program: AbstractProgram) -> None:
         self._programs[replica.name] = program
         self._statuses[replica.name] = ReplicaStatus(
             name=replica.name,
@@ -217,11 +219,11 @@ class LocalGang:
         prefix = replica.name if len(self._order.replicas) > 1 else None
         for descriptor, to in ((program.stdout, sys.stdout.fileno()), (program.stderr, sys.stderr.fileno())):
             output = _Output(descriptor, to=to, prefix=prefix)
-            self._selector.register(descriptor, selectors.EVENT_READ, lambda o=output: self._carry(o))
+            self._selector.register(descriptor, selectors.EVENT_READ, lambda o=output: self._forward(o))
 
     def _loop(self) -> GangEnd:
         while True:
-            self._note_ends()
+            self._record_ends()
             step = next_step(
                 self._order, statuses=self._statuses, stop_requested=self._stop_requested, now_s=time.time()
             )
@@ -231,7 +233,7 @@ class LocalGang:
             for key, _ in self._selector.select(timeout=0.2):
                 key.data()
 
-    def _note_ends(self) -> None:
+    def _record_ends(self) -> None:
         for name, program in self._programs.items():
             status = self._statuses[name]
             if program.ended and status.end is None:
@@ -254,7 +256,7 @@ class LocalGang:
                     continue
                 number = signal.SIGKILL
             self._stopping.setdefault(name, now)
-            self._programs[name].signal_own(number)
+            self._programs[name].signal_program(number)
 
     def _drain(self) -> None:
         deadline = time.monotonic() + DRAIN_S
@@ -266,9 +268,9 @@ class LocalGang:
             for key in waiting:
                 key.data()
 
-    def _carry(self, output: _Output) -> None:
+    def _forward(self, output: _Output) -> None:
         try:
-            if not output.carry():
+            if not output.forward():
                 self._selector.unregister(output.descriptor)
         except BrokenPipeError:  # the reader went away (`lockstep local train ... | head`)
             self._selector.unregister(output.descriptor)
@@ -294,7 +296,7 @@ class LocalGang:
         return 128 + number  # as a shell reports it
 
 
-def _say(text: str) -> None:
+def _report_line(text: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
@@ -311,7 +313,7 @@ def main() -> int:
     try:
         return LocalGang(run, control=sys.stdin.fileno()).run()
     except LockstepError as error:
-        _say(f"lockstep: error: {error}")
+        _report_line(f"lockstep: error: {error}")
         return error.exit_code
 
 

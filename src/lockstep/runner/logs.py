@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.errors import LockstepError
-from lockstep.jobs.logs import PLAIN, Reading, Severity, encode_entry
+from lockstep.jobs.logs import ORDINARY, LineClass, Severity, encode_entry
 from lockstep.runner.redaction import Redactor
 from lockstep.spools import URL_FILE, keep_segment, segments_in, write_whole
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
@@ -125,12 +125,12 @@ class LogWriter:
         self._num_bytes = 0
         self._num_entries = first_seq
         self._cut = (-1, 0)
-        self._num_cut = 0
-        self._holds = False
+        self._first_uncut_seq = 0
+        self._is_holding = False
         self._closed = False
         self._given_up = False
         self._backlog = deque(segments_in(spool))
-        self._thread = threading.Thread(target=self._carry, name="log-writer", daemon=True)
+        self._thread = threading.Thread(target=self._upload_loop, name="log-writer", daemon=True)
         self._thread.start()
 
     @property
@@ -143,21 +143,21 @@ class LogWriter:
         """Whether the caller should stop reading lines for now."""
         return self._num_bytes > BUFFER_BYTES
 
-    def add(self, stream: str, text: str, *, reading: Reading = PLAIN) -> None:
+    def add(self, stream: str, text: str, *, line_class: LineClass = ORDINARY) -> None:
         """Adds one line. Does not block.
 
         Args:
             stream: ``stdout`` or ``stderr``.
             text: the line, without its line feed.
-            reading: the classification of the line.
+            line_class: the classification of the line.
         """
         size_bytes = (len(text) if text.isascii() else len(text.encode())) + 1
         with self._lock:
-            last = self._last.get(stream) if reading.continues else None
-            if last is not None and last.seq >= self._num_cut and last.size_bytes + size_bytes <= ENTRY_BYTES:
+            last = self._last.get(stream) if line_class.continues else None
+            if last is not None and last.seq >= self._first_uncut_seq and last.size_bytes + size_bytes <= ENTRY_BYTES:
                 last.lines.append(text)
                 last.size_bytes += size_bytes
-                if not reading.open:
+                if not line_class.open:
                     last.held_until = 0.0
             else:
                 size_bytes += OVERHEAD_BYTES
@@ -165,10 +165,10 @@ class LogWriter:
                     seq=self._num_entries,
                     time_s=round(time.time(), 6),
                     stream=stream,
-                    severity=reading.severity,
+                    severity=line_class.severity,
                     lines=[text],
                     size_bytes=size_bytes,
-                    held_until=time.monotonic() + HOLD_S if reading.open else 0.0,
+                    held_until=time.monotonic() + HOLD_S if line_class.open else 0.0,
                 )
                 self._entries.append(last)
                 self._last[stream] = last
@@ -192,16 +192,16 @@ class LogWriter:
         self._thread.join(timeout_s)
         if self._thread.is_alive():  # the thread hangs or retries: the lines must not end with it
             self._given_up = True
-            self._spill()
+            self._move_to_spool()
         return not self._backlog and not self._entries
 
-    def rescue(self) -> bool:
+    def save_remaining(self) -> bool:
         """Tries once more to save what `close` left in memory, to the node's disk or the bucket.
 
         Returns:
             Whether nothing is left in memory that would be lost with this process.
         """
-        self._spill()
+        self._move_to_spool()
         with contextlib.suppress(LockstepError):
             while (segment := self._take_segment(self._num_entries, whole=True)) is not None:
                 first_seq, data, num_entries = segment
@@ -209,7 +209,7 @@ class LogWriter:
                 self._drop(first_seq, num_entries)
         return not self._entries
 
-    def _carry(self) -> None:
+    def _upload_loop(self) -> None:
         failures = 0
         next_s = 0.0
         while True:
@@ -220,7 +220,7 @@ class LogWriter:
                 pause_s = RETRY_S[min(failures, len(RETRY_S)) - 1] if failures else next_s - time.monotonic()
                 if self._closed:
                     pause_s = min(pause_s, RETRY_S[0]) if failures else 0.0
-                elif self._holds and not failures:
+                elif self._is_holding and not failures:
                     pause_s = HOLD_S
                 self._pause(pause_s, is_firm=failures > 0)
                 closed = self._closed
@@ -246,7 +246,7 @@ class LogWriter:
             except FileNotFoundError:
                 pass  # another process has uploaded it
             except (LockstepError, OSError):
-                self._spill()
+                self._move_to_spool()
                 return False
             path.unlink(missing_ok=True)
             self._backlog.popleft()
@@ -259,7 +259,7 @@ class LogWriter:
             try:
                 self._bucket.write(segment_key(first_seq), data)
             except LockstepError:
-                self._spill()
+                self._move_to_spool()
                 return False
             self._drop(first_seq, num_entries)
         return True
@@ -283,7 +283,7 @@ class LogWriter:
                 if not length:
                     return None
                 self._cut = (first_seq, length)
-                self._num_cut = first_seq + length
+                self._first_uncut_seq = first_seq + length
             num_entries = self._cut[1]
             entries = list(islice(self._entries, num_entries))
         return first_seq, b"".join(entry.encode() for entry in entries), num_entries
@@ -292,10 +292,10 @@ class LogWriter:
         """Returns the number of entries of the next segment; with `hold`, it ends before an unfinished entry."""
         now = time.monotonic()
         size_bytes = 0
-        self._holds = False
+        self._is_holding = False
         for number, entry in enumerate(self._entries):
             if hold and entry.held_until > now:
-                self._holds = True
+                self._is_holding = True
                 return number
             size_bytes += entry.size_bytes
             if size_bytes > SEGMENT_BYTES:
@@ -308,7 +308,7 @@ class LogWriter:
             while self._entries and self._entries[0].seq < first_seq + num_entries:
                 self._num_bytes -= self._entries.popleft().size_bytes
 
-    def _spill(self) -> None:
+    def _move_to_spool(self) -> None:
         """Moves the entries in memory to the spool folder; if that fails, they stay in memory."""
         with contextlib.suppress(OSError):
             while (segment := self._take_segment(self._num_entries, whole=True)) is not None:

@@ -71,23 +71,23 @@ class MemoryKills:
     def __init__(self, *, proc: Path = _PROC, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = proc / "vmstat"
         self._clock = clock
-        self._looks = deque([(clock(), self._count())])
+        self._samples = deque([(clock(), self._count())])
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Records the current count."""
         now_s = self._clock()
-        self._looks.append((now_s, self._count()))
-        while self._looks[1][0] < now_s - KEPT_S:  # one sample from before the period is kept
-            self._looks.popleft()
+        self._samples.append((now_s, self._count()))
+        while self._samples[1][0] < now_s - KEPT_S:  # one sample from before the period is kept
+            self._samples.popleft()
 
-    def grew(self, *, within_s: float) -> bool:
+    def had_kill(self, *, within_s: float) -> bool:
         """Returns whether there was a kill within a recent time, or at most one sampling interval before it.
 
         Args:
             within_s: the length of that time in seconds, at most `KEPT_S`.
         """
         since_s = self._clock() - within_s
-        before = next((count for time_s, count in reversed(self._looks) if time_s <= since_s), self._looks[0][1])
+        before = next((count for time_s, count in reversed(self._samples) if time_s <= since_s), self._samples[0][1])
         return self._count() > before
 
     def _count(self) -> int:

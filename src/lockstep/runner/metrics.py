@@ -48,7 +48,7 @@ class MetricsRecorder:
             self._writer = SeriesWriter(order.metrics_url, spool=Path(order.spool) / METRICS_FOLDER)
         self.latest: Mapping[str, float] = {}
 
-    def look(self, progress: Progress | None) -> None:
+    def sample(self, progress: Progress | None) -> None:
         """Takes a sample if one is due."""
         now = time.monotonic()
         if now < self._next:

@@ -61,7 +61,7 @@ class AbstractProgram(Protocol):
         ...
 
     @property
-    def telling_s(self) -> float:
+    def end_report_delay_s(self) -> float:
         """The maximum time between the program's end and `ended`, in seconds."""
         ...
 
@@ -81,7 +81,7 @@ class AbstractProgram(Protocol):
         ...
 
     @property
-    def was_starved(self) -> bool:
+    def was_out_of_memory(self) -> bool:
         """Whether it is known that it was killed because it was out of memory."""
         ...
 
@@ -100,15 +100,15 @@ class AbstractProgram(Protocol):
         """Whether processes that it started are still alive."""
         ...
 
-    def signal_own(self, number: signal.Signals) -> None:
+    def signal_program(self, number: signal.Signals) -> None:
         """Sends a signal to this program only, if this process runs several programs."""
         ...
 
-    def signal_all(self, number: signal.Signals, *, spare: Collection[int] = ()) -> None:
+    def signal_all(self, number: signal.Signals, *, excluding: Collection[int] = ()) -> None:
         """Sends a signal to the program and what it started, except for the given processes and their descendants."""
         ...
 
-    def reap_adopted(self, *, spare: Collection[int] = ()) -> None:
+    def reap_adopted(self, *, excluding: Collection[int] = ()) -> None:
         """Reaps ended processes that this process has adopted, except those that other code waits for."""
         ...
 
@@ -207,7 +207,7 @@ class Program:
         return os.WEXITSTATUS(self.wait_status)
 
     @property
-    def telling_s(self) -> float:
+    def end_report_delay_s(self) -> float:
         """0: how a process ended is known as soon as it ends."""
         return 0.0
 
@@ -227,7 +227,7 @@ class Program:
         return self.signal_name == "SIGKILL"
 
     @property
-    def was_starved(self) -> bool:
+    def was_out_of_memory(self) -> bool:
         """False: for a process of the node, nothing records who killed it."""
         return False
 
@@ -261,53 +261,53 @@ class Program:
         self._process.stdout.close()
         self._process.stderr.close()
 
-    def signal_own(self, number: signal.Signals) -> None:
+    def signal_program(self, number: signal.Signals) -> None:
         """Sends a signal to the program's own process group."""
         with contextlib.suppress(ProcessLookupError):  # it has just ended
             os.killpg(self.pid, number)
 
-    def signal_all(self, number: signal.Signals, *, spare: Collection[int] = ()) -> None:
+    def signal_all(self, number: signal.Signals, *, excluding: Collection[int] = ()) -> None:
         """Sends a signal to the program and everything that it started.
 
         Args:
             number: the signal.
-            spare: the ids of children that do not belong to the program; they and their descendants do not get the
+            excluding: the ids of children that do not belong to the program; they and their descendants do not get the
                 signal.
         """
-        for process in self._family(spare=spare):
+        for process in self._descendants(excluding=excluding):
             with contextlib.suppress(psutil.Error):
                 process.send_signal(number)
 
     @property
     def has_children_left(self) -> bool:
         """Whether processes that the program started are still alive."""
-        return bool(self._family())
+        return bool(self._descendants())
 
-    def reap_adopted(self, *, spare: Collection[int] = ()) -> None:
+    def reap_adopted(self, *, excluding: Collection[int] = ()) -> None:
         """Reaps ended grandchildren that this process has adopted (see `adopt_orphans`).
 
         Args:
-            spare: the ids of children that other code waits for.
+            excluding: the ids of children that other code waits for.
         """
-        reap_children(lambda process: process.pid not in (self.pid, *spare))
+        reap_children(lambda process: process.pid not in (self.pid, *excluding))
 
-    def _family(self, *, spare: Collection[int] = ()) -> list[psutil.Process]:
+    def _descendants(self, *, excluding: Collection[int] = ()) -> list[psutil.Process]:
         """Returns the living descendants of this process in any session: the program and everything it started."""
         members: list[psutil.Process] = []
-        spared: set[int] = set(spare)
-        for pid in spare:
+        excluded: set[int] = set(excluding)
+        for pid in excluding:
             with contextlib.suppress(psutil.Error):
-                spared.update(process.pid for process in psutil.Process(pid).children(recursive=True))
+                excluded.update(process.pid for process in psutil.Process(pid).children(recursive=True))
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if process.pid in spared:
+                if process.pid in excluded:
                     continue
                 if process.status() != psutil.STATUS_ZOMBIE and not (self.ended and process.pid == self.pid):
                     members.append(process)
         return members
 
 
-def end_family(program: AbstractProgram) -> None:
+def end_descendants(program: AbstractProgram) -> None:
     """Ends a program and what it left running, so nothing of a job outlives it. Blocks for a bounded time."""
     if not program.has_children_left:
         return

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.errors import ContainerEngineError, LockstepError, StorageError, UnavailableError
-from lockstep.jobs.logs import EntryGrouper, Reading, Severity
+from lockstep.jobs.logs import EntryGrouper, LineClass, Severity
 from lockstep.jobs.running.orders import (
     STATUS,
     TAIL_LINES,
@@ -27,20 +27,20 @@ from lockstep.jobs.running.orders import (
     ReplicaOrder,
     ReplicaPhase,
     ReplicaStatus,
-    launched,
+    initial_status,
 )
 from lockstep.jobs.running.packages import Code
 from lockstep.jobs.running.progress import Progress
 from lockstep.processes.confinement import give, give_up_privileges
 from lockstep.runner.code import unpack
-from lockstep.runner.confinement import open_way, own_variables
+from lockstep.runner.confinement import open_path_to_work, user_variables
 from lockstep.runner.containers import ContainerRun
 from lockstep.runner.environment import program_environment
 from lockstep.runner.heartbeat import HeartbeatListener
 from lockstep.runner.logs import LineSplitter, LogWriter, next_seq
 from lockstep.runner.memory import MemoryKills
 from lockstep.runner.metrics import MetricsRecorder
-from lockstep.runner.program import AbstractProgram, Program, end_family
+from lockstep.runner.program import AbstractProgram, Program, end_descendants
 from lockstep.runner.python_environment import Lease, provide_environment
 from lockstep.runner.redaction import Redactor
 from lockstep.runner.shell_server import ShellServer
@@ -93,7 +93,9 @@ class Runner:
         self._memory_kills = MemoryKills()
         self._container: ContainerRun | None = None
         self._used = ProgramUsage() if order.earlier is None else order.earlier.usage
-        self._status = replace(launched(order, now_s=time.time()), phase=ReplicaPhase.SETUP, host=socket.gethostname())
+        self._status = replace(
+            initial_status(order, now_s=time.time()), phase=ReplicaPhase.SETUP, host=socket.gethostname()
+        )
 
     def run(self) -> ReplicaStatus:
         """Gets code and environment, runs the program, and returns the final status, which it has reported already."""
@@ -103,7 +105,7 @@ class Runner:
         except StoppedError:
             return self._finish(None, ProgramEnd(stopped=True, problem="stopped before its program started"))
         except LockstepError as error:
-            return self._finish(None, ProgramEnd(problem=f"its log has no place: {error}", fault=Fault.MACHINE))
+            return self._finish(None, ProgramEnd(problem=f"its log cannot be written: {error}", fault=Fault.MACHINE))
         try:
             return self._run(log)
         except StoppedError:
@@ -111,7 +113,7 @@ class Runner:
         except Exception as error:  # whatever it was, the job must get it, with its log
             said = str(error) if isinstance(error, LockstepError | OSError) else repr(error)
             reason = self._redactor.redact_text(said)
-            log.add("stderr", f"lockstep: {reason}", reading=Reading(severity=Severity.ERROR))
+            log.add("stderr", f"lockstep: {reason}", line_class=LineClass(severity=Severity.ERROR))
             # A service that does not answer may do so later. An archive that cannot be unpacked never will.
             fault = Fault.MACHINE if isinstance(error, _MACHINES) or may_succeed_later(error) else Fault.PROGRAM
             return self._finish(log, ProgramEnd(problem=f"could not run the program: {reason}", fault=fault))
@@ -127,12 +129,12 @@ class Runner:
                 lambda: next_seq(self._order.log_url, spool=spool),
                 control=self._control,
                 timeout_s=FETCH_TIMEOUT_S,
-                what="its bucket did not say how far its log is",
+                what="its bucket did not report the end of its log",
             )
         log = LogWriter(self._order.log_url, spool=spool, first_seq=first_seq)
         restart = earlier.restarts[-1]
         text = f"lockstep: launched again (restart {restart.number}): {restart.reason}"
-        log.add("stderr", text, reading=Reading(severity=Severity.NOTICE))
+        log.add("stderr", text, line_class=LineClass(severity=Severity.NOTICE))
         return log
 
     def _run(self, log: LogWriter) -> ReplicaStatus:
@@ -147,7 +149,7 @@ class Runner:
             self._selector.register(receiver, selectors.EVENT_READ, "wake")
             if self._order.user is not None:
                 give_up_privileges()
-                open_way(self._spool)
+                open_path_to_work(self._spool)
             code = self._fetch_code()
             if self._order.user is not None:
                 give(self._spool / "work", user=self._order.user)
@@ -161,17 +163,17 @@ class Runner:
                 metrics = self._metrics = MetricsRecorder(self._order, meter=program.meter)
                 self._watch_output(program)
                 self._selector.register(self._heartbeats, selectors.EVENT_READ, "heartbeat")
-                self._silence.break_at(program.started)
+                self._silence.record_sign(program.started)
                 self._loop(program, metrics, log)
             finally:  # even after an error: nobody would watch the program any more
                 if self._shells is not None:
                     self._shells.close()
-                end_family(program)
+                end_descendants(program)
             self._drain(program, log)
             program.close()
             if lease is not None:
                 lease.close()
-        return self._finish(log, self._end_of(program), usage=self._used.plus(program.final_usage()))
+        return self._finish(log, self._program_end(program), usage=self._used.plus(program.final_usage()))
 
     def _fetch_code(self) -> list[Code]:
         """Downloads and unpacks the code; "stop" ends the wait for a bucket that does not answer."""
@@ -180,14 +182,14 @@ class Runner:
             lambda: unpack(packages, folder=self._spool / "work"),
             control=self._control,
             timeout_s=FETCH_TIMEOUT_S,
-            what=f"its code did not arrive: {packages}",
+            what=f"its code could not be downloaded from {packages}",
         )
 
     def _provide_environment(self, code: list[Code], log: LogWriter) -> Lease | None:
         if not code or not self._order.environment_cache:
             return None
         return provide_environment(
-            self._order, folder=code[0].folder, control=self._control, say=lambda text: log.add("stdout", text)
+            self._order, folder=code[0].folder, control=self._control, report_line=lambda text: log.add("stdout", text)
         )
 
     def _start(
@@ -199,7 +201,7 @@ class Runner:
         user = self._order.user
         env = program_environment(self._order, code=code, environment=environment, node=os.environ)
         if user is not None:
-            env.update(own_variables(self._spool, user=user, env=env, sockets=[self._spool / HEARTBEAT_SOCKET]))
+            env.update(user_variables(self._spool, user=user, env=env, sockets=[self._spool / HEARTBEAT_SOCKET]))
         command = self._order.command
         if command[0] == "-m":
             command = (sys.executable if environment is None else str(environment / "bin" / "python"), *command)
@@ -210,10 +212,10 @@ class Runner:
     def _start_container(
         self, code: list[Code], log: LogWriter, *, on_end: Callable[[], object]
     ) -> tuple[AbstractProgram, Callable[[], ShellServer]]:
-        def say(text: str) -> None:
-            log.add("stderr", f"lockstep: {text}", reading=Reading(severity=Severity.INFO))
+        def report_line(text: str) -> None:
+            log.add("stderr", f"lockstep: {text}", line_class=LineClass(severity=Severity.INFO))
 
-        container = self._container = ContainerRun(self._order, say=say)
+        container = self._container = ContainerRun(self._order, report_line=report_line)
 
         def start() -> AbstractProgram:
             container.prepare(code)
@@ -243,21 +245,21 @@ class Runner:
                 elif key.data in self._splitters:
                     self._read_output(key.fd, key.data, log)
                 elif key.data == "heartbeat" and self._heartbeats.read():
-                    self._silence.break_at(time.monotonic())
+                    self._silence.record_sign(time.monotonic())
             now = time.monotonic()
             if not reading:  # the program waits for this runner
-                self._silence.break_at(now)
+                self._silence.record_sign(now)
             if self._kill_time is None and self._silence.is_too_long(now):
                 self._end_stuck(program, now)
             if self._kill_time is not None and now > self._kill_time:
                 self._signal(program, signal.SIGKILL)
             if now >= next_usage:
                 next_usage = now + USAGE_INTERVAL_S
-                with self._sparing_shells() as shells:
-                    program.reap_adopted(spare=shells)
-                self._memory_kills.look()
+                with self._reserved_pids() as shells:
+                    program.reap_adopted(excluding=shells)
+                self._memory_kills.sample()
                 usage = self._used.plus(program.meter.sample())
-                metrics.look(self._heartbeats.progress)
+                metrics.sample(self._heartbeats.progress)
                 self._update(usage=usage, progress=self._progress, metrics=metrics.latest)
 
     def _pause_output(self, program: AbstractProgram, *, paused: bool) -> None:
@@ -277,11 +279,11 @@ class Runner:
 
     def _signal(self, program: AbstractProgram, number: signal.Signals) -> None:
         """Signals the program without the shells beside it, which end with the replica and are notified of its end."""
-        with self._sparing_shells() as shells:
-            program.signal_all(number, spare=shells)
+        with self._reserved_pids() as shells:
+            program.signal_all(number, excluding=shells)
 
-    def _sparing_shells(self) -> contextlib.AbstractContextManager[frozenset[int]]:
-        return contextlib.nullcontext(frozenset[int]()) if self._shells is None else self._shells.sparing()
+    def _reserved_pids(self) -> contextlib.AbstractContextManager[frozenset[int]]:
+        return contextlib.nullcontext(frozenset[int]()) if self._shells is None else self._shells.reserved_pids()
 
     def _end_stuck(self, program: AbstractProgram, now: float) -> None:
         """Ends a stuck program with SIGABRT, on which Python writes the stacks of all threads to the log."""
@@ -295,20 +297,20 @@ class Runner:
             data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:
             return False
-        self._silence.break_at(time.monotonic())
+        self._silence.record_sign(time.monotonic())
         splitter = self._splitters[name]
-        self._keep(name, splitter.feed(data) if data else splitter.finish(), log)
+        self._log_lines(name, splitter.feed(data) if data else splitter.finish(), log)
         if not data:
             del self._splitters[name]
             if descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
         return bool(data)
 
-    def _keep(self, name: str, texts: list[str], log: LogWriter) -> None:
+    def _log_lines(self, name: str, texts: list[str], log: LogWriter) -> None:
         now_s = time.monotonic()
         for text in texts:
             self._tail.append(text)
-            log.add(name, text, reading=self._groupers[name].take(text, now_s=now_s))
+            log.add(name, text, line_class=self._groupers[name].classify(text, now_s=now_s))
 
     def _drain(self, program: AbstractProgram, log: LogWriter) -> None:
         """Reads what is left in the pipes."""
@@ -317,21 +319,23 @@ class Runner:
             while name in self._splitters and time.monotonic() < deadline and self._read_output(descriptor, name, log):
                 pass
             if name in self._splitters:
-                self._keep(name, self._splitters.pop(name).finish(), log)
+                self._log_lines(name, self._splitters.pop(name).finish(), log)
 
-    def _end_of(self, program: AbstractProgram) -> ProgramEnd:
+    def _program_end(self, program: AbstractProgram) -> ProgramEnd:
         if self._stuck is not None:
             return ProgramEnd(signal=program.signal_name, problem=self._stuck, fault=Fault.STUCK)
         stopped = self._stopped
-        recent_s = 2 * USAGE_INTERVAL_S + program.telling_s
-        is_starved = program.was_starved or (program.was_killed and self._memory_kills.grew(within_s=recent_s))
+        recent_s = 2 * USAGE_INTERVAL_S + program.end_report_delay_s
+        is_out_of_memory = program.was_out_of_memory or (
+            program.was_killed and self._memory_kills.had_kill(within_s=recent_s)
+        )
         fault = Fault.PROGRAM if program.problem is None else Fault.MACHINE
         return ProgramEnd(
             exit_code=program.exit_code,
             signal=program.signal_name,
             stopped=stopped,
             problem=program.problem,
-            fault=Fault.MEMORY if is_starved and not stopped else fault,
+            fault=Fault.MEMORY if is_out_of_memory and not stopped else fault,
             memory_limit_bytes=program.memory_limit_bytes,
         )
 
@@ -344,7 +348,7 @@ class Runner:
         if log is not None:
             log.close(timeout_s=LOG_CLOSE_S)
             deadline = time.monotonic() + RESCUE_S
-            while not log.rescue() and time.monotonic() < deadline:
+            while not log.save_remaining() and time.monotonic() < deadline:
                 time.sleep(RESCUE_PAUSE_S)
         if self._metrics is not None:
             self._metrics.close()

@@ -55,7 +55,7 @@ class SeriesWriter:
         self._is_changed = False
         self._waiting: deque[tuple[str, bytes]] = deque(maxlen=NUM_WAITING_MAX)
         self._closed = False
-        self._thread = threading.Thread(target=self._carry, name="series-writer", daemon=True)
+        self._thread = threading.Thread(target=self._upload_loop, name="series-writer", daemon=True)
         self._thread.start()
 
     def add(self, sample: Sample) -> None:
@@ -87,29 +87,29 @@ class SeriesWriter:
             self._lock.notify()
         self._thread.join(timeout_s)
         with self._lock:
-            left = self._left()
+            left = self._remaining()
             if left:
-                self._spill(left)
+                self._move_to_spool(left)
             return not left
 
-    def _left(self) -> list[tuple[str, bytes]]:
+    def _remaining(self) -> list[tuple[str, bytes]]:
         return [*self._waiting, *([(self._key, b"".join(self._lines))] if self._is_changed else [])]
 
-    def _carry(self) -> None:
+    def _upload_loop(self) -> None:
         closed = False
         while not closed:
             with self._lock:
                 if not self._closed:
                     self._lock.wait(FLUSH_INTERVAL_S)
                 closed = self._closed
-                left = self._left()
+                left = self._remaining()
                 num_lines = len(self._lines)
             with contextlib.suppress(LockstepError):  # the next round retries
                 for key, data in left:
                     self._bucket.write(key, data)
-                    self._forget(key, data, num_lines=num_lines)
+                    self._mark_uploaded(key, data, num_lines=num_lines)
 
-    def _forget(self, key: str, data: bytes, *, num_lines: int) -> None:
+    def _mark_uploaded(self, key: str, data: bytes, *, num_lines: int) -> None:
         """Records that a segment is in the bucket, as it was when the current segment had a number of lines."""
         with self._lock:
             if self._waiting and self._waiting[0] == (key, data):
@@ -117,7 +117,7 @@ class SeriesWriter:
             elif self._key == key and len(self._lines) == num_lines:
                 self._is_changed = False
 
-    def _spill(self, left: list[tuple[str, bytes]]) -> None:
+    def _move_to_spool(self, left: list[tuple[str, bytes]]) -> None:
         with contextlib.suppress(OSError):  # without a disk they are lost, but the program's end is reported
             for key, data in left:
                 keep_segment(self._spool, url=self._bucket.url, key=key, data=data)

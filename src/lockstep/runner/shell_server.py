@@ -100,7 +100,7 @@ class ShellServer:
         threading.Thread(target=self._accept, name="shells", daemon=True).start()
 
     @contextlib.contextmanager
-    def sparing(self) -> Iterator[frozenset[int]]:
+    def reserved_pids(self) -> Iterator[frozenset[int]]:
         """Yields the process ids of the shells, which only this server waits for; no shell starts within the block."""
         with self._lock:
             yield frozenset(session.pid for session in self._sessions if session.pid is not None)
@@ -127,19 +127,19 @@ class ShellServer:
                 self._closed.wait(POLL_S)
                 continue
             try:
-                self._let_in(connection)
+                self._accept_client(connection)
             except (OSError, RuntimeError):  # the same; or out of threads
                 connection.close()
                 self._closed.wait(POLL_S)
 
-    def _let_in(self, connection: socket.socket) -> None:
+    def _accept_client(self, connection: socket.socket) -> None:
         """Starts a shell for a client that has connected.
 
         Raises:
             OSError: If there is no file descriptor left for it.
             RuntimeError: If no thread can be started for it.
         """
-        if not _is_ours(connection):
+        if not _is_same_user(connection):
             connection.close()
             return
         with self._lock:
@@ -177,7 +177,7 @@ class ShellServer:
                 self._sessions.discard(session)
 
 
-def _is_ours(connection: socket.socket) -> bool:
+def _is_same_user(connection: socket.socket) -> bool:
     """Returns whether the client is a process of this user or of root. Outside Linux, its mode protects the socket."""
     if sys.platform != "linux":
         return True
@@ -241,7 +241,7 @@ class _Session:
             try:
                 self._relay(process, early)
             finally:
-                self._hang_up(process)
+                self._end_shell(process)
                 for descriptor in {*self._outputs, *([] if self._input is None else [self._input])}:
                     os.close(descriptor)
             self._send(FrameKind.END, SHELL_END.dump_json(self._end_of(process)))
@@ -252,10 +252,10 @@ class _Session:
         while not frames:
             data = self._connection.recv(READ_BYTES)
             if not data:
-                raise InvalidInputError("whoever opened a shell hung up")
+                raise InvalidInputError("the client disconnected before its request")
             frames = self._reader.feed(data)
         if frames[0].kind is not FrameKind.START:
-            raise InvalidInputError("a shell begins with its request")
+            raise InvalidInputError("the first frame of a shell must be its request")
         return parse_shell_request(frames[0].payload), frames[1:]
 
     def _start(self, request: ShellRequest) -> subprocess.Popen[bytes]:
@@ -407,7 +407,7 @@ class _Session:
         except OSError:
             self._is_connected = False
 
-    def _hang_up(self, process: subprocess.Popen[bytes]) -> None:
+    def _end_shell(self, process: subprocess.Popen[bytes]) -> None:
         """Ends what is left of the shell: first with SIGHUP, then with SIGKILL."""
         if process.poll() is not None:  # its pid may belong to another process by now
             return

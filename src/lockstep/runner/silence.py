@@ -18,7 +18,7 @@ class Silence:
         self._limit_s = limit_s
         self._since = now
 
-    def break_at(self, now: float) -> None:
+    def record_sign(self, now: float) -> None:
         """Records a sign, or a time at which none was possible."""
         self._since = now
 

@@ -27,10 +27,10 @@ from lockstep.jobs.running.orders import (
     ProgramEnd,
     ReplicaOrder,
     ReplicaStatus,
-    launched,
+    initial_status,
     with_address,
 )
-from lockstep.jobs.running.supervision import after_report, next_step, order_again
+from lockstep.jobs.running.supervision import after_report, next_step, order_of_next_launch
 from lockstep.jobs.scheduling import NodeSpec, Resources
 from lockstep.processes.ports import HeldAddress, hold_address
 from lockstep.testing.machines import FakeMachines
@@ -101,7 +101,7 @@ class _Gang:
         cluster = self._cluster()
         for replica in self.order.replicas:
             self._orders[replica.name] = replace(replica, cluster=cluster)
-            self._take(launched(replica, now_s=time.time()))
+            self._take(initial_status(replica, now_s=time.time()))
         for order in self._orders.values():
             self._launch(order)
         while self.status.end is None:
@@ -121,8 +121,8 @@ class _Gang:
                 self._runners[name].stop()
             for name, restart in step.restarts.items():
                 if not self._runs[name].is_alive():
-                    again = order_again(self._orders[name], last=self._statuses[name], restart=restart)
-                    self._take(launched(again, now_s=time.time()))
+                    again = order_of_next_launch(self._orders[name], last=self._statuses[name], restart=restart)
+                    self._take(initial_status(again, now_s=time.time()))
                     self._launch(again)
             displaced = {name: self._machines[name] for name in step.displaced}
             self.status = replace(self.status, phase=step.phase, end=step.end, displaced=displaced)

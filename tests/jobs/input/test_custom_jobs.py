@@ -183,16 +183,24 @@ NESTED = "jobSpec.workerPoolSpecs[0]"
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (f"{POOL}.0.diskSpec", {"bootDiskSizeGb": 200}, f"{NESTED}.diskSpec: this version makes no disks; remove it"),
+        (
+            f"{POOL}.0.diskSpec",
+            {"bootDiskSizeGb": 200},
+            f"{NESTED}.diskSpec: boot disks cannot be configured; remove it",
+        ),
         (f"{POOL}.0.nfsMounts", [{}], f"{NESTED}.nfsMounts: this version mounts"),
         (f"{POOL}.0.machineSpec.reservationAffinity", {"a": 1}, f"{NESTED}.machineSpec.reservationAffinity: no"),
         (f"{POOL}.3.machineSpec.tpuTopology", "4x4", f"{POOL}[3].machineSpec.tpuTopology: a TPU slice is one machine"),
         ("jobSpec.serviceAccount", "me@x", "jobSpec.serviceAccount: programs run as"),
-        ("jobSpec.network", "n", "jobSpec.network: this version peers"),
+        ("jobSpec.network", "n", "jobSpec.network: network peering"),
         ("jobSpec.tensorboard", "t", "jobSpec.tensorboard: event files stay"),
-        ("jobSpec.experiment", "e", "jobSpec.experiment: this version keeps no experiments"),
+        ("jobSpec.experiment", "e", "jobSpec.experiment: experiments are not supported"),
         ("jobSpec.persistentResourceId", "p", "jobSpec.persistentResourceId: jobs wait"),
-        ("jobSpec.scheduling", {"strategy": "SPOT"}, "scheduling.strategy: there are no spot machines (SPOT)"),
+        (
+            "jobSpec.scheduling",
+            {"strategy": "SPOT"},
+            "scheduling.strategy: spot machines cannot be requested per job (SPOT)",
+        ),
         ("encryptionSpec", {"kmsKeyName": "k"}, "request: encryptionSpec: buckets keep their own"),
         # what does not fit together, or is not there
         (f"{POOL}.0.replicaCount", 2, f"{NESTED}.replicaCount; received 2; allowed: 1, the chief"),
@@ -218,7 +226,7 @@ NESTED = "jobSpec.workerPoolSpecs[0]"
         ),
         ("jobSpec.scheduling", {"maxWaitDuration": "60s"}, "scheduling.maxWaitDuration; received '60s'; allowed: 0s"),
         ("displayName", "7th run", "displayName; received '7th run'; allowed: 1 to 128 characters that begin with"),
-        ("trainingInput", {}, "trainingInput and jobSpec stand side by side"),
+        ("trainingInput", {}, "trainingInput and jobSpec cannot be given together"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_its_own_name(path: str, value: object, message: str) -> None:

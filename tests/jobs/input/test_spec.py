@@ -172,7 +172,7 @@ def test_int64_is_read_from_a_number_or_a_string_and_written_as_a_string(count: 
         ),
         (
             "trainingInput: {workerCount: 2}",
-            "config.yaml: trainingInput.workerCount; received 2; allowed: with scaleTier CUSTOM alone, not BASIC",
+            "config.yaml: trainingInput.workerCount; received 2; allowed: only with scaleTier CUSTOM, not BASIC",
         ),
         (
             "trainingInput: {args: [a], masterConfig: {imageUri: i, containerArgs: [b]}}",
@@ -194,7 +194,7 @@ def test_int64_is_read_from_a_number_or_a_string_and_written_as_a_string(count: 
         ),
         (
             "trainingInput: {workerConfig: {containerCommand: [b]}}",
-            "config.yaml: trainingInput.workerConfig.containerCommand; received ['b']; allowed: with an imageUri alone",
+            "config.yaml: trainingInput.workerConfig.containerCommand; received ['b']; allowed: only with an imageUri",
         ),
         (
             "jobId: 1a",
@@ -275,7 +275,7 @@ def test_a_job_that_was_read_can_be_sent_back() -> None:
         ),
         (
             {"jobId": "a", "trainingInput": {}, "predictionInput": {"modelName": "m"}},
-            "request: predictionInput; received {'modelName': 'm'}; allowed: training jobs alone",
+            "request: predictionInput; received {'modelName': 'm'}; allowed: training jobs only",
         ),
     ],
 )

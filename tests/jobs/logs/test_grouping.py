@@ -19,13 +19,13 @@ def _entries(lines: list[str], *, stderr: bool = True) -> list[tuple[str, str]]:
     grouper = EntryGrouper(whole_messages=stderr)
     entries: list[tuple[str, str]] = []
     for line in lines:
-        reading = grouper.take(line, now_s=0.0)
-        if reading.continues:
+        line_class = grouper.classify(line, now_s=0.0)
+        if line_class.continues:
             severity, text = entries[-1]
-            assert severity == reading.severity.name
+            assert severity == line_class.severity.name
             entries[-1] = severity, f"{text}\n{line}"
         else:
-            entries.append((reading.severity.name, line))
+            entries.append((line_class.severity.name, line))
     return entries
 
 
@@ -94,16 +94,16 @@ def test_a_message_has_a_bound() -> None:
 def test_after_a_pause_a_line_begins_anew() -> None:
     grouper = EntryGrouper(whole_messages=True)
     for line in TRACEBACK:
-        grouper.take(line, now_s=0.0)
-    late = grouper.take("later", now_s=PAUSE_S + 0.1)
+        grouper.classify(line, now_s=0.0)
+    late = grouper.classify("later", now_s=PAUSE_S + 0.1)
     assert (late.severity, late.continues, late.open) == (Severity.DEFAULT, False, False)
 
 
 def test_what_is_left_of_a_traceback_that_was_ended_is_an_error_too() -> None:
     grouper = EntryGrouper(whole_messages=True)
-    readings = [grouper.take(line, now_s=0.0) for line in TRACEBACK]
-    assert {reading.severity for reading in readings} == {Severity.ERROR}
-    assert all(reading.open for reading in readings)
+    line_classes = [grouper.classify(line, now_s=0.0) for line in TRACEBACK]
+    assert {line_class.severity for line_class in line_classes} == {Severity.ERROR}
+    assert all(line_class.open for line_class in line_classes)
 
 
 def test_a_warning_has_its_source_line() -> None:

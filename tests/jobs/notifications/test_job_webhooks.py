@@ -28,7 +28,7 @@ def test_they_are_read_and_sent_whole_and_shown_without_path_and_query() -> None
     assert asked.to_json()["lockstep"] == {
         "webhooks": [{"url": URL, "secret": "hook-key", "states": ["FAILED"]}, {"url": "http://127.0.0.1:9/x"}]
     }
-    shown = asked.shown()
+    shown = asked.redacted()
     assert [hook.url for hook in shown.lockstep.webhooks] == [
         "https://hooks.example.com:8443/***",
         "http://127.0.0.1:9/***",

@@ -12,7 +12,7 @@ from tests.jobs.notifications.test_webhooks import EVENT
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.notifications.signatures import parse_key, sign
-from lockstep.jobs.notifications.webhooks import headers_of, message_of
+from lockstep.jobs.notifications.webhooks import build_headers, build_message
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
@@ -27,8 +27,8 @@ def test_the_example_of_the_docs_verifies_what_is_sent() -> None:
     page = (Path(__file__).parents[3] / "docs" / "webhooks.md").read_text()
     namespace: dict[str, Any] = {}
     exec(page.split("```python\n")[1].split("```")[0], namespace)
-    headers = dict(headers_of(EVENT, name="ops", key=parse_key(SECRET, what="secret"), time_s=time.time()))
-    body = message_of(EVENT)
+    headers = dict(build_headers(EVENT, name="ops", key=parse_key(SECRET, what="secret"), time_s=time.time()))
+    body = build_message(EVENT)
     verify = namespace["verify"]
     assert verify(body, headers, secret=SECRET)
     assert verify(body, {**headers, "webhook-signature": f"v1,AAAA {headers['webhook-signature']}"}, secret=SECRET)

@@ -14,10 +14,10 @@ from lockstep.jobs.notifications.webhooks import (
     GAP_S,
     HookEvent,
     Webhook,
-    headers_of,
-    message_of,
+    build_headers,
+    build_message,
     parse_webhooks,
-    settled,
+    without_gaps,
 )
 from lockstep.jobs.running.states import JobState
 
@@ -104,7 +104,7 @@ def test_it_is_told_what_it_wants(changes: dict[str, object], kind: str, wanted:
 
 
 def test_a_message_is_json_and_signed() -> None:
-    body = message_of(EVENT)
+    body = build_message(EVENT)
     assert json.loads(body) == {
         "seq": 7,
         "time": "1970-01-01T00:01:40.000Z",
@@ -115,15 +115,15 @@ def test_a_message_is_json_and_signed() -> None:
         "state": "FAILED",
         "detail": "exit 3",
     }
-    headers = headers_of(EVENT, name="ops", key=b"k" * 24, time_s=100.9)
+    headers = build_headers(EVENT, name="ops", key=b"k" * 24, time_s=100.9)
     assert (headers["webhook-id"], headers["webhook-timestamp"]) == ("ops-7", "100")
     assert headers["webhook-signature"] == sign(body, message_id="ops-7", timestamp=100, key=b"k" * 24)
-    assert "webhook-signature" not in headers_of(EVENT, name="ops", key=None, time_s=100.0)
+    assert "webhook-signature" not in build_headers(EVENT, name="ops", key=None, time_s=100.0)
 
 
 def test_events_wait_for_those_that_may_still_appear_before_them() -> None:
     events = [replace(EVENT, seq=seq, time_s=float(seq)) for seq in (6, 7, 9, 10)]
-    assert [event.seq for event in settled(events, cursor=5, now_s=11.0)] == [6, 7]
-    assert [event.seq for event in settled(events, cursor=5, now_s=9.0 + GAP_S)] == [6, 7, 9, 10]
-    assert settled(events, cursor=4, now_s=11.0) == []
-    assert settled([], cursor=4, now_s=11.0) == []
+    assert [event.seq for event in without_gaps(events, cursor=5, now_s=11.0)] == [6, 7]
+    assert [event.seq for event in without_gaps(events, cursor=5, now_s=9.0 + GAP_S)] == [6, 7, 9, 10]
+    assert without_gaps(events, cursor=4, now_s=11.0) == []
+    assert without_gaps([], cursor=4, now_s=11.0) == []

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.jobs.machines.catalogue import load_catalogue
-from lockstep.jobs.provisioning import Ask, NodeRecord, NodeState, Plan, Sighting, parse_cluster, plan, stock_outs
+from lockstep.jobs.provisioning import (
+    NodeRecord,
+    NodeRequest,
+    NodeState,
+    Observation,
+    Plan,
+    parse_cluster,
+    plan,
+    stock_outs,
+)
 
 LAB = parse_cluster(
     {
@@ -52,25 +61,25 @@ def decide(
     last_seen_s: float | None = None,
 ) -> Plan:
     last_seen_s = now_s if last_seen_s is None else last_seen_s
-    sighting = Sighting(
+    observation = Observation(
         time_s=now_s if seen_s is None else seen_s,
         machines=frozenset(machines + "k"),
         joined=None if joined is None else frozenset(joined + "k"),
         refused=refused or {},
-        words=words or {},
-        asking=frozenset(asking),
+        explanations=words or {},
+        unanswered=frozenset(asking),
     )
     known = [replace(KEPT, seen_time_s=now_s), *(replace(node, seen_time_s=last_seen_s) for node in nodes)]
-    return plan(known, definition=LAB, held=held or {}, sighting=sighting, now_s=now_s)
+    return plan(known, definition=LAB, held=held or {}, observation=observation, now_s=now_s)
 
 
 def changes(decided: Plan) -> dict[str, Any]:
-    assert len(decided.marks) <= 1
-    return dict(decided.marks[0].changes) if decided.marks else {}
+    assert len(decided.record_changes) <= 1
+    return dict(decided.record_changes[0].changes) if decided.record_changes else {}
 
 
 def test_a_place_that_a_job_holds_gets_a_node() -> None:
-    assert decide(held=HELD) == Plan(asks=(Ask(slot="cpu-0", node_type="cpu", asked_for="job"),))
+    assert decide(held=HELD) == Plan(requests=(NodeRequest(slot="cpu-0", node_type="cpu", asked_for="job"),))
 
 
 def test_a_place_that_is_kept_gets_a_node_that_nobody_asked_for() -> None:
@@ -78,16 +87,16 @@ def test_a_place_that_is_kept_gets_a_node_that_nobody_asked_for() -> None:
         [],
         definition=LAB,
         held={},
-        sighting=Sighting(time_s=1.0, machines=frozenset(), joined=frozenset(), refused={}),
+        observation=Observation(time_s=1.0, machines=frozenset(), joined=frozenset(), refused={}),
         now_s=1.0,
     )
-    assert decided.asks == (Ask(slot="kept-0", node_type="kept", asked_for=None),)
+    assert decided.requests == (NodeRequest(slot="kept-0", node_type="kept", asked_for=None),)
 
 
 @pytest.mark.parametrize("node", [ASKED, UP, READY, RELEASED], ids=lambda node: node.state.value)
 def test_a_place_has_one_node_at_a_time(node: NodeRecord) -> None:
     seen = "" if node is ASKED else "a"
-    assert decide(node, held=HELD, machines=seen, joined="a" if node is READY else "").asks == ()
+    assert decide(node, held=HELD, machines=seen, joined="a" if node is READY else "").requests == ()
 
 
 def test_a_machine_costs_from_when_it_is_seen() -> None:
@@ -192,7 +201,7 @@ def test_that_a_machine_is_there_is_noted_now_and_then_by_the_look_that_showed_i
 
 @pytest.mark.parametrize(("node", "machines"), [(ASKED, ""), (UP, "a")], ids=["asked", "up"])
 def test_a_node_that_nobody_waits_for_any_more_is_given_back_at_once(node: NodeRecord, machines: str) -> None:
-    assert changes(decide(node, machines=machines))["reason"] == "nobody waits for it any more"
+    assert changes(decide(node, machines=machines))["reason"] == "no job waits for it any more"
 
 
 def test_a_machine_is_down_when_it_is_seen_no_more_after_its_release() -> None:
@@ -211,8 +220,8 @@ def test_a_type_that_could_not_be_had_is_left_alone_for_a_while() -> None:
     found = stock_outs([failed], definition=LAB, now_s=1039.0)
     assert (found["cpu"].until_s, found["cpu"].reason) == (1040.0, "none left")
     assert stock_outs([failed], definition=LAB, now_s=1040.0) == {}
-    assert decide(failed, held={"cpu-1": "job"}).asks == ()
-    assert decide(failed, held={"cpu-1": "job"}, now_s=1040.0).asks != ()
+    assert decide(failed, held={"cpu-1": "job"}).requests == ()
+    assert decide(failed, held={"cpu-1": "job"}, now_s=1040.0).requests != ()
 
 
 def test_a_node_that_was_lost_is_no_stock_out() -> None:
@@ -236,15 +245,17 @@ def test_over_any_history_no_place_has_two_nodes_and_all_end_down(data: st.DataO
         joined: frozenset[str],
         asking: frozenset[str] = frozenset(),
     ) -> None:
-        sighting = Sighting(time_s=now_s, machines=frozenset(machines), joined=joined, refused=refused, asking=asking)
-        decided = plan(list(nodes.values()), definition=LAB, held=held, sighting=sighting, now_s=now_s)
-        for mark in decided.marks:
-            before = nodes[mark.name]
-            nodes[mark.name] = replace(before, **mark.changes)
+        observation = Observation(
+            time_s=now_s, machines=frozenset(machines), joined=joined, refused=refused, unanswered=asking
+        )
+        decided = plan(list(nodes.values()), definition=LAB, held=held, observation=observation, now_s=now_s)
+        for record_change in decided.record_changes:
+            before = nodes[record_change.name]
+            nodes[record_change.name] = replace(before, **record_change.changes)
             assert before.state is not NodeState.DOWN
-        for ask in decided.asks:
+        for request in decided.requests:
             name = f"n{len(nodes)}"
-            nodes[name] = NodeRecord(name=name, slot=ask.slot, node_type=ask.node_type, asked_time_s=now_s)
+            nodes[name] = NodeRecord(name=name, slot=request.slot, node_type=request.node_type, asked_time_s=now_s)
             asked.add(name)
         active = [node.slot for node in nodes.values() if node.state is not NodeState.DOWN]
         assert len(active) == len(set(active))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.jobs.running.ends import EndKind, EndReason, is_worth_another_try, why_ended
+from lockstep.jobs.running.ends import EndKind, EndReason, end_reason_of, should_restart
 from lockstep.jobs.running.orders import (
     Fault,
     GangEnd,
@@ -57,28 +57,28 @@ def gang(end: ProgramEnd, *, peak_bytes: int = 0) -> GangStatus:
     ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
 def test_what_happened_is_said_in_a_word(end: ProgramEnd, text: str) -> None:
-    assert str(why_ended(gang(end))) == text
+    assert str(end_reason_of(gang(end))) == text
 
 
 def test_want_of_memory_is_said_in_gib() -> None:
     end = ProgramEnd(signal="SIGKILL", fault=Fault.MEMORY, memory_limit_bytes=16 << 30)
-    reason = why_ended(gang(end, peak_bytes=int(15.9 * 2**30)))
+    reason = end_reason_of(gang(end, peak_bytes=int(15.9 * 2**30)))
     assert str(reason) == "OUT_OF_MEMORY(worker-2, 15.9 of 16.0 GiB)"
-    assert end.describe() == "killed by the system for want of memory"
+    assert end.describe() == "killed by the system: out of memory"
 
 
 def test_a_supervisor_that_failed_is_the_machines_error() -> None:
     status = GangStatus(
         gang_id="g", phase=GangPhase.ENDED, end=GangEnd(outcome=GangOutcome.FAILED, reason="gang supervisor: x")
     )
-    assert str(why_ended(status)) == "MACHINE_ERROR"
+    assert str(end_reason_of(status)) == "MACHINE_ERROR"
 
 
 @pytest.mark.parametrize("kind", EndKind)
 @pytest.mark.parametrize("condition", RestartCondition)
 def test_what_is_worth_another_try(kind: EndKind, condition: RestartCondition) -> None:
     policy = RestartPolicy(condition=condition, max_restarts=2)
-    tries = [is_worth_another_try(EndReason(kind=kind), policy=policy, num_restarts=n) for n in range(4)]
+    tries = [should_restart(EndReason(kind=kind), policy=policy, num_restarts=n) for n in range(4)]
     machine = kind in (EndKind.MACHINE_ERROR, EndKind.STUCK, EndKind.NODE_LOST, EndKind.PREEMPTED)
     own = kind in (EndKind.USER_ERROR, EndKind.OUT_OF_MEMORY)
     expected = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.jobs.running.evidence import EndBounds, ReplicaEvidence, bound_end, present_end_s
+from lockstep.jobs.running.evidence import EndBounds, ReplicaEvidence, billable_until_s, bound_end
 
 START, NOW = 1_000.0, 90_000.0
 
@@ -13,9 +13,9 @@ def _ended(time_s: float, name: str = "m") -> ReplicaEvidence:
     return ReplicaEvidence(name=name, ended_time_s=time_s)
 
 
-def _seen(name: str = "m", *, gone_by_s: float | None = None, **signs: float) -> ReplicaEvidence:
+def _seen(name: str = "m", *, known_gone_time_s: float | None = None, **signs: float) -> ReplicaEvidence:
     return ReplicaEvidence(
-        name=name, signs={f"a {kind}": time_s for kind, time_s in signs.items()}, gone_by_s=gone_by_s
+        name=name, signs={f"a {kind}": time_s for kind, time_s in signs.items()}, known_gone_time_s=known_gone_time_s
     )
 
 
@@ -27,14 +27,14 @@ def _seen(name: str = "m", *, gone_by_s: float | None = None, **signs: float) ->
         ([_seen(log=1_005.0)], (1_005.0, NOW, "a log of m")),
         ([_seen(log=1_005.0, report=1_004.0, sample=1_006.0)], (1_006.0, NOW, "a sample of m")),
         ([_seen(log=1_005.0), _seen("w", log=1_003.0)], (1_005.0, NOW, "a log of m")),
-        ([_seen(log=1_005.0, gone_by_s=1_010.0)], (1_005.0, 1_010.0, "a log of m")),
-        ([_seen(log=1_005.0, gone_by_s=1_005.0)], (1_005.0, 1_005.0, "")),
+        ([_seen(log=1_005.0, known_gone_time_s=1_010.0)], (1_005.0, 1_010.0, "a log of m")),
+        ([_seen(log=1_005.0, known_gone_time_s=1_005.0)], (1_005.0, 1_005.0, "")),
         ([_ended(1_009.0), _seen("w", log=1_003.0)], (1_009.0, NOW, "the end of m")),
-        ([_ended(1_009.0), _seen("w", log=1_003.0, gone_by_s=1_008.0)], (1_009.0, 1_009.0, "")),
+        ([_ended(1_009.0), _seen("w", log=1_003.0, known_gone_time_s=1_008.0)], (1_009.0, 1_009.0, "")),
         ([_seen("w", log=1_020.0), _ended(1_009.0)], (1_020.0, NOW, "a log of w")),
         ([_ended(1_009.0), _seen("never started")], (1_009.0, 1_009.0, "")),
         ([_seen("nothing known")], (START, NOW, "its start")),
-        ([_seen("nothing known", gone_by_s=2_000.0)], (START, 2_000.0, "its start")),
+        ([_seen("nothing known", known_gone_time_s=2_000.0)], (START, 2_000.0, "its start")),
         ([], (START, NOW, "its start")),
         ([_seen(log=900.0)], (START, NOW, "a log of m")),
         ([_seen(log=NOW + 50.0)], (NOW, NOW, "")),
@@ -79,7 +79,7 @@ def test_both_ends_are_said_and_which_one_is_billed() -> None:
     found = bound_end([_seen("master-replica-0", log=1_005.25)], started_s=START, now_s=NOW)
     assert found.describe() == (
         "it ended between 1970-01-01T00:16:45.250Z (a log of master-replica-0) and 1970-01-02T01:00:00.000Z,"
-        " and is billed up to the first"
+        " and is billed until the first time"
     )
     assert bound_end([_ended(1_005.0)], started_s=START, now_s=NOW).describe() == ""
 
@@ -89,4 +89,4 @@ def test_both_ends_are_said_and_which_one_is_billed() -> None:
     [([], NOW), ([NOW - 1.0], NOW), ([NOW - 60.0], NOW), ([NOW - 61.0], NOW - 61.0), ([5.0, NOW - 100.0], NOW - 100.0)],
 )
 def test_what_runs_counts_up_to_now_as_long_as_it_is_heard_of(signs: list[float], expected: float) -> None:
-    assert present_end_s(signs, now_s=NOW) == expected
+    assert billable_until_s(signs, now_s=NOW) == expected

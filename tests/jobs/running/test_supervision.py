@@ -26,7 +26,14 @@ from lockstep.jobs.running.orders import (
     launched,
 )
 from lockstep.jobs.running.restarts import RestartCondition, RestartPolicy
-from lockstep.jobs.running.supervision import LINGER_S, Step, after_report, next_step, order_again, restart_alone
+from lockstep.jobs.running.supervision import (
+    LINGER_S,
+    Step,
+    after_report,
+    next_step,
+    order_of_next_launch,
+    restartable_alone,
+)
 
 ROLES = ("master", "worker", "ps")
 GANG = GangOrder(
@@ -256,7 +263,7 @@ def test_a_policy_of_every_failure_counts_for_a_worker_alone_too() -> None:
 
 def test_without_parameter_servers_nothing_is_launched_again_alone() -> None:
     gang = replace(SERVED, replicas=SERVED.replicas[:-1])
-    assert restart_alone(gang) == frozenset()
+    assert restartable_alone(gang) == frozenset()
     assert _served(_ended("worker-0", KILLED), order=gang).restarts == {}
 
 
@@ -308,7 +315,7 @@ def test_a_launch_goes_on_from_the_one_before() -> None:
         _ended("worker-0", KILLED), placed_time_s=0.5, pid=7, usage=ProgramUsage(cpu_s=2.0, wall_s=9.0), host="h"
     )
     restart = ReplicaRestart(number=1, time_s=11.0, reason="MACHINE_ERROR(SIGKILL, worker-0)")
-    again = order_again(SERVED.replicas[1], last=last, restart=restart)
+    again = order_of_next_launch(SERVED.replicas[1], last=last, restart=restart)
     begun = launched(again, now_s=12.0)
     assert (begun.phase, begun.pid, begun.end, begun.ended_time_s) == (ReplicaPhase.PLACED, None, None, None)
     assert (begun.placed_time_s, begun.started_time_s, begun.usage) == (0.5, 1.0, last.usage)
@@ -330,7 +337,7 @@ def test_orders_and_statuses_travel_as_json() -> None:
     assert GANG_ORDER.validate_json(GANG_ORDER.dump_json(GANG)) == GANG
     assert GANG_ORDER.validate_json(GANG_ORDER.dump_json(SERVED)) == SERVED
     restart = ReplicaRestart(number=1, time_s=11.0, reason="r")
-    again = order_again(SERVED.replicas[1], last=_ended("worker-0", KILLED), restart=restart)
+    again = order_of_next_launch(SERVED.replicas[1], last=_ended("worker-0", KILLED), restart=restart)
     assert ORDER.validate_json(ORDER.dump_json(again)) == again
     status = GangStatus(
         gang_id="g",

@@ -175,11 +175,11 @@ class Simulation:
         self.scheduler.remove_node(name)
         del self.specs[name]
 
-    def set_node(self, spec: NodeSpec) -> None:
+    def replace_node(self, spec: NodeSpec) -> None:
         old = self.specs[spec.name]
         if (spec.node_type, spec.resources) != (old.node_type, old.resources):
             self.promised.clear()
-        self.scheduler.set_node(spec)
+        self.scheduler.replace_node(spec)
         self.specs[spec.name] = spec
 
     def set_quotas(self, quotas: dict[str, Quota]) -> None:
@@ -209,7 +209,7 @@ class Simulation:
         self.promised.clear()
         self.scheduler = make_scheduler(*self.specs.values(), quotas=self.quotas)
         for held in self.running.values():
-            self.scheduler.resume(held.job, nodes=held.nodes, until_s=held.until_s)
+            self.scheduler.add_running(held.job, nodes=held.nodes, until_s=held.until_s)
         for waiting in self.queue.values():
             self.scheduler.enqueue(waiting)
 
@@ -343,7 +343,7 @@ class Simulation:
         """That the first in the queue who waits for nodes is promised a time, and no later one than could be."""
         waiting = [one for one in sorted(self.queue.values(), key=lambda one: one.order) if not self.is_held(one)]
         promises = self.scheduler._promises
-        can_run = [one for one in waiting if one.uid in promises or self.scheduler.why_never(one) is None]
+        can_run = [one for one in waiting if one.uid in promises or self.scheduler.why_unplaceable(one) is None]
         assert not can_run or can_run[0].uid in promises
         new = [promise for promise in promises.values() if not any(promise is old for old in self.looked_at)]
         self.looked_at = list(promises.values())

@@ -61,12 +61,12 @@ def test_names_are_unique() -> None:
 def test_what_is_taken_is_gone_until_it_is_given_back() -> None:
     nodes = make_nodes(node("a"), node("b"))
     one = nodes.vector(demand(vcpus=1).resources)
-    assert nodes.room(["small"], one) == nodes.most(["small"], one) == 8
+    assert nodes.room(["small"], one) == nodes.max_replicas(["small"], one) == 8
     allocation = hold(nodes, "a", 3, vcpus=1, gib=2)
     assert nodes["a"].free == (0, 0, 1, 2)
     assert nodes.room(["small"], one) == 5
-    assert nodes.most(["small"], one) == 8
-    assert all(found.free == found.total for found in nodes.emptied())
+    assert nodes.max_replicas(["small"], one) == 8
+    assert all(found.free == found.total for found in nodes.without_allocations())
     nodes.release((allocation,))
     assert nodes["a"].free == nodes["a"].total
     assert nodes.room(["small"], one) == 8

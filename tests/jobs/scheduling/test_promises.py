@@ -8,7 +8,7 @@ from tests.jobs.scheduling.simulated import ACCELERATORS, OTHERS, demand, job, n
 
 from lockstep.jobs.scheduling import Demand, NodeSpec
 from lockstep.jobs.scheduling.nodes import Allocation, Nodes, Vector, minus
-from lockstep.jobs.scheduling.promises import MAX_STEPS, Need, Promise, Release, make_promise, orders, place
+from lockstep.jobs.scheduling.promises import MAX_STEPS, PlacedDemand, Promise, Release, make_promise, orders, place
 
 
 class Cluster:
@@ -28,11 +28,11 @@ class Cluster:
         self.nodes.take(allocations)
         self.releases.append(Release(until_s, allocations))
 
-    def needs(self, *demands: Demand) -> list[Need]:
-        found: list[Need] = []
+    def needs(self, *demands: Demand) -> list[PlacedDemand]:
+        found: list[PlacedDemand] = []
         for position, part in enumerate(demands):
             amount = self.nodes.vector(part.resources)
-            found.append(Need(part.count, amount, self.nodes.types(part, amount), position))
+            found.append(PlacedDemand(part.count, amount, self.nodes.types(part, amount), position))
         return found
 
     def promise(self, *demands: Demand, now_s: float = 0.0) -> Promise | None:

@@ -78,7 +78,7 @@ def drain(simulation: Simulation) -> None:
     while simulation.advance():
         simulation.check()
     for uid, waiting in list(simulation.queue.items()):
-        assert simulation.scheduler.why_never(waiting) is not None, "it could run, and never did"
+        assert simulation.scheduler.why_unplaceable(waiting) is not None, "it could run, and never did"
         simulation.withdraw(uid)
     simulation.decide()
     simulation.check_no_trace()
@@ -145,7 +145,7 @@ class Anything(RuleBasedStateMachine):
         resources = {"vcpus": 7, "gib": 20} if is_odd else None
         spec = node(f"{kind}-{number}", node_type=kind, is_up=is_up, resources=resources)
         if spec.name in self.simulation.specs:
-            self.simulation.set_node(spec)
+            self.simulation.replace_node(spec)
         else:
             self.simulation.add_node(spec)
         self.decide()
@@ -190,7 +190,7 @@ def test_promises_are_kept(
         for new in jobs:
             number += 1
             made = replace(new, uid=f"{number:03d}", priority=0, create_time_s=simulation.now_s)
-            if simulation.scheduler.why_never(made) is None:
+            if simulation.scheduler.why_unplaceable(made) is None:
                 simulation.enqueue(made)
         simulation.decide(share=share)
         simulation.check()
@@ -284,7 +284,7 @@ def test_refused_is_what_could_never_run_and_nothing_else(
     for spec in numbered(kinds):
         alone.add_node(spec)
     new = job("x", *gang, project="p")
-    never = alone.scheduler.why_never(new)
+    never = alone.scheduler.why_unplaceable(new)
     if alone.is_over_quota(new):
         assert never is not None
         assert never.startswith("quota of project p: ")

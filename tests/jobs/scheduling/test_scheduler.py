@@ -225,12 +225,12 @@ def test_a_gang_of_several_parts_starts_as_it_was_promised_where_the_tightest_fi
 def test_a_gang_that_fits_in_no_simple_way_starts_when_its_nodes_are_empty() -> None:
     scheduler = make_scheduler(node("a", node_type="big"), node("b", node_type="big"))
     parts = (demand(2, vcpus=8, gib=8), demand(5, vcpus=2, gib=8))  # both large ones on one node waste its memory
-    assert scheduler.why_never(job("g", *parts)) is None
+    assert scheduler.why_unplaceable(job("g", *parts)) is None
     assert arrive(scheduler, job("g", *parts)) == ["g"]
     assert arrive(scheduler, job("h", *parts, create_time_s=1.0)) == []
     assert start_by(scheduler, "h") == 100.0
     assert end(scheduler, "g", now_s=50.0) == ["h"]
-    assert scheduler.why_never(job("i", parts[0], demand(7, vcpus=2, gib=8))) is not None
+    assert scheduler.why_unplaceable(job("i", parts[0], demand(7, vcpus=2, gib=8))) is not None
 
 
 def test_who_could_not_have_all_that_it_was_promised_yet_takes_nothing_of_it() -> None:
@@ -290,9 +290,9 @@ def test_a_node_that_comes_back_is_held_by_who_still_holds_it() -> None:
 def test_a_node_changes_under_a_job() -> None:
     scheduler = make_scheduler(*smalls(1))
     arrive(scheduler, gang("x", 1))
-    scheduler.set_node(node("s0", resources={"vcpus": 3, "gib": 8}))
+    scheduler.replace_node(node("s0", resources={"vcpus": 3, "gib": 8}))
     assert arrive(scheduler, job("y", demand(1, vcpus=1), create_time_s=1.0), now_s=1.0) == []
-    scheduler.set_node(node("s0", node_type="big"))
+    scheduler.replace_node(node("s0", node_type="big"))
     assert arrive(scheduler, now_s=2.0) == ["y"]
     assert arrive(scheduler, job("z", demand(1, vcpus=12), create_time_s=2.0), now_s=2.0) == []
     assert end(scheduler, "x", now_s=3.0) == ["z"]
@@ -301,9 +301,9 @@ def test_a_node_changes_under_a_job() -> None:
 def test_a_node_cannot_become_what_does_not_count() -> None:
     scheduler = make_scheduler(*smalls(1))
     with pytest.raises(ConfigError, match="received 'tpus'"):
-        scheduler.set_node(node("s0", resources={"tpus": 3}))
+        scheduler.replace_node(node("s0", resources={"tpus": 3}))
     with pytest.raises(NotFoundError, match="no node 's1' is known"):
-        scheduler.set_node(node("s1"))
+        scheduler.replace_node(node("s1"))
     with pytest.raises(NotFoundError, match="no node 's1' is known"):
         scheduler.remove_node("s1")
     assert arrive(scheduler, gang("x", 1)) == ["x"]
@@ -313,7 +313,7 @@ def test_nodes_that_are_down_are_brought_up_only_when_they_are_needed() -> None:
     scheduler = make_scheduler(node("a", is_up=False), node("b", node_type="big"))
     scheduler.enqueue(gang("x", 1))
     assert scheduler.decide(now_s=0.0).starts[0].nodes == ("b",)
-    scheduler.set_node(node("a"))
+    scheduler.replace_node(node("a"))
     scheduler.enqueue(gang("y", 1))
     assert scheduler.decide(now_s=0.0).starts[0].nodes == ("a",)
 
@@ -323,11 +323,11 @@ def test_nodes_that_are_down_are_brought_up_only_when_they_are_needed() -> None:
 
 def test_another_scheduler_takes_over() -> None:
     scheduler = make_scheduler(*smalls(3), quotas={"p": Quota(machines=1)})
-    scheduler.resume(gang("x", 2), nodes=("s0", "s1"), until_s=70.0)
-    scheduler.resume(gang("p1", 1, project="p"), nodes=("gone",), until_s=70.0)
-    with pytest.raises(ConflictError, match="job job_x is known already"):
-        scheduler.resume(gang("x", 2), nodes=("s0", "s1"), until_s=70.0)
-    with pytest.raises(ConflictError, match="job job_x is known already"):
+    scheduler.add_running(gang("x", 2), nodes=("s0", "s1"), until_s=70.0)
+    scheduler.add_running(gang("p1", 1, project="p"), nodes=("gone",), until_s=70.0)
+    with pytest.raises(ConflictError, match="job job_x is already queued or running"):
+        scheduler.add_running(gang("x", 2), nodes=("s0", "s1"), until_s=70.0)
+    with pytest.raises(ConflictError, match="job job_x is already queued or running"):
         scheduler.enqueue(gang("x", 2))
     assert arrive(scheduler, gang("p2", 1, project="p"), gang("y", 1), gang("z", 2, at_s=1.0)) == ["y"]
     assert reason(scheduler, "p2") == "quota of project p: 1 of 1 machines in use by job job_p1"
@@ -343,14 +343,14 @@ def test_what_is_resumed_on_a_promised_node_breaks_the_promise() -> None:
     scheduler = make_scheduler(*smalls(2))
     arrive(scheduler, gang("x", 1, hold_s=100.0), gang("g", 2, at_s=1.0))
     assert start_by(scheduler, "g") == 100.0
-    scheduler.resume(gang("late", 1), nodes=("s1",), until_s=900.0)
+    scheduler.add_running(gang("late", 1), nodes=("s1",), until_s=900.0)
     arrive(scheduler, now_s=1.0)
     assert start_by(scheduler, "g") == 900.0
 
 
 def test_more_may_be_resumed_on_a_node_than_it_has() -> None:
     scheduler = make_scheduler(*smalls(1))
-    scheduler.resume(job("x", demand(2, vcpus=3)), nodes=("s0", "s0"), until_s=100.0)
+    scheduler.add_running(job("x", demand(2, vcpus=3)), nodes=("s0", "s0"), until_s=100.0)
     assert arrive(scheduler, job("y", demand(1, vcpus=1), create_time_s=1.0)) == []
     assert start_by(scheduler, "y") == 100.0
     assert end(scheduler, "x", now_s=100.0) == ["y"]
@@ -362,19 +362,18 @@ def test_more_may_be_resumed_on_a_node_than_it_has() -> None:
 def test_what_could_never_run_is_told() -> None:
     scheduler = make_scheduler(*smalls(3), node("v", node_type="v100-box"), quotas={"p": Quota(machines=2)})
     arrive(scheduler, gang("x", 3))
-    assert scheduler.why_never(gang("y", 3)) is None
-    assert scheduler.why_never(gang("y", 4)) == "4 small asked for: the cluster's maximum is 3"
+    assert scheduler.why_unplaceable(gang("y", 3)) is None
+    assert scheduler.why_unplaceable(gang("y", 4)) == "4 small asked for: the cluster's maximum is 3"
     assert (
-        scheduler.why_never(job("y", demand(1, H100=1, name="h100"))) == "1 h100 asked for: the cluster's maximum is 0"
+        scheduler.why_unplaceable(job("y", demand(1, H100=1, name="h100")))
+        == "1 h100 asked for: the cluster's maximum is 0"
     )
-    assert scheduler.why_never(gang("y", 3, project="p")) == "quota of project p: 3 machines asked for, 2 allowed"
+    assert scheduler.why_unplaceable(gang("y", 3, project="p")) == "quota of project p: 3 machines asked for, 2 allowed"
     both = (demand(1, V100=3), demand(2, V100=1))
-    assert (
-        scheduler.why_never(job("y", *both)) == "the cluster holds each part of the gang, and not all of them at once"
-    )
-    assert scheduler.why_never(job("y", demand(1, V100=3), demand(1, V100=1), demand(3, vcpus=4))) is None
+    assert scheduler.why_unplaceable(job("y", *both)) == "each part of the gang fits, but not all of them at once"
+    assert scheduler.why_unplaceable(job("y", demand(1, V100=3), demand(1, V100=1), demand(3, vcpus=4))) is None
     with pytest.raises(ConfigError, match="received 'tpus'"):
-        scheduler.why_never(job("y", demand(1, tpus=1)))
+        scheduler.why_unplaceable(job("y", demand(1, tpus=1)))
 
 
 def test_a_job_that_needs_what_does_not_count_leaves_no_trace() -> None:
@@ -413,17 +412,17 @@ def test_each_part_has_room_and_not_all_at_once() -> None:
     scheduler = make_scheduler(node("b", node_type="big"))
     arrive(scheduler, job("x", demand(1, vcpus=4)))
     arrive(scheduler, job("g", demand(1, vcpus=9), demand(1, vcpus=4), create_time_s=1.0))
-    assert reason(scheduler, "g") == "each part of its gang has room, and not all of them at once"
+    assert reason(scheduler, "g") == "each part of the gang fits, but not all of them at once"
     assert start_by(scheduler, "g") == 100.0
 
 
 def test_a_job_that_nobody_looked_at_yet_is_not_told_that_it_has_no_room() -> None:
     scheduler = make_scheduler(*smalls(1))
     scheduler.enqueue(gang("x", 1))
-    assert reason(scheduler, "x") == "its machines are free: it is looked at next"
+    assert reason(scheduler, "x") == "its machines are free: it is considered next"
     arrive(scheduler, gang("y", 1, at_s=1.0))
     scheduler.end("x")
-    assert reason(scheduler, "y") == "its machines are free: it is looked at next"
+    assert reason(scheduler, "y") == "its machines are free: it is considered next"
 
 
 def test_of_jobs_that_ask_for_the_same_the_first_is_told_as_refused() -> None:

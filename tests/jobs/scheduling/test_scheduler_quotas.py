@@ -83,10 +83,10 @@ def test_nothing_is_kept_for_a_job_that_its_quota_holds_back_by_now(how: str) ->
     elif how == "other job":
         scheduler.enqueue(other)
     elif how == "other promise":
-        scheduler.resume(job("z", demand(V100=4)), nodes=("v",), until_s=900.0)
+        scheduler.add_running(job("z", demand(V100=4)), nodes=("v",), until_s=900.0)
         scheduler.enqueue(other)
     else:
-        scheduler.resume(other, nodes=("v",), until_s=900.0)
+        scheduler.add_running(other, nodes=("v",), until_s=900.0)
     assert "y" in arrive(scheduler, now_s=1.0)
     assert start_by(scheduler, "ahead") is None
     assert reason(scheduler, "ahead").startswith("quota of project p: ")

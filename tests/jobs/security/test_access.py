@@ -32,7 +32,7 @@ def test_another_project_is_one_that_is_not_there_whatever_is_asked_of_it(scope:
         with pytest.raises(NotFoundError) as caught:
             check_access(_of(scope), needed=needed, project="b")
         messages.add(str(caught.value))
-    assert messages == {"this key knows of no project 'b'; see `lockstep whoami`"}
+    assert messages == {"no project 'b' for this key; see `lockstep whoami`"}
 
 
 @pytest.mark.parametrize("project", ["a", ALL_PROJECTS])

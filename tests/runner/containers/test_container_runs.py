@@ -19,7 +19,7 @@ from tests.runner.test_shell_server import Talk
 
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.errors import ContainerEngineError
-from lockstep.jobs.running.ends import why_ended
+from lockstep.jobs.running.ends import end_reason_of
 from lockstep.jobs.running.orders import (
     ORDER,
     ContainerOrder,
@@ -176,7 +176,7 @@ def test_an_entry_point_that_is_not_there_is_the_users(fake: FakeContainerEngine
     container = ContainerOrder(image=IMAGE, entry_point=("/nope",), images_folder=asked.container.images_folder)
     end = Run(ReplicaOrder(**{**vars(asked), "container": container})).end()
     assert end.fault is Fault.PROGRAM
-    assert f"image {IMAGE}: what it is to run cannot be run: exec: " in (end.problem or "")
+    assert f"image {IMAGE}: its entry point cannot be run: exec: " in (end.problem or "")
 
 
 def test_a_program_that_the_system_starved(fake: FakeContainerEngine, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_program_that_the_system_starved(fake: FakeContainerEngine, tmp_path: 
         replicas=(run.statuses[-1],),
         end=GangEnd(outcome=GangOutcome.FAILED, culprit="worker-replica-0"),
     )
-    assert str(why_ended(status)).startswith("OUT_OF_MEMORY(worker-0, ")
+    assert str(end_reason_of(status)).startswith("OUT_OF_MEMORY(worker-0, ")
 
 
 def test_what_its_watcher_has_seen_counts_where_the_engine_does_not_say_it(
@@ -234,7 +234,7 @@ def test_a_stop_while_the_image_is_fetched_ends_the_fetch(fake: FakeContainerEng
 
 
 def test_what_is_discarded_before_it_is_begun_is_never_made(fake: FakeContainerEngine, tmp_path: Path) -> None:
-    run = ContainerRun(order(tmp_path, "echo up"), say=print)
+    run = ContainerRun(order(tmp_path, "echo up"), report_line=print)
     run.discard()
     with pytest.raises(ContainerEngineError, match="cancelled"):
         run.prepare([])
@@ -260,7 +260,10 @@ def test_a_container_is_ended_when_the_command_beside_it_is_killed(fake: FakeCon
     )
     client.kill()
     end = run.end()
-    assert (end.problem, end.fault) == ("podman's command beside its container ended too soon (SIGKILL)", Fault.MACHINE)
+    assert (end.problem, end.fault) == (
+        "podman's command beside its container ended unexpectedly (SIGKILL)",
+        Fault.MACHINE,
+    )
     wait(lambda: is_over(pid))
 
 
@@ -291,7 +294,7 @@ def test_a_runner_removes_what_an_earlier_one_left(fake: FakeContainerEngine, tm
     code = (
         "import sys; from lockstep.jobs.running.orders import ORDER;"
         "from lockstep.runner.containers import ContainerRun;"
-        "run = ContainerRun(ORDER.validate_json(sys.stdin.read()), say=print); run.prepare([]);"
+        "run = ContainerRun(ORDER.validate_json(sys.stdin.read()), report_line=print); run.prepare([]);"
         "run.start(on_end=print); import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     )
     died = subprocess.run([sys.executable, "-c", code], input=ORDER.dump_json(left), check=False, env=os.environ)

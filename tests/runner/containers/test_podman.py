@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from lockstep.cli.main import app
 from lockstep.clusters.runner_process import RunnerProcess
-from lockstep.jobs.running.ends import why_ended
+from lockstep.jobs.running.ends import end_reason_of
 from lockstep.jobs.running.orders import (
     ContainerOrder,
     Fault,
@@ -32,7 +32,7 @@ from lockstep.jobs.running.orders import (
     ReplicaRestart,
     ReplicaStatus,
 )
-from lockstep.jobs.running.supervision import order_again
+from lockstep.jobs.running.supervision import order_of_next_launch
 from lockstep.testing.clusters import log_lines
 from lockstep.testing.podman import Podman, why_no_podman
 
@@ -161,7 +161,7 @@ def test_more_memory_than_it_may_have_is_told(podman: Podman, tmp_path: Path) ->
         replicas=(run.statuses[-1],),
         end=GangEnd(outcome=GangOutcome.FAILED, culprit="master-replica-0"),
     )
-    assert str(why_ended(status)).startswith("OUT_OF_MEMORY(master-0, ")
+    assert str(end_reason_of(status)).startswith("OUT_OF_MEMORY(master-0, ")
 
 
 def test_processor_time_is_the_containers(podman: Podman, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_container_whose_runner_was_killed_is_launched_again(podman: Podman, t
     run.end()
     restart = ReplicaRestart(number=1, time_s=time.time(), reason="MACHINE_ERROR(master-0)")
     shorter = replace(asked, command=("echo second",))
-    again = Run(order_again(shorter, last=run.statuses[-1], restart=restart))
+    again = Run(order_of_next_launch(shorter, last=run.statuses[-1], restart=restart))
     end = again.end()
     assert end.succeeded, end
     assert again.statuses[-1].restarts == (restart,)
@@ -226,7 +226,10 @@ def test_a_container_is_ended_when_the_command_beside_it_is_killed(podman: Podma
     (client,) = [child for child in runner_process().children() if "--attach" in child.cmdline()]
     client.kill()
     end = run.end()
-    assert (end.problem, end.fault) == ("podman's command beside its container ended too soon (SIGKILL)", Fault.MACHINE)
+    assert (end.problem, end.fault) == (
+        "podman's command beside its container ended unexpectedly (SIGKILL)",
+        Fault.MACHINE,
+    )
 
 
 def test_shells_leave_no_process_that_nobody_asks_for(podman: Podman, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def linked(**links: str) -> NodeFacts:
                 return target + path.removeprefix(link)
         return path.replace("/bucket/", "/mnt/disk/", 1)
 
-    return replace(NODE, real=real)
+    return replace(NODE, resolve=real)
 
 
 def planned(order: ReplicaOrder, facts: NodeFacts) -> list[Mount]:
@@ -134,7 +134,7 @@ def test_a_link_in_its_projects_folder_leads_nowhere_else() -> None:
         Mount(source="/bucket/shared", target="/bucket/shared"),  # which no job of a project's key writes to
     ]
     for target in ("/", "/etc", "/mnt/disk/other/jobs/x", "/mnt/disk/local2"):
-        with pytest.raises(ImageError, match="/bucket/local/data leads out of its project's folder by a link"):
+        with pytest.raises(ImageError, match="/bucket/local/data leads out of its project's folder through a link"):
             planned(order, linked(data=target))
 
 
@@ -217,7 +217,7 @@ def test_granted_gpus_are_handed_on() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in variables(granted), "within they are numbered anew"
     assert plan(order, engine=DOCKER).spec.gpus == ("0", "1")
     assert plan(replace(order, simulated=True)).spec.gpus == ()
-    with pytest.raises(ContainerEngineError, match="podman knows nothing of this node's GPUs; describe them with"):
+    with pytest.raises(ContainerEngineError, match="podman has no description of this node's GPUs; describe them with"):
         plan(order)
 
 

@@ -46,7 +46,7 @@ class Bench:
 
     def builder(self, **node: str) -> EnvironmentBuilder:
         variables = {"UV_DEFAULT_INDEX": self.url, "UV_HTTP_RETRIES": "0", "PATH": "/usr/bin:/bin", **node}
-        return EnvironmentBuilder(self.cache, node=variables, say=self.said.append)
+        return EnvironmentBuilder(self.cache, node=variables, report_line=self.said.append)
 
     def build(self, asked: PythonEnvironment | None = None, **node: str) -> Path:
         source = find_source(self.code, asked=asked or PythonEnvironment())

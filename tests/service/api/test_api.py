@@ -411,7 +411,7 @@ def test_what_would_be_told_a_thousand_times_is_not_long(service: Served, query:
 
     answer = submit(70_000, num_workers=999)
     assert answer.status_code == 400, answer.status_code
-    assert "too long for 1000 replicas" in answer.json()["error"]["message"]
+    assert "too large for 1000 replicas" in answer.json()["error"]["message"]
     assert submit(70_000, num_workers=9).status_code == 200
 
 

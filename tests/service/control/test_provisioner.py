@@ -66,7 +66,7 @@ def test_a_job_that_is_cancelled_while_its_machines_come_up_gives_them_back(lab:
     lab.bench.store.advance(lab.bench.job("six").uid, _cancel(), detail="test")
     assert lab.bench.step_until_over("six").state is JobState.CANCELLED
     lab.step_until(lambda: not any(kind == "mem" for kind in _kinds(lab)))
-    assert {node.reason for node in lab.ledger if node.node_type == "mem"} == {"nobody waits for it any more"}
+    assert {node.reason for node in lab.ledger if node.node_type == "mem"} == {"no job waits for it any more"}
 
 
 def test_what_its_nodes_cost_stands_beside_a_jobs_bill(lab: Lab) -> None:
@@ -238,7 +238,7 @@ def test_a_job_that_no_node_holds_is_refused_in_words(lab: Lab) -> None:
     lab.bench.step()
     asked = lab.bench.create("job", scaleTier="CUSTOM", masterType="n1-standard-32")
     gang = resolve(training_input_of(asked), catalogue=load_catalogue())
-    never = lab.bench.controller.schedule.why_never(project="local", gang=gang, region=None)
+    never = lab.bench.controller.schedule.why_unplaceable(project="local", gang=gang, region=None)
     assert never == (
         "no node of the cluster holds n1-standard-32: it has n1-standard-4, spot, n1-highmem-2, n1-standard-16"
     )

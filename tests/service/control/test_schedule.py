@@ -124,7 +124,7 @@ def test_on_nodes_with_sizes_each_replica_takes_the_size_of_its_machine(bench: B
         if num_workers:
             document |= {"workerType": machine_type, "workerCount": str(num_workers)}
         asked = parse_training_input({"trainingInput": document}, source="test")
-        return schedule.why_never(project="p", gang=resolve(asked, catalogue=load_catalogue()), region=None)
+        return schedule.why_unplaceable(project="p", gang=resolve(asked, catalogue=load_catalogue()), region=None)
 
     assert never("n1-standard-8", 3) is None
     assert never("n1-standard-8", 4) == "5 n1-standard-8 asked for: the cluster's maximum is 4"

@@ -192,7 +192,7 @@ REFUSED: list[tuple[list[dict[str, Any]], str]] = [
     ),
     (
         [{"url": "https://10.0.0.3/in-the-url"}],
-        "trainingInput.lockstep.webhooks[0].url: this service sends jobs' webhooks to no https://10.0.0.3",
+        "trainingInput.lockstep.webhooks[0].url: this service does not send jobs' webhooks to https://10.0.0.3",
     ),
     (
         [{"url": "https://me:in-the-url@h.example"}],

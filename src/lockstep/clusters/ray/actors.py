@@ -38,10 +38,10 @@ from lockstep.jobs.running.orders import (
     ReplicaOrder,
     ReplicaStatus,
     address_of,
-    launched,
+    initial_status,
     with_address,
 )
-from lockstep.jobs.running.supervision import Step, after_report, next_step, order_again
+from lockstep.jobs.running.supervision import Step, after_report, next_step, order_of_next_launch
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -137,7 +137,7 @@ class GangSupervisor(AbstractLocalLeftovers):
     def _watch(self, launchers: Launchers) -> None:
         now_s = time.time()
         for replica in self._order.replicas:
-            self._take(launched(replica, now_s=now_s))
+            self._take(initial_status(replica, now_s=now_s))
         cluster = launchers.cluster()
         orders = {replica.name: replace(replica, cluster=cluster) for replica in self._order.replicas}
         runs = {self._launch(launchers, order): name for name, order in orders.items()}
@@ -161,8 +161,8 @@ class GangSupervisor(AbstractLocalLeftovers):
                 address = launchers.address_if_ready(name, address=address_of(orders[name]))
                 if address is not None:
                     orders = _with_address(orders, name, address)
-                    again = order_again(orders[name], last=self._statuses[name], restart=restart)
-                    self._take(launched(again, now_s=time.time()))
+                    again = order_of_next_launch(orders[name], last=self._statuses[name], restart=restart)
+                    self._take(initial_status(again, now_s=time.time()))
                     runs[self._launch(launchers, again)] = name
             for name in step.displaced:
                 orders = self._apply_move(launchers, name, orders=orders)

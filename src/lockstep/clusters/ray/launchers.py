@@ -14,7 +14,7 @@ from ray.util.placement_group import remove_placement_group
 from lockstep.clusters.ray.launcher import TAKE_OVER_S, make_launcher, reserve
 from lockstep.errors import EngineError
 from lockstep.jobs.running.orders import GangOrder, ReplicaOrder
-from lockstep.jobs.running.supervision import movable, restart_alone
+from lockstep.jobs.running.supervision import movable_replicas, restartable_alone
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Launchers:
         self._lost: set[str] = set()
         self._take_overs: dict[str, tuple[Any, float]] = {}
         self._refused: set[str] = set()
-        self._movable = movable(order)
+        self._movable_replicas = movable_replicas(order)
         self._own_groups: dict[str, Any] = {}
         self._starting: dict[str, _StartingLauncher] = {}
         self.lost_nodes: set[str] = set()
@@ -110,7 +110,7 @@ class Launchers:
 
     def cluster(self) -> dict[str, tuple[str, ...]]:
         """Returns the addresses of the replicas that others connect to, by role; empty for a gang of one. Blocks."""
-        alone = list(restart_alone(self._order))
+        alone = list(restartable_alone(self._order))
         found: list[str] = ray.get([self[name].node.remote() for name in alone])
         self._nodes = dict(zip(alone, found, strict=True))
         members = [replica for replica in self._order.replicas if self._has_address(replica)]
@@ -165,7 +165,7 @@ class Launchers:
                 return address
         except RayError as error:  # includes errors that the call itself raised
             LOGGER.warning("%s was not launched where it was: %s", name, error)
-        if is_alive and name in self._movable:
+        if is_alive and name in self._movable_replicas:
             self._refused.add(name)
         else:
             self.lost_nodes.add(name)

@@ -151,7 +151,10 @@ def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue) -> Bill:
     # A job without any interval consumed nothing. The consumption of a job on unpriced machines only is unknown.
     known = not unpriced or any(line.ml_units is not None for line in lines)
     reported = {region: round_half_up(units, decimals=UNIT_DECIMALS) for region, units in totals.items()}
-    cost = sum((Fraction(units) * catalogue.ml_unit_usd_in(region) for region, units in reported.items()), Fraction(0))
+    cost = sum(
+        (Fraction(units) * catalogue.ml_unit_usd_of_price_region(region) for region, units in reported.items()),
+        Fraction(0),
+    )
     return Bill(
         ml_units=sum(reported.values(), round_half_up(Fraction(0), decimals=UNIT_DECIMALS)) if known else None,
         cost_usd=round_half_up(cost, decimals=COST_DECIMALS) if known else None,

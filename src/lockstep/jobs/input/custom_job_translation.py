@@ -15,7 +15,7 @@ from lockstep.jobs.input.custom_jobs import (
     CustomJobSpec,
     MachineSpec,
     WorkerPoolSpec,
-    refusals,
+    unsupported_fields,
 )
 from lockstep.jobs.input.gangs import resolve
 from lockstep.jobs.input.spec import (
@@ -25,8 +25,8 @@ from lockstep.jobs.input.spec import (
     ScaleTier,
     TrainingInput,
     duration_s,
-    renamed,
     unsupported,
+    with_reader_names,
 )
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running.restarts import RestartCondition
@@ -92,8 +92,8 @@ def translate(
     }
     asked = TrainingInput.model_validate({key: value for key, value in document.items() if value is not None})
     names = {f"trainingInput.{key}": name for key, name in names.items()}
-    lines = [f"{root}{path}: {reason}; remove it" for path, reason in refusals(spec)]
-    lines += [renamed(line, names=names) for line in unsupported(asked)]
+    lines = [f"{root}{path}: {reason}; remove it" for path, reason in unsupported_fields(spec)]
+    lines += [with_reader_names(line, names=names) for line in unsupported(asked)]
     if lines:
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
         raise ConfigError(f"{source}: {lines[0]}{more}")
@@ -110,7 +110,7 @@ def _check_catalogue(asked: TrainingInput, *, names: Mapping[str, str], source: 
         resolve(asked, catalogue=load_catalogue())
     except ConfigError as error:
         raise ConfigError(
-            f"{source}: {renamed(error.what, names=names)}",
+            f"{source}: {with_reader_names(error.what, names=names)}",
             received=error.received,
             allowed=error.allowed,
             action=error.action,

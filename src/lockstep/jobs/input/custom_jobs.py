@@ -1,8 +1,8 @@
 """Defines custom jobs, the form of a job in Vertex AI, the successor of AI Platform.
 
 The documents follow the public discovery document ``aiplatform.v1.json`` and keep its names.
-`lockstep.jobs.input.custom_job_translation` translates a `CustomJob` into a training input. `refusals` yields the
-fields that have no counterpart there, or that this version cannot honour, by their names in this form.
+`lockstep.jobs.input.custom_job_translation` translates a `CustomJob` into a training input. `unsupported_fields` yields
+the fields that have no counterpart there, or that this version cannot honour, by their names in this form.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ MACHINE_TYPES: Final[Mapping[str, str]] = {"cloud-tpu": "cloud_tpu"}
 
 UNSPECIFIED: Final = "ACCELERATOR_TYPE_UNSPECIFIED"
 
-_NO_EXPERIMENTS: Final = "this version keeps no experiments"
-_NO_NETWORK: Final = "this version peers with no network"
+_NO_EXPERIMENTS: Final = "experiments are not supported"
+_NO_NETWORK: Final = "network peering is not supported"
 _NO_MOUNTS: Final = "this version mounts no file systems"
 _TOPOLOGY: Final = re.compile(r"[1-9][0-9]{0,4}(x[1-9][0-9]{0,4}){1,2}")
 _NUM_CHIPS: Final = re.compile(r"-([0-9]+)t$")
@@ -349,7 +349,7 @@ def _spec_violations(spec: CustomJobSpec) -> Iterator[Violation]:
             continue
         path = ("workerPoolSpecs", index, "pythonPackageSpec")
         if (task is None) is not (chiefs is None):
-            yield Violation(path=path, received="beside containers", allowed="programs alone, or containers alone")
+            yield Violation(path=path, received="beside containers", allowed="programs only, or containers only")
         elif task is not None and chiefs is not None and _program(task) != _program(chiefs):
             same = "the same pythonModule, packageUris and args in all pools: a job has one program"
             yield Violation(path=path, received=task.to_json(), allowed=same)
@@ -359,7 +359,7 @@ def _program(task: PythonPackageSpec) -> tuple[object, ...]:
     return task.python_module, task.package_uris, task.args
 
 
-def refusals(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
+def unsupported_fields(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
     """Yields each field that has no counterpart in a training input and cannot be honoured.
 
     Yields:
@@ -375,9 +375,9 @@ def refusals(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
         ("experiment", spec.experiment, _NO_EXPERIMENTS),
         ("experimentRun", spec.experiment_run, _NO_EXPERIMENTS),
         ("models", spec.models, "a program finds its models by their URLs"),
-        ("persistentResourceId", spec.persistent_resource_id, "jobs wait for the engine's nodes, none is kept for one"),
+        ("persistentResourceId", spec.persistent_resource_id, "nodes cannot be kept between jobs"),
         ("protectedArtifactLocationId", spec.protected_artifact_location_id, "buckets keep their own protection"),
-        ("scheduling.strategy", spot, f"there are no spot machines ({scheduling.strategy})"),
+        ("scheduling.strategy", spot, f"spot machines cannot be requested per job ({scheduling.strategy})"),
     ]
     for index, pool in enumerate(spec.worker_pool_specs):
         path, machine = f"workerPoolSpecs[{index}]", pool.machine_spec
@@ -389,16 +389,16 @@ def refusals(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
             asked += [
                 (
                     f"{path}.machineSpec.tpuTopology",
-                    _odd_topology(machine),
+                    _has_foreign_topology(machine),
                     "a TPU slice is one machine in this version",
                 ),
-                (f"{path}.machineSpec.gpuPartitionSize", machine.gpu_partition_size, "GPUs are given out whole"),
+                (f"{path}.machineSpec.gpuPartitionSize", machine.gpu_partition_size, "GPUs cannot be partitioned"),
                 (f"{path}.machineSpec.reservationAffinity", machine.reservation_affinity, "no machines are reserved"),
             ]
     return ((path, reason) for path, value, reason in asked if value)
 
 
-def _odd_topology(machine: MachineSpec) -> bool:
+def _has_foreign_topology(machine: MachineSpec) -> bool:
     """Returns whether a machine's TPU topology has another number of chips than the machine itself."""
     chips = _NUM_CHIPS.search(machine.machine_type)
     if machine.tpu_topology is None:

@@ -87,7 +87,7 @@ class _JobResource(AbstractDocument):
     def _check(self) -> Self:
         if self.prediction_input is not None:
             raise_violations(
-                [Violation(path=("predictionInput",), received=self.prediction_input, allowed="training jobs alone")]
+                [Violation(path=("predictionInput",), received=self.prediction_input, allowed="training jobs only")]
             )
         return self
 
@@ -158,7 +158,7 @@ def _custom_form(document: object, *, source: str) -> str | None:
     other = next((key for key in _CONTRACT if key in document), None)
     if found is not None and other is not None:
         raise ConfigError(
-            f"{source}: {other} and {found} stand side by side",
+            f"{source}: {other} and {found} cannot be given together",
             allowed="trainingInput with jobId, or jobSpec with displayName, or workerPoolSpecs",
         )
     return found

@@ -132,9 +132,9 @@ def check_size(training_input: TrainingInput, *, gang: Gang) -> None:
     size_bytes = len(json.dumps(training_input.to_json()))
     if size_bytes * len(gang) > MAX_ORDERED_BYTES:
         raise ConfigError(
-            f"trainingInput: too long for {len(gang)} replicas, each of which is told of it",
+            f"trainingInput: too large for {len(gang)} replicas, because each replica receives a copy",
             received=f"{size_bytes:,} bytes",
-            allowed=f"at most {MAX_ORDERED_BYTES // len(gang):,}; what is longer has a place in the program's package",
+            allowed=f"at most {MAX_ORDERED_BYTES // len(gang):,}; put larger data in the program's package",
         )
 
 

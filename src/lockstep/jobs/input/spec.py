@@ -176,7 +176,7 @@ class Candidate(AbstractDocument):
 
 
 @final
-class OwnInput(AbstractDocument):
+class LockstepExtensions(AbstractDocument):
     """Lockstep's own extensions of the contract, under ``lockstep`` in a training input.
 
     Attributes:
@@ -321,16 +321,16 @@ class TrainingInput(AbstractDocument):
     service_account: Text | None = None
     use_chief_in_tf_config: Flag = False
     enable_web_access: Flag = False
-    lockstep: OwnInput = Field(default_factory=OwnInput)
+    lockstep: LockstepExtensions = Field(default_factory=LockstepExtensions)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         raise_violations([*_machine_violations(self), *_program_violations(self)])
         return self
 
-    def shown(self) -> TrainingInput:
+    def redacted(self) -> TrainingInput:
         """Returns the input as readers of the job may see it: only the scheme and host of its webhooks' URLs."""
-        hooks = tuple(hook.shown() for hook in self.lockstep.webhooks)
+        hooks = tuple(hook.redacted() for hook in self.lockstep.webhooks)
         return self.model_copy(update={"lockstep": self.lockstep.model_copy(update={"webhooks": hooks})})
 
     def replica_configs(self) -> Iterator[tuple[str, ReplicaConfig]]:
@@ -365,14 +365,14 @@ def unsupported(training_input: TrainingInput) -> list[str]:
     found: list[tuple[str, object, str]] = [
         ("hyperparameters", asked.hyperparameters, "this version does not search hyperparameters"),
         ("encryptionConfig", asked.encryption_config, "buckets keep their own encryption"),
-        ("network", asked.network, "this version peers with no network"),
-        ("serviceAccount", asked.service_account, "programs run as no account of a cloud"),
+        ("network", asked.network, "network peering is not supported"),
+        ("serviceAccount", asked.service_account, "service accounts are not supported"),
         ("pythonVersion", python_version, f"programs run on Python {runs}, not {asked.python_version}"),
     ]
     for key, config in asked.replica_configs():
         found += [
             (f"{key}.tpuTfVersion", config.tpu_tf_version, "programs run on JAX, not TensorFlow"),
-            (f"{key}.diskConfig", config.disk_config, "this version makes no disks"),
+            (f"{key}.diskConfig", config.disk_config, "boot disks cannot be configured"),
         ]
     return [f"trainingInput.{key}: {reason}; remove it" for key, value, reason in found if value]
 
@@ -391,7 +391,7 @@ def ignored(training_input: TrainingInput) -> list[str]:
     return [] if version is None else [f"trainingInput.runtimeVersion: {version} is ignored; {reason}"]
 
 
-def renamed(line: str, *, names: Mapping[str, str]) -> str:
+def with_reader_names(line: str, *, names: Mapping[str, str]) -> str:
     """Returns a line of `unsupported` or `ignored`, or a field's name, with the name that the reader knows it by.
 
     Args:
@@ -424,7 +424,7 @@ def _machine_violations(asked: TrainingInput) -> Iterator[Violation]:
             if count and machine_type is None:
                 yield Violation(path=(f"{name}Type",), allowed=f"a machine type, since {name}Count is {count}")
         return
-    only = f"with scaleTier CUSTOM alone, not {asked.scale_tier}"
+    only = f"only with scaleTier CUSTOM, not {asked.scale_tier}"
     if asked.master_type is not None:
         yield Violation(path=("masterType",), received=asked.master_type, allowed=only)
     for name, count, machine_type in counts:
@@ -453,7 +453,7 @@ def _program_violations(asked: TrainingInput) -> Iterator[Violation]:
     for key, config in asked.replica_configs():
         for name, value in (("containerCommand", config.container_command), ("containerArgs", config.container_args)):
             if value and config.image_uri is None and master_image is None:
-                yield Violation(path=(key, name), received=list(value), allowed="with an imageUri alone")
+                yield Violation(path=(key, name), received=list(value), allowed="only with an imageUri")
             if value and asked.args:
                 yield Violation(path=(key, name), received=list(value), allowed="not together with args")
             elif value and asked.python_module is not None:

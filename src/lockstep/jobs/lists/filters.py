@@ -26,7 +26,14 @@ from typing import Any, Final, cast, final
 from lark import Lark, Token
 
 from lockstep.errors import closest
-from lockstep.jobs.lists.predicates import AbstractFilterCompiler, Join, Predicate, Steps, read_filter, refused
+from lockstep.jobs.lists.predicates import (
+    AbstractFilterCompiler,
+    Join,
+    Predicate,
+    Program,
+    filter_error,
+    parse_filter_text,
+)
 from lockstep.jobs.running.states import JobState
 
 _GRAMMAR: Final = r"""
@@ -86,7 +93,7 @@ class _Comparison:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class _Listed:
+class _FilterableFields:
     """The fields that a filter may use for one kind of resource.
 
     Attributes:
@@ -115,7 +122,7 @@ JOB_FIELDS: Final = (
     "trainingInput",
     "trainingOutput",
 )
-_JOBS: Final = _Listed(fields=JOB_FIELDS, times=_JOB_TIMES)
+_JOBS: Final = _FilterableFields(fields=JOB_FIELDS, times=_JOB_TIMES)
 
 _OPERATION_TIMES: Final = ("metadata.createTime", "metadata.endTime")
 OPERATION_FIELDS: Final = (
@@ -127,7 +134,7 @@ OPERATION_FIELDS: Final = (
     "error.code",
     "error.message",
 )
-_OPERATIONS: Final = _Listed(fields=OPERATION_FIELDS, times=_OPERATION_TIMES)
+_OPERATIONS: Final = _FilterableFields(fields=OPERATION_FIELDS, times=_OPERATION_TIMES)
 
 
 def parse_filter(text: str) -> Predicate[_Resource]:
@@ -137,7 +144,7 @@ def parse_filter(text: str) -> Predicate[_Resource]:
         InvalidInputError: If the filter does not follow the grammar, names an unknown field, or orders values that have
             no order.
     """
-    return read_filter(text, parser=_parser(_JOBS), example="jobId:rnn*")
+    return parse_filter_text(text, parser=_parser(_JOBS), example="jobId:rnn*")
 
 
 def parse_operation_filter(text: str) -> Predicate[_Resource]:
@@ -147,7 +154,7 @@ def parse_operation_filter(text: str) -> Predicate[_Resource]:
         InvalidInputError: If the filter does not follow the grammar, names an unknown field, or orders values that have
             no order.
     """
-    return read_filter(text, parser=_parser(_OPERATIONS), example="done:false")
+    return parse_filter_text(text, parser=_parser(_OPERATIONS), example="done:false")
 
 
 @final
@@ -181,7 +188,7 @@ class JobBounds:
 def bounds_of(predicate: Predicate[_Resource]) -> JobBounds:
     """Returns the bounds of a filter that `parse_filter` returned."""
     comparisons = [step for step in predicate.program if isinstance(step, _Comparison)]
-    needed = _needed(predicate.program)
+    needed = _required_comparisons(predicate.program)
     # Names and labels have only printable characters, and not every database accepts others.
     equal = [c for c in needed if c.sign == "=" and c.is_whole and c.word.isprintable()]
     labelled = [c for c in equal if c.path[0] == "labels" and len(c.path) == 2]
@@ -194,7 +201,7 @@ def bounds_of(predicate: Predicate[_Resource]) -> JobBounds:
     until = [time_s + _TIME_STEP_S for sign, time_s in times if sign in ("<", "<=", "=")]
     return JobBounds(
         job_id=next((c.word for c in equal if c.path == ("jobId",)), None),
-        states=frozenset(state for state in JobState if _may_hold(predicate.program, state=state)),
+        states=frozenset(state for state in JobState if _may_match(predicate.program, state=state)),
         labels={c.path[1]: c.word for c in labelled},
         since_s=max(since, default=None),
         until_s=min(until, default=None),
@@ -216,7 +223,7 @@ def _texts(needed: Iterable[_Comparison]) -> dict[str, frozenset[str]]:
     return found
 
 
-def _needed(program: _Program) -> list[_Comparison]:
+def _required_comparisons(program: _Program) -> list[_Comparison]:
     """Returns the comparisons that are true whenever the filter is: those that only AND joins."""
     results: list[list[_Comparison]] = []
     for step in program:
@@ -229,7 +236,7 @@ def _needed(program: _Program) -> list[_Comparison]:
     return [comparison for part in results for comparison in part]
 
 
-def _may_hold(program: _Program, *, state: JobState) -> bool:
+def _may_match(program: _Program, *, state: JobState) -> bool:
     """Returns whether a filter may match a job in a state, whatever its other fields are."""
     results: list[bool | None] = []  # None: depends on other fields
     for step in program:
@@ -254,16 +261,16 @@ def _joined_or_open(kind: str, results: list[bool | None]) -> bool | None:
 
 @final
 class _Compiler(AbstractFilterCompiler):
-    def __init__(self, listed: _Listed) -> None:
+    def __init__(self, listed: _FilterableFields) -> None:
         super().__init__()
         self._listed = listed
 
-    def comparison(self, items: list[Any]) -> Steps:
+    def comparison(self, items: list[Any]) -> Program:
         field, sign, value = cast("list[Token]", items)
         path = tuple(field.split("."))
         if not self._listed.has(path):
             near = closest(field, self._listed.fields) or closest(path[0], self._listed.fields)
-            raise refused(field, allowed=None if near else self._listed.fields, action=near)
+            raise filter_error(field, allowed=None if near else self._listed.fields, action=near)
         word, starts = _read_word(value)
         return [
             _Comparison(
@@ -277,7 +284,7 @@ class _Compiler(AbstractFilterCompiler):
 
 
 @cache
-def _parser(listed: _Listed) -> Lark:
+def _parser(listed: _FilterableFields) -> Lark:
     return Lark(_GRAMMAR, parser="lalr", transformer=_Compiler(listed))
 
 
@@ -292,7 +299,7 @@ def _read_word(value: Token) -> tuple[str, bool]:
     return str(value), value.endswith("*")
 
 
-def _test(path: tuple[str, ...], sign: Token, value: Token, *, listed: _Listed) -> _Test:
+def _test(path: tuple[str, ...], sign: Token, value: Token, *, listed: _FilterableFields) -> _Test:
     word, starts = _read_word(value)
     if listed.is_time(path) and sign != ":":
         return _time_test(str(sign), value, word)
@@ -300,7 +307,7 @@ def _test(path: tuple[str, ...], sign: Token, value: Token, *, listed: _Listed) 
         return _number_test(str(sign), value, word, times=listed.times)
     word = word[:-1] if starts else word
     if value.type != "QUOTED" and "*" in word:
-        raise refused(value, allowed="* at the end alone", action="put a value that has a * in quotes")
+        raise filter_error(value, allowed="* at the end only", action="put a value that has a * in quotes")
     if sign == ":":
         return _of_items(_has(word.casefold(), starts=starts))
     equal = _equals(word, starts=starts)
@@ -346,7 +353,7 @@ def _number(text: str) -> Decimal | None:
 def _number_test(sign: str, value: Token, word: str, *, times: tuple[str, ...]) -> _Test:
     limit = _number(word)
     if limit is None:
-        raise refused(value, allowed=f"a number after {sign}, or a time for {', '.join(times)}")
+        raise filter_error(value, allowed=f"a number after {sign}, or a time for {', '.join(times)}")
     compare = _ORDERS[sign]
 
     def test(found: object) -> bool:
@@ -367,7 +374,9 @@ def _time(text: str) -> datetime | None:
 def _time_test(sign: str, value: Token, word: str) -> _Test:
     limit = _time(word)
     if limit is None:
-        raise refused(value, allowed='a time such as 2026-01-31 or 2026-01-31T12:00:00Z after the sign; ":" takes text')
+        raise filter_error(
+            value, allowed='a time such as 2026-01-31 or 2026-01-31T12:00:00Z after the sign; ":" takes text'
+        )
     compare = {**_ORDERS, "=": operator.eq, "!=": operator.ne}[sign]
 
     def test(found: object) -> bool:

@@ -34,7 +34,7 @@ class Join:
     count: int
 
 
-Steps = list[Any]
+Program = list[Any]
 """Tests (or, during parsing, tokens that become tests) and joins, in postfix order."""
 
 
@@ -64,27 +64,27 @@ class Predicate(Generic[Item]):
         return all(results)
 
 
-class AbstractFilterCompiler(Transformer[Token, Steps]):
+class AbstractFilterCompiler(Transformer[Token, Program]):
     """Builds the postfix program bottom-up, while the parser reduces the grammar's rules. Methods bear their names."""
 
-    def start(self, items: list[Steps]) -> Steps:
+    def start(self, items: list[Program]) -> Program:
         """Returns the steps of the whole filter, which may be empty."""
         return items[0] if items else []
 
-    def any_of(self, items: list[Steps]) -> Steps:
+    def any_of(self, items: list[Program]) -> Program:
         """Returns the steps of terms joined by OR."""
         return _joined("any", items)
 
-    def all_of(self, items: list[Steps]) -> Steps:
+    def all_of(self, items: list[Program]) -> Program:
         """Returns the steps of terms joined by AND, or by nothing."""
         return _joined("all", items)
 
-    def negation(self, items: list[Steps]) -> Steps:
+    def negation(self, items: list[Program]) -> Program:
         """Returns the steps of a term after NOT or a minus."""
         return [*items[0], Join(kind="not", count=1)]
 
     @abstractmethod
-    def comparison(self, items: list[Any]) -> Steps:
+    def comparison(self, items: list[Any]) -> Program:
         """Returns the steps of a comparison: a field, an operator and a value. Pure.
 
         Raises:
@@ -92,12 +92,12 @@ class AbstractFilterCompiler(Transformer[Token, Steps]):
         """
 
 
-def _joined(kind: str, items: list[Steps]) -> Steps:
+def _joined(kind: str, items: list[Program]) -> Program:
     steps = [step for item in items for step in item]
     return [*steps, Join(kind=kind, count=len(items))] if len(items) > 1 else steps
 
 
-def read_filter(text: str, *, parser: Lark, example: str) -> Predicate[Any]:
+def parse_filter_text(text: str, *, parser: Lark, example: str) -> Predicate[Any]:
     """Parses a filter; an empty filter matches everything.
 
     Args:
@@ -115,20 +115,22 @@ def read_filter(text: str, *, parser: Lark, example: str) -> Predicate[Any]:
     try:
         # According to Lark's types, this returns a tree. With a transformer in the parser, it returns what the start
         # rule's method returned. The types also leave the text's own type open, hence the ignore.
-        program = cast("Steps", parser.parse(text))  # pyright: ignore[reportUnknownMemberType]
+        program = cast("Program", parser.parse(text))  # pyright: ignore[reportUnknownMemberType]
     except UnexpectedInput as error:
         # Lark counts columns from 1, and reports -1 at the end of the text.
         at_end = error.column < 1 or getattr(getattr(error, "token", None), "type", "") == "$END"
         column = len(text) + 1 if at_end else (error.pos_in_stream or 0) + 1
         raise InvalidInputError(
-            f"filter: column {column}: " + ("it ends too soon" if at_end else "not understood from here"),
+            f"filter: column {column}: " + ("it is incomplete" if at_end else "not understood from here"),
             received=None if at_end else text[column - 1 :],
             allowed=f"comparisons such as {example} joined by AND, OR, NOT and parentheses",
         ) from None
     return Predicate(text=text, program=tuple(program))
 
 
-def refused(token: Token, *, allowed: str | tuple[str, ...] | None, action: str | None = None) -> InvalidInputError:
+def filter_error(
+    token: Token, *, allowed: str | tuple[str, ...] | None, action: str | None = None
+) -> InvalidInputError:
     """Builds the error of a word that is not allowed at its place in a filter."""
     return InvalidInputError(
         f"filter: column {(token.start_pos or 0) + 1}", received=str(token), allowed=allowed, action=action

@@ -5,14 +5,14 @@ The filter of logs is not imported here, because it needs a parser that a runner
 """
 
 from lockstep.jobs.logs.entries import LogEntry, StoredEntry, decode_entry, encode_entry
-from lockstep.jobs.logs.grouping import PLAIN, EntryGrouper, Reading
+from lockstep.jobs.logs.grouping import ORDINARY, EntryGrouper, LineClass
 from lockstep.jobs.logs.severities import Severity, severity_named, severity_of
 
 __all__ = [
-    "PLAIN",
+    "ORDINARY",
     "EntryGrouper",
+    "LineClass",
     "LogEntry",
-    "Reading",
     "Severity",
     "StoredEntry",
     "decode_entry",

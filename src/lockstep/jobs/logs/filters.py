@@ -31,7 +31,14 @@ from typing import Any, Final, cast, final
 from lark import Lark, Token
 
 from lockstep.errors import InvalidInputError, closest
-from lockstep.jobs.lists.predicates import AbstractFilterCompiler, Join, Predicate, Steps, read_filter, refused
+from lockstep.jobs.lists.predicates import (
+    AbstractFilterCompiler,
+    Join,
+    Predicate,
+    Program,
+    filter_error,
+    parse_filter_text,
+)
 from lockstep.jobs.logs.entries import RESOURCE_TYPE, LogEntry
 from lockstep.jobs.logs.patterns import compile_pattern
 from lockstep.jobs.logs.severities import Severity, severity_named
@@ -103,7 +110,7 @@ def parse_log_filter(text: str) -> Predicate[LogEntry]:
         InvalidInputError: If the filter does not follow the grammar, names an unknown field, or compares a field with
             an impossible value.
     """
-    return read_filter(text, parser=_parser(), example='severity>=ERROR or textPayload:"loss"')
+    return parse_filter_text(text, parser=_parser(), example='severity>=ERROR or textPayload:"loss"')
 
 
 def quoted(text: str) -> str:
@@ -113,15 +120,15 @@ def quoted(text: str) -> str:
 
 @final
 class _Compiler(AbstractFilterCompiler):
-    def value(self, items: list[Token]) -> Steps:
+    def value(self, items: list[Token]) -> Program:
         return list(items)
 
-    def comparison(self, items: list[Any]) -> Steps:
+    def comparison(self, items: list[Any]) -> Program:
         field, sign = cast("list[Token]", items[:2])
-        steps = cast("Steps", items[2])
+        steps = cast("Program", items[2])
         return [step if isinstance(step, Join) else _test(field, str(sign), step) for step in steps]
 
-    def anywhere(self, items: list[Token]) -> Steps:
+    def anywhere(self, items: list[Token]) -> Program:
         word = _folded(_unquoted(items[0]))
 
         def occurs(entry: LogEntry) -> bool:
@@ -129,8 +136,10 @@ class _Compiler(AbstractFilterCompiler):
 
         return [occurs]
 
-    def function(self, items: list[Token]) -> Steps:
-        raise refused(items[0], allowed="comparisons and words", action="functions of the query language are not there")
+    def function(self, items: list[Token]) -> Program:
+        raise filter_error(
+            items[0], allowed="comparisons and words", action="functions of the query language are not supported"
+        )
 
 
 @cache
@@ -175,7 +184,7 @@ def _test(field: Token, sign: str, value: Token) -> _Test:
         if name.startswith("labels.") and len(name) > len("labels."):
             return lambda entry: False
         near = closest(name, LOG_FIELDS)
-        raise refused(field, allowed=None if near else LOG_FIELDS, action=near)
+        raise filter_error(field, allowed=None if near else LOG_FIELDS, action=near)
     if sign in ("=~", "!~"):
         return _pattern_test(get, sign, value)
     if sign == ":":
@@ -197,11 +206,11 @@ def _test(field: Token, sign: str, value: Token) -> _Test:
 
 def _pattern_test(get: Callable[[LogEntry], str], sign: str, value: Token) -> _Test:
     if value.type != "QUOTED":
-        raise refused(value, allowed=f"a regular expression in quotation marks after {sign}")
+        raise filter_error(value, allowed=f"a regular expression in quotation marks after {sign}")
     try:
         occurs = compile_pattern(_unquoted(value, pattern=True))
     except InvalidInputError as error:
-        raise refused(value, allowed=error.allowed, action=error.what) from None
+        raise filter_error(value, allowed=error.allowed, action=error.what) from None
     if sign == "=~":
         return lambda entry: occurs(get(entry))
     return lambda entry: not occurs(get(entry))
@@ -214,7 +223,7 @@ def _severity(value: Token) -> Severity:
         severity = Severity(int(word))
     if severity is None:
         names = tuple(Severity.__members__)
-        raise refused(value, allowed=names, action=closest(word.upper(), names))
+        raise filter_error(value, allowed=names, action=closest(word.upper(), names))
     return severity
 
 
@@ -223,11 +232,11 @@ def _time_s(value: Token) -> float:
         time = datetime.fromisoformat(_unquoted(value))
         return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        raise refused(value, allowed='a time such as "2026-01-31" or "2026-01-31T12:00:00Z"') from None
+        raise filter_error(value, allowed='a time such as "2026-01-31" or "2026-01-31T12:00:00Z"') from None
 
 
 def _attempt(value: Token) -> int:
     word = _unquoted(value)
     if not _ATTEMPT.fullmatch(word):
-        raise refused(value, allowed="the number of an attempt, from 0")
+        raise filter_error(value, allowed="the number of an attempt, from 0")
     return int(word)

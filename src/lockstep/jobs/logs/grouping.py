@@ -44,7 +44,7 @@ _EXCEPTION: Final = re.compile(r"([A-Za-z_][\w.<>]*)(?:: |:?$)")
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class LineClass:
     """The classification of a line.
 
     Attributes:
@@ -58,16 +58,16 @@ class Reading:
     open: bool = False
 
 
-PLAIN: Final = Reading()
+ORDINARY: Final = LineClass()
 """An ordinary line: an entry of its own, without an indicated severity."""
 
-_ALONE: Final = {severity: Reading(severity=severity) for severity in Severity}
-_BEGINS: Final = Reading(severity=Severity.ERROR, open=True)
-_CONTINUES: Final = Reading(severity=Severity.ERROR, continues=True, open=True)
-_IS_FATAL: Final = Reading(severity=Severity.CRITICAL, open=True)
-_STAYS_FATAL: Final = Reading(severity=Severity.CRITICAL, continues=True, open=True)
-_WARNS: Final = Reading(severity=Severity.WARNING, open=True)
-_WARNS_AT: Final = Reading(severity=Severity.WARNING, continues=True)
+_ALONE: Final = {severity: LineClass(severity=severity) for severity in Severity}
+_BEGINS: Final = LineClass(severity=Severity.ERROR, open=True)
+_CONTINUES: Final = LineClass(severity=Severity.ERROR, continues=True, open=True)
+_IS_FATAL: Final = LineClass(severity=Severity.CRITICAL, open=True)
+_STAYS_FATAL: Final = LineClass(severity=Severity.CRITICAL, continues=True, open=True)
+_WARNS: Final = LineClass(severity=Severity.WARNING, open=True)
+_WARNS_AT: Final = LineClass(severity=Severity.WARNING, continues=True)
 
 
 class _State(Enum):
@@ -102,7 +102,7 @@ class EntryGrouper:
         self._num_message_lines = 0
         self._chained = False
 
-    def take(self, line: str, *, now_s: float) -> Reading:
+    def classify(self, line: str, *, now_s: float) -> LineClass:
         """Classifies the next line.
 
         Args:
@@ -112,12 +112,12 @@ class EntryGrouper:
         if self._state is not _State.OUTSIDE:
             late = now_s - self._time_s > PAUSE_S
             self._time_s = now_s
-            if not late and (reading := self._inside(line)) is not None:
-                return reading
+            if not late and (line_class := self._inside(line)) is not None:
+                return line_class
             self._state = _State.OUTSIDE
         return self._outside(line, now_s)
 
-    def _outside(self, line: str, now_s: float) -> Reading:
+    def _outside(self, line: str, now_s: float) -> LineClass:
         if line.endswith(_HEADER) and len(line) < _PREFIX_CHARS:
             self._time_s = now_s
             self._begin(line)
@@ -144,7 +144,7 @@ class EntryGrouper:
         self._prefix = before[: group.start()] if group else before
         self._state = _State.GROUP if group else _State.FRAMES
 
-    def _inside(self, line: str) -> Reading | None:
+    def _inside(self, line: str) -> LineClass | None:
         """Classifies a line inside an unfinished entry; returns None if the line does not belong to it."""
         if self._state is _State.WARNED:
             self._state = _State.OUTSIDE
@@ -169,7 +169,7 @@ class EntryGrouper:
             self._chained = False
         return self._after_exception(line, body)
 
-    def _in_frames(self, body: str) -> Reading | None:
+    def _in_frames(self, body: str) -> LineClass | None:
         if body.startswith((" ", "\t")):
             return _CONTINUES
         named = _EXCEPTION.match(body)
@@ -180,7 +180,7 @@ class EntryGrouper:
         self._chained = False
         return _CONTINUES
 
-    def _after_exception(self, line: str, body: str) -> Reading | None:
+    def _after_exception(self, line: str, body: str) -> LineClass | None:
         if not body:
             return _CONTINUES
         if line.endswith(_HEADER):

@@ -259,9 +259,9 @@ class Catalogue(AbstractEntry):
         Raises:
             ConfigError: If no published price region contains the region.
         """
-        return self.ml_unit_usd_in(self.price_region(region))
+        return self.ml_unit_usd_of_price_region(self.price_region(region))
 
-    def ml_unit_usd_in(self, price_region: str) -> Fraction:
+    def ml_unit_usd_of_price_region(self, price_region: str) -> Fraction:
         """Returns the price of one ML unit in a price region, in US dollars per hour.
 
         Args:
@@ -288,11 +288,11 @@ class Catalogue(AbstractEntry):
             if entry is None or entry.usd_per_hour is None or entry.source is None:
                 return None
             if entry.source is Source.OPERATOR:  # the price there; lists have the price in the Americas
-                units += Fraction(entry.usd_per_hour) * count / self.ml_unit_usd_in(price_region)
+                units += Fraction(entry.usd_per_hour) * count / self.ml_unit_usd_of_price_region(price_region)
                 continue
             if price_region not in self.price_lists[entry.source].regions:
                 return None
-            units += Fraction(entry.usd_per_hour) * count / self.ml_unit_usd_in(DEFAULT_PRICE_REGION)
+            units += Fraction(entry.usd_per_hour) * count / self.ml_unit_usd_of_price_region(DEFAULT_PRICE_REGION)
         return units
 
     def usd_per_hour(

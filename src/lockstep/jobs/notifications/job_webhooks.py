@@ -54,7 +54,7 @@ class JobWebhook(AbstractDocument):
         """The part of the URL that may be shown."""
         return display_url(self.url)
 
-    def shown(self) -> JobWebhook:
+    def redacted(self) -> JobWebhook:
         """Returns the webhook as readers of the job may see it, with only the scheme, host and port of its URL."""
         return self.model_copy(update={"url": f"{self.display_url}{HIDDEN_PATH}"})
 
@@ -64,7 +64,7 @@ def _check_hooks(value: object) -> object:
     # is not a webhook, would repeat the value.
     entries = list(cast("list[object]", value)) if isinstance(value, list | tuple) else None
     if entries is None or not all(isinstance(entry, dict | JobWebhook) for entry in entries):
-        raise rule_error(allowed="a list of webhooks, each with url, and secret and states if need be", is_hidden=True)
+        raise rule_error(allowed="a list of webhooks, each with url, and optionally secret and states", is_hidden=True)
     if len(entries) > MAX_JOB_WEBHOOKS:
         raise rule_error(allowed=f"at most {MAX_JOB_WEBHOOKS} webhooks, not {len(entries)}", is_hidden=True)
     return entries

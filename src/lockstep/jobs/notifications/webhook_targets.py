@@ -101,7 +101,7 @@ class WebhookTargets:
         parts = urlsplit(url)
         if parts.path == HIDDEN_PATH:
             raise InvalidInputError(
-                f"{what}: {display_url(url)}{HIDDEN_PATH} is what is shown of a URL", action="give the whole URL"
+                f"{what}: {display_url(url)}{HIDDEN_PATH} is the redacted form of a URL", action="give the whole URL"
             )
         host = parts.hostname or ""
         addresses = _LOOPBACKS if host == _LOCALHOST else _written_addresses(host)
@@ -109,7 +109,7 @@ class WebhookTargets:
         if addresses and not any(self.allows(address, host=host, is_plain=is_plain) for address in addresses):
             local = "; http:// where the service itself is on loopback" if is_plain else ""
             raise InvalidInputError(
-                f"{what}: this service sends jobs' webhooks to no {display_url(url)}",
+                f"{what}: this service does not send jobs' webhooks to {display_url(url)}",
                 allowed=f"https:// to public addresses, and what `lockstep up {TARGETS_FLAG}` names{local}",
             )
 

@@ -23,7 +23,7 @@ def check_hook_url(text: str) -> str:
         is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback_host(host or ""))
         if host and is_safe and parts.username is None and parts.password is None:
             return text
-    raise rule_error(allowed="an https:// URL without a user name; http:// on loopback alone", is_hidden=True)
+    raise rule_error(allowed="an https:// URL without a user name; http:// on loopback only", is_hidden=True)
 
 
 def is_loopback_host(host: str) -> bool:

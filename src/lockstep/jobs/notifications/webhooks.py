@@ -137,7 +137,7 @@ def parse_webhooks(document: object, *, source: str) -> dict[str, Webhook]:
     }
 
 
-def message_of(event: HookEvent) -> bytes:
+def build_message(event: HookEvent) -> bytes:
     """Returns the message about an event as JSON: always the same bytes for the same event."""
     if event.alert is None:
         own = {"job": event.job, "uid": event.uid, "state": event.state}
@@ -154,7 +154,7 @@ def message_of(event: HookEvent) -> bytes:
     return json.dumps(document, sort_keys=True).encode()
 
 
-def headers_of(event: HookEvent, *, name: str, key: bytes | None, time_s: float) -> Mapping[str, str]:
+def build_headers(event: HookEvent, *, name: str, key: bytes | None, time_s: float) -> Mapping[str, str]:
     """Returns the headers of an event's message, as Standard Webhooks defines them.
 
     Args:
@@ -170,12 +170,12 @@ def headers_of(event: HookEvent, *, name: str, key: bytes | None, time_s: float)
         "webhook-timestamp": str(int(time_s)),
     }
     if key is not None:
-        signature = sign(message_of(event), message_id=message_id, timestamp=int(time_s), key=key)
+        signature = sign(build_message(event), message_id=message_id, timestamp=int(time_s), key=key)
         headers["webhook-signature"] = signature
     return headers
 
 
-def settled(events: Sequence[HookEvent], *, cursor: int, now_s: float) -> Sequence[HookEvent]:
+def without_gaps(events: Sequence[HookEvent], *, cursor: int, now_s: float) -> Sequence[HookEvent]:
     """Returns the events up to the first gap in which another event may still appear.
 
     An event gets its number when it is written, but becomes visible when its transaction ends, and transactions may end

@@ -149,13 +149,13 @@ def check_variables(value: object) -> object:
     if len(variables) > _MAX_VARIABLES:
         raise rule_error(allowed=f"at most {_MAX_VARIABLES} variables")
     for name in variables:
-        allowed = allowed_variables(name)
+        allowed = variable_name_rule(name)
         if allowed is not None:
             raise rule_error(allowed=allowed)
     return variables
 
 
-def allowed_variables(name: object) -> str | None:
+def variable_name_rule(name: object) -> str | None:
     """Describes which names are allowed if a job may not set an environment variable of this name; else returns None.
 
     Args:

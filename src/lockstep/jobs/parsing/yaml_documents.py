@@ -38,7 +38,7 @@ def parse_yaml(text: str, *, source: str) -> Any:
     except RecursionError:
         raise ConfigError(f"{source} is nested too deeply") from None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:  # by PyYAML's constructors
-        raise ConfigError(f"{source} has a value that is not what it looks like: {error}") from None
+        raise ConfigError(f"{source} has an invalid value: {error}") from None
     finally:
         if loader is not None:
             loader.dispose()  # pyright: ignore[reportUnknownMemberType]  # PyYAML's types leave it open
@@ -69,7 +69,7 @@ def _mapping(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]
     seen: set[str] = set()
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
-            raise yaml.MarkedYAMLError(problem="a key that is no text", problem_mark=key.start_mark)
+            raise yaml.MarkedYAMLError(problem="a key that is not text", problem_mark=key.start_mark)
         if key.value in seen:
             raise yaml.MarkedYAMLError(problem=f"key {key.value!r} is given twice", problem_mark=key.start_mark)
         seen.add(key.value)

@@ -16,7 +16,7 @@ from lockstep.jobs.provisioning.ledger import SEEN_S, NodeRecord, NodeState
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Sighting:
+class Observation:
     """What the provider and the engine reported at one moment.
 
     Attributes:
@@ -24,21 +24,21 @@ class Sighting:
         machines: the names of the machines that the provider has for this cluster.
         joined: the names of the nodes that have joined the engine; None if the engine did not answer.
         refused: the provider's reasons, by name, for the machines that it refused since the last query.
-        words: the provider's explanations, by name, for machines that are not up yet, if it gives any.
-        asking: the names of the machines for which the provider has not said yet whether it has room.
+        explanations: the provider's explanations, by name, for machines that are not up yet, if it gives any.
+        unanswered: the names of the machines for which the provider has not said yet whether it has room.
     """
 
     time_s: float
     machines: frozenset[str]
     joined: frozenset[str] | None = None
     refused: Mapping[str, str]
-    words: Mapping[str, str] = field(default_factory=dict[str, str])
-    asking: frozenset[str] = frozenset()
+    explanations: Mapping[str, str] = field(default_factory=dict[str, str])
+    unanswered: frozenset[str] = frozenset()
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class NodeRequest:
     """A node to request.
 
     Attributes:
@@ -54,7 +54,7 @@ class Ask:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Mark:
+class RecordChange:
     """Fields to set in a node's record.
 
     Attributes:
@@ -66,7 +66,7 @@ class Mark:
     changes: Mapping[str, float | str | None]
 
 
-Change = Ask | Mark
+Change = NodeRequest | RecordChange
 
 
 @final
@@ -75,13 +75,13 @@ class Plan:
     """The changes to record in the ledger, and the machines to remove.
 
     Attributes:
-        asks: the nodes to request.
-        marks: the changes to nodes that are in the ledger.
+        requests: the nodes to request.
+        record_changes: the changes to nodes that are in the ledger.
         strays: the machines of this cluster to remove: those that the ledger does not have, or records as down.
     """
 
-    asks: tuple[Ask, ...] = ()
-    marks: tuple[Mark, ...] = ()
+    requests: tuple[NodeRequest, ...] = ()
+    record_changes: tuple[RecordChange, ...] = ()
     strays: tuple[str, ...] = ()
 
 
@@ -122,78 +122,82 @@ def plan(
     *,
     definition: ClusterDefinition,
     held: Mapping[str, str],
-    sighting: Sighting,
+    observation: Observation,
     now_s: float,
 ) -> Plan:
     """Decides what to do next about the cluster's machines.
 
-    The sighting has to be older than the reading of the ledger. A machine is recorded before it is requested, so a
+    The observation has to be older than the reading of the ledger. A machine is recorded before it is requested, so a
     machine that the ledger does not have is a stray.
 
     Args:
         nodes: the records of all nodes that are not down, and of those that failed recently.
         definition: the cluster's definition.
         held: the slots that jobs hold, each with the uid of its job.
-        sighting: what the provider and the engine reported.
+        observation: what the provider and the engine reported.
         now_s: the current time, in seconds since 1970 UTC.
     """
     active = [node for node in nodes if node.state is not NodeState.DOWN]
     kept = frozenset(definition.kept_slots())
-    marks: list[Mark] = []
+    record_changes: list[RecordChange] = []
     for node in active:
-        changes = _changes(node, definition=definition, sighting=sighting, now_s=now_s)
+        changes = _changes(node, definition=definition, observation=observation, now_s=now_s)
         if node.state is not NodeState.RELEASED and "released_time_s" not in changes:
             is_kept, is_held = node.slot in kept, node.slot in held
             changes |= _idle_changes(node, definition=definition, is_kept=is_kept, is_held=is_held, now_s=now_s)
         if changes:
-            marks.append(Mark(name=node.name, changes=changes))
+            record_changes.append(RecordChange(name=node.name, changes=changes))
     known = {node.name for node in active}
     taken = {node.slot for node in active}
     out = stock_outs(nodes, definition=definition, now_s=now_s)
     types = dict(definition.slots())
     wanted: dict[str, str | None] = {**dict.fromkeys(definition.kept_slots()), **held}
-    asks = [
-        Ask(slot=slot, node_type=types[slot], asked_for=uid)
+    requests = [
+        NodeRequest(slot=slot, node_type=types[slot], asked_for=uid)
         for slot, uid in wanted.items()
         if slot in types and slot not in taken and types[slot] not in out
     ]
-    return Plan(asks=tuple(asks), marks=tuple(marks), strays=tuple(sorted(sighting.machines - known)))
+    return Plan(
+        requests=tuple(requests),
+        record_changes=tuple(record_changes),
+        strays=tuple(sorted(observation.machines - known)),
+    )
 
 
 def _changes(
-    node: NodeRecord, *, definition: ClusterDefinition, sighting: Sighting, now_s: float
+    node: NodeRecord, *, definition: ClusterDefinition, observation: Observation, now_s: float
 ) -> dict[str, float | str | None]:
-    """Returns the changes to the record of a node that is not down, according to the sighting."""
-    is_there = node.name in sighting.machines
+    """Returns the changes to the record of a node that is not down, according to the observation."""
+    is_there = node.name in observation.machines
     seen: dict[str, float | str | None] = {}
-    if is_there and (node.seen_time_s is None or sighting.time_s - node.seen_time_s >= SEEN_S):
-        seen = {"seen_time_s": sighting.time_s}
+    if is_there and (node.seen_time_s is None or observation.time_s - node.seen_time_s >= SEEN_S):
+        seen = {"seen_time_s": observation.time_s}
     if node.state is NodeState.RELEASED:
         assert node.released_time_s is not None
-        if is_there or sighting.time_s <= node.released_time_s:
+        if is_there or observation.time_s <= node.released_time_s:
             return seen
         gone_s = node.gone_since_s(now_s)
         between = _between(gone_s, now_s)
         return {"down_time_s": gone_s, **({"reason": node.reason + between} if between else {})}
-    refused = sighting.refused.get(node.name)
+    refused = observation.refused.get(node.name)
     if refused is not None and not is_there:
         return _failed(refused, now_s=now_s)
-    has_joined = sighting.joined is not None and node.name in sighting.joined
+    has_joined = observation.joined is not None and node.name in observation.joined
     changes = seen
     if node.up_time_s is None and (is_there or has_joined):
         changes["up_time_s"] = now_s
-    elif node.up_time_s is not None and not is_there and node.name not in sighting.asking:
+    elif node.up_time_s is not None and not is_there and node.name not in observation.unanswered:
         gone_s = node.gone_since_s(now_s)
         return {**_failed("its machine is gone" + _between(gone_s, now_s), now_s=gone_s), "down_time_s": gone_s}
     if node.ready_time_s is None:
         if has_joined:
             changes["ready_time_s"] = now_s
-        elif sighting.joined is not None and sighting.time_s - node.asked_time_s > definition.join_timeout_s:
+        elif observation.joined is not None and observation.time_s - node.asked_time_s > definition.join_timeout_s:
             what = "its node did not join" if is_there else "its machine did not come up"
-            words = sighting.words.get(node.name)
+            words = observation.explanations.get(node.name)
             why = f"; {words}" if words else ""
             changes |= _failed(f"{what} within {definition.join_timeout_s:.0f} s{why}", now_s=now_s)
-    elif sighting.joined is not None and not has_joined:
+    elif observation.joined is not None and not has_joined:
         changes |= _failed("its node left the engine", now_s=now_s)
     return changes
 
@@ -221,7 +225,7 @@ def _idle_changes(
     if is_kept:
         return {}
     if node.ready_time_s is None or node.idle_time_s is None:
-        return {"released_time_s": now_s, "reason": "nobody waits for it any more"}
+        return {"released_time_s": now_s, "reason": "no job waits for it any more"}
     if now_s - node.idle_time_s >= definition.idle_timeout_s:
         return {"released_time_s": now_s, "reason": f"idle for {definition.idle_timeout_s:.0f} s"}
     return {}

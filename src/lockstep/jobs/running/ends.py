@@ -73,7 +73,7 @@ class EndReason:
         return f"{self.kind.value}({', '.join(self.details)})" if self.details else self.kind.value
 
 
-def why_ended(status: GangStatus) -> EndReason:
+def end_reason_of(status: GangStatus) -> EndReason:
     """Returns why a gang failed.
 
     Args:
@@ -97,7 +97,7 @@ def why_replica_ended(replica: ReplicaStatus, *, end: ProgramEnd) -> EndReason:
     return EndReason(kind=kind, details=_details(kind, replica, end))
 
 
-def is_worth_another_try(reason: EndReason, *, policy: RestartPolicy, num_restarts: int) -> bool:
+def should_restart(reason: EndReason, *, policy: RestartPolicy, num_restarts: int) -> bool:
     """Returns whether a job, or one replica of it alone, is restarted.
 
     Args:

@@ -26,14 +26,14 @@ class ReplicaEvidence:
         name: the replica's name.
         ended_time_s: the end as the replica's runner recorded it; None if no runner recorded one.
         signs: the time of the last sign of each kind that the program ran, by a description of the kind: "a log entry".
-        gone_by_s: the time when the replica was known to have ended at some earlier time; None if that is only known
-            now.
+        known_gone_time_s: the time when the replica was known to have ended at some earlier time; None if that is only
+            known now.
     """
 
     name: str
     ended_time_s: float | None = None
     signs: Mapping[str, float] = field(default_factory=dict[str, float])
-    gone_by_s: float | None = None
+    known_gone_time_s: float | None = None
 
 
 @final
@@ -61,7 +61,7 @@ class EndBounds:
         if self.is_known:
             return ""
         earliest, latest = (_clock_time(time_s) for time_s in (self.earliest_s, self.latest_s))
-        return f"it ended between {earliest} ({self.sign}) and {latest}, and is billed up to the first"
+        return f"it ended between {earliest} ({self.sign}) and {latest}, and is billed until the first time"
 
 
 def bound_end(replicas: Sequence[ReplicaEvidence], *, started_s: float, now_s: float) -> EndBounds:
@@ -74,8 +74,8 @@ def bound_end(replicas: Sequence[ReplicaEvidence], *, started_s: float, now_s: f
     """
     found = [each for each in map(partial(_bounds, now_s=now_s), replicas) if each is not None]
     if not found:
-        gone_by_s = [now_s if replica.gone_by_s is None else replica.gone_by_s for replica in replicas]
-        found = [EndBounds(earliest_s=started_s, latest_s=max(gone_by_s, default=now_s), sign="its start")]
+        times_s = [now_s if each.known_gone_time_s is None else each.known_gone_time_s for each in replicas]
+        found = [EndBounds(earliest_s=started_s, latest_s=max(times_s, default=now_s), sign="its start")]
     last = max(found, key=lambda each: each.earliest_s)
     known_s = max(now_s, started_s)
     earliest_s = min(max(last.earliest_s, started_s), known_s)
@@ -92,11 +92,11 @@ def _bounds(replica: ReplicaEvidence, *, now_s: float) -> EndBounds | None:
     if not replica.signs:
         return None
     kind, time_s = max(replica.signs.items(), key=lambda each: each[1])
-    gone_by_s = now_s if replica.gone_by_s is None else replica.gone_by_s
-    return EndBounds(earliest_s=time_s, latest_s=max(time_s, gone_by_s), sign=f"{kind} of {replica.name}")
+    gone_time_s = now_s if replica.known_gone_time_s is None else replica.known_gone_time_s
+    return EndBounds(earliest_s=time_s, latest_s=max(time_s, gone_time_s), sign=f"{kind} of {replica.name}")
 
 
-def present_end_s(signs: Sequence[float], *, now_s: float) -> float:
+def billable_until_s(signs: Sequence[float], *, now_s: float) -> float:
     """Returns until when something counts whose end nobody saw: until now, or its last sign if that is too old.
 
     Args:

@@ -51,19 +51,21 @@ class Metric:
 
 METRICS: Final[Mapping[str, Metric]] = MappingProxyType(
     {
-        "cpuCores": Metric(unit=Unit.CORES, what="processor time of the program and its children, a second"),
+        "cpuCores": Metric(unit=Unit.CORES, what="processor time of the program and its children, per second"),
         "memoryBytes": Metric(unit=Unit.BYTES, what="resident memory of the program and its children"),
-        "diskReadBytesPerSecond": Metric(unit=Unit.BYTES_PER_S, what="read from disks by them"),
-        "diskWrittenBytesPerSecond": Metric(unit=Unit.BYTES_PER_S, what="written to disks by them"),
-        "networkReceivedBytesPerSecond": Metric(
-            unit=Unit.BYTES_PER_S, what="received by their node, loopback left out"
+        "diskReadBytesPerSecond": Metric(unit=Unit.BYTES_PER_S, what="read from disks by the program and its children"),
+        "diskWrittenBytesPerSecond": Metric(
+            unit=Unit.BYTES_PER_S, what="written to disks by the program and its children"
         ),
-        "networkSentBytesPerSecond": Metric(unit=Unit.BYTES_PER_S, what="sent by their node, loopback left out"),
+        "networkReceivedBytesPerSecond": Metric(
+            unit=Unit.BYTES_PER_S, what="received by the replica's node, without loopback"
+        ),
+        "networkSentBytesPerSecond": Metric(unit=Unit.BYTES_PER_S, what="sent by the replica's node, without loopback"),
         "gpuUtilization": Metric(unit=Unit.SHARE, what="of the time in which a kernel ran, over the replica's GPUs"),
         "gpuMemoryBytes": Metric(unit=Unit.BYTES, what="memory in use on the replica's GPUs"),
-        "step": Metric(unit=Unit.STEPS, what="steps taken, as the program's heartbeats say"),
-        "stepsPerSecond": Metric(unit=Unit.STEPS_PER_S, what="steps a second, as they say"),
-        "examplesPerSecond": Metric(unit=Unit.EXAMPLES_PER_S, what="examples a second, as they say"),
+        "step": Metric(unit=Unit.STEPS, what="steps taken, as the program reports"),
+        "stepsPerSecond": Metric(unit=Unit.STEPS_PER_S, what="steps per second, as the program reports"),
+        "examplesPerSecond": Metric(unit=Unit.EXAMPLES_PER_S, what="examples per second, as the program reports"),
     }
 )
 """The measured metrics, by name. The program's own metrics are added with `PROGRAM_PREFIX`."""

@@ -194,7 +194,7 @@ class ProgramEnd:
         if self.problem is not None:
             return self.problem
         if self.fault is Fault.MEMORY:
-            return "killed by the system for want of memory"
+            return "killed by the system: out of memory"
         if self.signal is not None:
             return f"killed by {self.signal}"
         return f"exit code {self.exit_code}"
@@ -276,7 +276,7 @@ class ReplicaStatus:
     restarts: tuple[ReplicaRestart, ...] = ()
 
 
-def launched(order: ReplicaOrder, *, now_s: float) -> ReplicaStatus:
+def initial_status(order: ReplicaOrder, *, now_s: float) -> ReplicaStatus:
     """Returns the status at the start of a launch.
 
     Args:
@@ -375,11 +375,13 @@ class GangEnd:
 
 
 STALE_ORDER: Final = GangEnd(
-    outcome=GangOutcome.STOPPED, reason="ordered by a service that another one had replaced; nothing was started"
+    outcome=GangOutcome.STOPPED, reason="ordered by a service that had been replaced; nothing was started"
 )
 """The end of a gang that was ordered with an earlier generation than the engine knows."""
 
-NO_ROOM: Final = GangEnd(outcome=GangOutcome.STOPPED, reason="its room was taken meanwhile; nothing was started")
+NO_ROOM: Final = GangEnd(
+    outcome=GangOutcome.STOPPED, reason="the room was taken by others in the meantime; nothing was started"
+)
 """The end of a gang that found no room within its time, although there was room when it was ordered."""
 
 

@@ -67,7 +67,7 @@ def check_package(name: str, *, data: bytes) -> None:
         CorruptDataError: If the package is damaged.
     """
     if not name.endswith((*ARCHIVES, WHEEL)):
-        raise InvalidInputError("a package of a kind that is not known", received=name, allowed="a .tar.gz or a .whl")
+        raise InvalidInputError("unknown kind of package", received=name, allowed="a .tar.gz or a .whl")
     if not _is_wheel(name):
         return
     try:

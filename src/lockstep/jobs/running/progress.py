@@ -55,14 +55,14 @@ class Progress:
 
 
 @final
-class ProgressFold:
+class ProgressTracker:
     """Computes progress from the heartbeats of one program, in the order in which they arrive."""
 
     def __init__(self) -> None:
         self._last: Progress | None = None
         self._counts: deque[tuple[float, int | None, int | None]] = deque()
 
-    def take(self, beat: Beat, *, now_s: float) -> Progress:
+    def add(self, beat: Beat, *, now_s: float) -> Progress:
         """Adds a heartbeat and returns the progress after it.
 
         Args:

@@ -156,7 +156,7 @@ class FrameReader:
         while len(self._rest) >= _HEAD.size:
             kind, length = _HEAD.unpack_from(self._rest)
             if length > MAX_FRAME_BYTES or kind not in FrameKind.__members__.values():
-                raise CorruptDataError("a shell's stream holds something else than frames")
+                raise CorruptDataError("a shell's stream contains data that is not a frame")
             end = _HEAD.size + length
             if len(self._rest) < end:
                 break

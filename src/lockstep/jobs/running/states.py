@@ -108,7 +108,7 @@ def next_state(state: JobState, *, event: JobEvent) -> JobState:
     if after is None:
         events = allowed_events(state)
         raise WrongStateError(
-            f"a job that is {state} cannot take this event",
+            f"this event is not allowed in state {state}",
             received=event.value,
             allowed=[e.value for e in events] if events else f"nothing, since {state} is an end",
         )

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
-from lockstep.jobs.running.ends import is_worth_another_try, why_replica_ended
+from lockstep.jobs.running.ends import should_restart, why_replica_ended
 from lockstep.jobs.running.orders import (
     GangEnd,
     GangOrder,
@@ -103,7 +103,7 @@ def after_report(known: ReplicaStatus | None, report: ReplicaStatus) -> ReplicaS
     return known if is_late else report
 
 
-def order_again(order: ReplicaOrder, *, last: ReplicaStatus, restart: ReplicaRestart) -> ReplicaOrder:
+def order_of_next_launch(order: ReplicaOrder, *, last: ReplicaStatus, restart: ReplicaRestart) -> ReplicaOrder:
     """Returns the order for a replica's next launch, which continues from its last status.
 
     Args:
@@ -114,7 +114,7 @@ def order_again(order: ReplicaOrder, *, last: ReplicaStatus, restart: ReplicaRes
     return replace(order, earlier=replace(last, restarts=(*last.restarts, restart)))
 
 
-def restart_alone(order: GangOrder) -> frozenset[str]:
+def restartable_alone(order: GangOrder) -> frozenset[str]:
     """Returns the names of the replicas that are launched again alone, while the others continue.
 
     Only a job with parameter servers has them. Its workers belong to them: each one works without the others, and its
@@ -129,14 +129,14 @@ def restart_alone(order: GangOrder) -> frozenset[str]:
     return frozenset(replica.name for replica in order.replicas[1:] if replica.role not in kept)
 
 
-def movable(order: GangOrder) -> frozenset[str]:
+def movable_replicas(order: GangOrder) -> frozenset[str]:
     """Returns the names of the replicas that can continue alone at another address, or on another machine.
 
     Parameter servers cannot: their users know their addresses.
     """
     if order.move_within_s is None:
         return frozenset()
-    alone = restart_alone(order)
+    alone = restartable_alone(order)
     return frozenset(replica.name for replica in order.replicas if replica.name in alone and replica.role != "ps")
 
 
@@ -148,7 +148,7 @@ def _restarts(
     The second value has the names of those that can be launched again once they have another machine.
     """
     policy = order.restart_policy
-    alone = restart_alone(order).difference(lost_nodes)
+    alone = restartable_alone(order).difference(lost_nodes)
     waiting = _may_wait(order, known, now_s=now_s).intersection(lost_nodes)
     if policy is None or not (alone or waiting):
         return {}, ()
@@ -159,7 +159,7 @@ def _restarts(
         assert status.end is not None
         reason = why_replica_ended(status, end=status.end)
         num_coming = num_restarts + len(found) + len(displaced)
-        if not is_worth_another_try(reason, policy=policy, num_restarts=num_coming):
+        if not should_restart(reason, policy=policy, num_restarts=num_coming):
             continue
         if status.name in alone:
             number = num_restarts + len(found) + 1
@@ -180,7 +180,7 @@ def _may_wait(order: GangOrder, known: Sequence[ReplicaStatus], *, now_s: float)
         for status in known
         if status.name in workers
     )
-    return movable(order) - workers if is_overdue else movable(order)
+    return movable_replicas(order) - workers if is_overdue else movable_replicas(order)
 
 
 def _phase(known: Sequence[ReplicaStatus], *, num_replicas: int, num_living: int) -> GangPhase:

@@ -2,14 +2,14 @@
 
 from lockstep.jobs.scheduling.decisions import Decisions, Refusal, Start, Waiting
 from lockstep.jobs.scheduling.demands import Demand, NodeSpec, QueuedJob, Resources
-from lockstep.jobs.scheduling.neighbours import Neighbours, describe_others
+from lockstep.jobs.scheduling.foreign_usage import ForeignUsage, describe_foreign_usage
 from lockstep.jobs.scheduling.quotas import Quota, parse_quotas
 from lockstep.jobs.scheduling.scheduler import Scheduler
 
 __all__ = [
     "Decisions",
     "Demand",
-    "Neighbours",
+    "ForeignUsage",
     "NodeSpec",
     "QueuedJob",
     "Quota",
@@ -18,6 +18,6 @@ __all__ = [
     "Scheduler",
     "Start",
     "Waiting",
-    "describe_others",
+    "describe_foreign_usage",
     "parse_quotas",
 ]

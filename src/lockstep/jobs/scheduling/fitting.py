@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from lockstep.jobs.scheduling.demands import QueuedJob
 from lockstep.jobs.scheduling.nodes import Allocation, Nodes, Vector, fit_count, minus
-from lockstep.jobs.scheduling.promises import Need, Promise, orders
+from lockstep.jobs.scheduling.promises import PlacedDemand, Promise, orders
 
 
-def binds(promise: Promise, job: QueuedJob, *, until_s: float) -> bool:
+def must_respect(promise: Promise, job: QueuedJob, *, until_s: float) -> bool:
     """Returns whether a job must respect a promise: it is behind the promised job, and may still run at that time."""
     return promise.order < job.order and until_s > promise.time_s
 
 
 def take_room(
-    job: QueuedJob, needs: Sequence[Need], *, until_s: float, nodes: Nodes, promises: Mapping[str, Promise]
+    job: QueuedJob, needs: Sequence[PlacedDemand], *, until_s: float, nodes: Nodes, promises: Mapping[str, Promise]
 ) -> tuple[tuple[Allocation, ...] | None, bool]:
     """Takes room for a gang.
 
@@ -29,10 +29,10 @@ def take_room(
     Returns:
         The allocations, or None if there is no room; and whether a promise to another job prevented the placement.
     """
-    binding = {uid: found for uid, found in promises.items() if binds(found, job, until_s=until_s)}
+    binding = {uid: found for uid, found in promises.items() if must_respect(found, job, until_s=until_s)}
     is_limited = False
     for order in orders(needs):
-        allocations, was_limited = _take_beside(order, nodes=nodes, binding=binding)
+        allocations, was_limited = _take_respecting_promises(order, nodes=nodes, binding=binding)
         if allocations is not None:
             return allocations, False
         is_limited = is_limited or was_limited
@@ -40,8 +40,8 @@ def take_room(
     return (None if own is None else _take_promised(own, nodes=nodes)), is_limited
 
 
-def _take_beside(
-    needs: Sequence[Need], *, nodes: Nodes, binding: Mapping[str, Promise]
+def _take_respecting_promises(
+    needs: Sequence[PlacedDemand], *, nodes: Nodes, binding: Mapping[str, Promise]
 ) -> tuple[tuple[Allocation, ...] | None, bool]:
     """Takes room for a gang that respects promises to other jobs, as `take_room` does, in one order of its demands."""
     taken: list[Allocation] = []

@@ -77,7 +77,7 @@ def minus(free: Vector, amount: Vector, *, count: int) -> Vector:
 
 
 @lru_cache(maxsize=1 << 16)
-def _left(free: Vector, amount: Vector, count: int) -> Vector:
+def _remaining(free: Vector, amount: Vector, count: int) -> Vector:
     return minus(free, amount, count=count)
 
 
@@ -137,7 +137,7 @@ class Nodes:
         total = self.vector(spec.resources.items())
         node = Node(spec=spec, total=total, free=total)
         self._nodes[spec.name] = node
-        self._enter(node)
+        self._index(node)
         totals = self._totals.setdefault(spec.node_type, {})
         totals[total] = totals.get(total, 0) + 1
         return totals[total] == 1
@@ -145,7 +145,7 @@ class Nodes:
     def remove(self, name: str) -> bool:
         """Removes a node with everything held of it; returns whether it was the last of its type and size."""
         node = self._nodes.pop(name)
-        self._leave(node)
+        self._unindex(node)
         totals = self._totals[node.spec.node_type]
         totals[node.total] -= 1
         if totals[node.total]:
@@ -155,7 +155,7 @@ class Nodes:
             del self._totals[node.spec.node_type]
         return True
 
-    def emptied(self) -> Nodes:
+    def without_allocations(self) -> Nodes:
         """Returns the same nodes with no allocations and no promises."""
         alone = Nodes(self._names, num_accelerators=self._num_kept)
         for node in self:
@@ -165,9 +165,9 @@ class Nodes:
     def replace_spec(self, spec: NodeSpec) -> None:
         """Replaces the specification of a node, which may change whether it is up."""
         node = self._nodes[spec.name]
-        self._leave(node)
+        self._unindex(node)
         node.spec = spec
-        self._enter(node)
+        self._index(node)
 
     def types(self, demand: Demand, amount: Vector) -> frozenset[str]:
         """Returns the node types that a replica may be placed on.
@@ -188,7 +188,7 @@ class Nodes:
         kept = self._num_kept
         return any(have and not need for have, need in zip(total[:kept], amount[:kept], strict=True))
 
-    def most(self, types: Iterable[str], amount: Vector) -> int:
+    def max_replicas(self, types: Iterable[str], amount: Vector) -> int:
         """Returns how many replicas with an amount would fit if nothing else ran."""
         totals = (self._totals.get(node_type, {}) for node_type in types)
         return sum(number * fit_count(total, amount) for by_total in totals for total, number in by_total.items())
@@ -207,9 +207,9 @@ class Nodes:
     def claim(self, name: str, uid: str) -> None:
         """Records the job that a node is promised to; "" for none."""
         node = self._nodes[name]
-        self._leave(node)
+        self._unindex(node)
         node.claim = uid
-        self._enter(node)
+        self._index(node)
 
     def room(self, types: Iterable[str], amount: Vector) -> int:
         """Returns how many replicas with an amount fit now, regardless of promises."""
@@ -240,7 +240,7 @@ class Nodes:
             for kind, names in self._kinds.get(node_type, {}).items():
                 fits = fit_count(kind.free, amount)
                 if fits and kind.claim not in passed_over:
-                    left = _left(kind.free, amount, min(fits, count))
+                    left = _remaining(kind.free, amount, min(fits, count))
                     found.append(((bool(kind.claim), kind.is_down, left, -fits, node_type), names))
         found.sort(key=itemgetter(0))
         listed: list[tuple[Node, int]] = []
@@ -254,15 +254,15 @@ class Nodes:
         return listed
 
     def _change(self, node: Node, sign: int, amount: Vector) -> None:
-        self._leave(node)
+        self._unindex(node)
         node.free = minus(node.free, amount, count=-sign)
-        self._enter(node)
+        self._index(node)
 
-    def _enter(self, node: Node) -> None:
+    def _index(self, node: Node) -> None:
         kind = _Kind(not node.spec.is_up, node.claim, node.free)
         self._kinds.setdefault(node.spec.node_type, {}).setdefault(kind, {})[node.spec.name] = None
 
-    def _leave(self, node: Node) -> None:
+    def _unindex(self, node: Node) -> None:
         kinds = self._kinds[node.spec.node_type]
         kind = _Kind(not node.spec.is_up, node.claim, node.free)
         names = kinds[kind]

@@ -22,7 +22,7 @@ MAX_STEPS: Final = 2000
 """The maximum number of placements that the search tries for a gang that fits in no simple way."""
 
 
-class Need(NamedTuple):
+class PlacedDemand(NamedTuple):
     """One demand of a gang, in terms of the present nodes.
 
     Attributes:
@@ -86,7 +86,7 @@ class Promise:
         return False
 
 
-def orders(needs: Sequence[Need]) -> Iterator[tuple[Need, ...]]:
+def orders(needs: Sequence[PlacedDemand]) -> Iterator[tuple[PlacedDemand, ...]]:
     """Yields the orders in which to try placing a gang's demands, beginning with the given order.
 
     Placing the largest demand first leaves the small ones the rest. But a demand that only few nodes can hold may have
@@ -95,7 +95,7 @@ def orders(needs: Sequence[Need]) -> Iterator[tuple[Need, ...]]:
     return islice(permutations(needs), MAX_ORDERS)
 
 
-def place(needs: Sequence[Need], *, nodes: Nodes) -> tuple[Allocation, ...] | None:
+def place(needs: Sequence[PlacedDemand], *, nodes: Nodes) -> tuple[Allocation, ...] | None:
     """Places a gang on nodes without promises.
 
     Each demand goes where it fits most tightly. If that fails in every order of the demands, a search places replica by
@@ -123,7 +123,7 @@ def place(needs: Sequence[Need], *, nodes: Nodes) -> tuple[Allocation, ...] | No
     return _search(needs, nodes=nodes)
 
 
-def _search(needs: Sequence[Need], *, nodes: Nodes) -> tuple[Allocation, ...] | None:
+def _search(needs: Sequence[PlacedDemand], *, nodes: Nodes) -> tuple[Allocation, ...] | None:
     """Searches for a placement of a gang by backtracking; gives up after `MAX_STEPS`."""
     replicas = [need for need in needs for _ in range(need.number)]
     taken: list[Allocation] = []
@@ -150,7 +150,7 @@ def _search(needs: Sequence[Need], *, nodes: Nodes) -> tuple[Allocation, ...] | 
 def make_promise(
     job: QueuedJob,
     *,
-    needs: Sequence[Need],
+    needs: Sequence[PlacedDemand],
     types: frozenset[str],
     nodes: Nodes,
     releases: Iterable[Release],
@@ -183,14 +183,14 @@ def make_promise(
             for position, need in enumerate(needs):
                 if node.spec.node_type in need.types:
                     room[position] += fit_count(after, need.amount) - fit_count(before, need.amount)
-        if _suffices(room, needs):
+        if _has_room(room, needs):
             tried = (_reserve(order, nodes=nodes, freed=freed) for order in orders(needs))
             allocations = next((found for found in tried if found is not None), None)
             if allocations is not None:
                 break
-    if allocations is None and len(needs) > 1 and _suffices(room, needs):
+    if allocations is None and len(needs) > 1 and _has_room(room, needs):
         # All nodes that the gang could use are empty at this time, so a gang that fits only on empty nodes fits.
-        allocations = place(needs, nodes=nodes.emptied())
+        allocations = place(needs, nodes=nodes.without_allocations())
     if allocations is None:
         return None
     spare: dict[str, Vector] = {}
@@ -208,12 +208,12 @@ def make_promise(
     )
 
 
-def _suffices(room: Sequence[int], needs: Sequence[Need]) -> bool:
+def _has_room(room: Sequence[int], needs: Sequence[PlacedDemand]) -> bool:
     """Returns whether each demand has room, regardless of the others."""
     return all(have >= need.number for have, need in zip(room, needs, strict=True))
 
 
-def _reserve(needs: Sequence[Need], *, nodes: Nodes, freed: dict[str, Vector]) -> list[Allocation] | None:
+def _reserve(needs: Sequence[PlacedDemand], *, nodes: Nodes, freed: dict[str, Vector]) -> list[Allocation] | None:
     """Chooses nodes for a gang; returns None if it does not fit.
 
     Nodes that are busy until then are preferred, so that other jobs can use what is free now for longer.

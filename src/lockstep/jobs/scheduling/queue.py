@@ -9,11 +9,11 @@ from typing import final
 from sortedcontainers import SortedList
 
 from lockstep.jobs.scheduling.demands import Demand, Order, QueuedJob
-from lockstep.jobs.scheduling.promises import Need
+from lockstep.jobs.scheduling.promises import PlacedDemand
 from lockstep.jobs.scheduling.quotas import Quotas
 
-LineKey = tuple[str, tuple[tuple[str, int], ...], float]
-"""The key of a line of equal jobs: project and accelerators (both empty without a quota), and `QueuedJob.hold_s`."""
+GroupKey = tuple[str, tuple[tuple[str, int], ...], float]
+"""The key of a group of equal jobs: project and accelerators (both empty without a quota), and `QueuedJob.hold_s`."""
 
 
 @final
@@ -23,11 +23,11 @@ class Shape:
 
     Attributes:
         needs: what each of the jobs needs, in terms of the present nodes, the largest first.
-        lines: the sort keys of the jobs in the queue, separated into lines of equal jobs.
+        groups: the sort keys of the jobs in the queue, one group for each set of equal jobs.
     """
 
-    needs: tuple[Need, ...]
-    lines: dict[LineKey, SortedList[Order]] = field(default_factory=dict["LineKey", "SortedList[Order]"])
+    needs: tuple[PlacedDemand, ...]
+    groups: dict[GroupKey, SortedList[Order]] = field(default_factory=dict["GroupKey", "SortedList[Order]"])
 
     @property
     def types(self) -> frozenset[str]:
@@ -40,7 +40,7 @@ class Queue:
     """The queued jobs.
 
     Args:
-        quotas: the quotas of projects. Jobs that a quota may hold back stand in separate lines.
+        quotas: the quotas of projects. Jobs that a quota may hold back stand in separate groups.
     """
 
     def __init__(self, quotas: Quotas) -> None:
@@ -72,38 +72,38 @@ class Queue:
         """Returns a job's position in the queue, from 1."""
         return self._order.index(job.order) + 1
 
-    def add(self, job: QueuedJob, *, needs: tuple[Need, ...]) -> None:
+    def add(self, job: QueuedJob, *, needs: tuple[PlacedDemand, ...]) -> None:
         """Adds a job, with its demands in terms of the present nodes."""
         self._jobs[job.uid] = job
         self._order.add(job.order)
         shape = self._shapes.get(job.demands)
         if shape is None:
             shape = self._shapes[job.demands] = Shape(needs=needs)
-        shape.lines.setdefault(self._line_of(job), SortedList()).add(job.order)
+        shape.groups.setdefault(self._group_of(job), SortedList()).add(job.order)
 
     def remove(self, job: QueuedJob) -> None:
         """Removes a job."""
         del self._jobs[job.uid]
         self._order.remove(job.order)
         shape = self._shapes[job.demands]
-        key = self._line_of(job)
-        line = shape.lines[key]
-        line.remove(job.order)
-        if not line:
-            del shape.lines[key]
-            if not shape.lines:
+        key = self._group_of(job)
+        group = shape.groups[key]
+        group.remove(job.order)
+        if not group:
+            del shape.groups[key]
+            if not shape.groups:
                 del self._shapes[job.demands]
 
-    def line_up(self) -> None:
-        """Sorts all jobs into lines again, after the quotas have changed."""
+    def regroup(self) -> None:
+        """Sorts all jobs into groups again, after the quotas have changed."""
         for shape in self._shapes.values():
-            waiting = [self._jobs[order[2]] for line in shape.lines.values() for order in line]
-            shape.lines.clear()
+            waiting = [self._jobs[order[2]] for group in shape.groups.values() for order in group]
+            shape.groups.clear()
             for job in waiting:
-                shape.lines.setdefault(self._line_of(job), SortedList()).add(job.order)
+                shape.groups.setdefault(self._group_of(job), SortedList()).add(job.order)
 
-    def _line_of(self, job: QueuedJob) -> LineKey:
-        """Returns the key of a job's line: jobs of all projects without quotas share their lines."""
+    def _group_of(self, job: QueuedJob) -> GroupKey:
+        """Returns the key of a job's group: jobs of all projects without quotas share their groups."""
         if job.project not in self._quotas:
             return "", (), job.hold_s
         return job.project, tuple(sorted(job.accelerators.items())), job.hold_s

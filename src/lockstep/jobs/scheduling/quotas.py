@@ -31,7 +31,7 @@ class Quota:
     accelerators: Mapping[str, int] = field(default_factory=dict[str, int])
     dollars_per_day: Decimal | None = None
 
-    def refuses(self, job: QueuedJob) -> str | None:
+    def why_impossible(self, job: QueuedJob) -> str | None:
         """Returns why a job could not start even if no other job of the project ran; None if it could."""
         if self.dollars_per_day == 0:
             return f"quota of project {job.project}: $0.00 a day is allowed"
@@ -100,7 +100,7 @@ class Quotas:
 
     def replace_held(self, reasons: Mapping[str, str]) -> None:
         """Replaces the list of projects that may currently start no jobs; each must have an entry among the limits."""
-        assert reasons.keys() <= self._limits.keys(), "jobs of projects without limits stand in line together"
+        assert reasons.keys() <= self._limits.keys(), "jobs of projects without limits share their groups"
         self._held = dict(reasons)
 
     def hold(self, job: QueuedJob) -> None:
@@ -114,12 +114,12 @@ class Quotas:
         if not usage.jobs:
             del self._usage[job.project]
 
-    def refuses(self, job: QueuedJob) -> str | None:
+    def why_impossible(self, job: QueuedJob) -> str | None:
         """Returns why a job could not start even if no other job of its project ran; None if it could."""
         quota = self._limits.get(job.project)
-        return None if quota is None else quota.refuses(job)
+        return None if quota is None else quota.why_impossible(job)
 
-    def blocks(self, job: QueuedJob, *, promised: Sequence[QueuedJob]) -> str | None:
+    def why_blocked(self, job: QueuedJob, *, promised: Sequence[QueuedJob]) -> str | None:
         """Returns why a job may not start now; None if it may.
 
         Args:
@@ -138,13 +138,13 @@ class Quotas:
             kept = sum(other.num_machines for other in ahead)
             if usage.num_machines + kept + job.num_machines > quota.machines:
                 counts = (usage.num_machines, quota.machines, kept)
-                return _words(job, "machines", counts=counts, users=list(usage.jobs.values()), ahead=ahead)
+                return _describe(job, "machines", counts=counts, users=list(usage.jobs.values()), ahead=ahead)
         for kind, count in job.accelerators.items():
             limit, used = quota.accelerators.get(kind), usage.accelerators.get(kind, 0)
             kept = sum(other.accelerators.get(kind, 0) for other in ahead)
             if limit is not None and used + kept + count > limit:
                 users = [other for other in usage.jobs.values() if other.accelerators.get(kind)]
-                return _words(job, kind, counts=(used, limit, kept), users=users, ahead=ahead)
+                return _describe(job, kind, counts=(used, limit, kept), users=users, ahead=ahead)
         return None
 
 
@@ -167,7 +167,7 @@ class _Usage:
             self.accelerators[kind] = self.accelerators.get(kind, 0) + sign * count
 
 
-def _words(
+def _describe(
     job: QueuedJob, what: str, *, counts: tuple[int, int, int], users: Sequence[QueuedJob], ahead: Sequence[QueuedJob]
 ) -> str:
     used, limit, kept = counts

@@ -21,10 +21,10 @@ from lockstep.errors import ConflictError, NotFoundError
 from lockstep.jobs.parsing.fields import FOREVER_S
 from lockstep.jobs.scheduling.decisions import Decisions, Refusal, Start, Waiting
 from lockstep.jobs.scheduling.demands import Demand, NodeSpec, QueuedJob
-from lockstep.jobs.scheduling.fitting import binds, take_room
+from lockstep.jobs.scheduling.fitting import must_respect, take_room
 from lockstep.jobs.scheduling.holdings import Holdings
 from lockstep.jobs.scheduling.nodes import Allocation, Node, Nodes, minus
-from lockstep.jobs.scheduling.promises import Need, Promise, make_promise, place
+from lockstep.jobs.scheduling.promises import PlacedDemand, Promise, make_promise, place
 from lockstep.jobs.scheduling.queue import Queue, Shape
 from lockstep.jobs.scheduling.quotas import Quota, Quotas
 
@@ -71,7 +71,7 @@ class Scheduler:
         self._changed_types: set[str] = set()
         self._changed_shapes: dict[tuple[Demand, ...], None] = {}
         self._held_by_quota: dict[str, dict[tuple[Demand, ...], None]] = {}
-        self._are_needs_old = False
+        self._needs_are_stale = False
 
     @property
     def num_queued(self) -> int:
@@ -95,7 +95,7 @@ class Scheduler:
             ConfigError: If the node has a resource that is not one of those that count.
             ConflictError: If there is already a node with this name.
         """
-        self._are_needs_old |= self._nodes.add(spec)
+        self._needs_are_stale |= self._nodes.add(spec)
         self._changed_types.add(spec.node_type)
         self._running.add_node(spec.name, node_type=spec.node_type)
 
@@ -103,12 +103,12 @@ class Scheduler:
         """Removes a node. Jobs that hold a part of it stay until `end` removes them."""
         node = self._known_node(name)
         if node.claim:
-            self._drop(self._promises[node.claim])
-        self._are_needs_old |= self._nodes.remove(name)
+            self._revoke_promise(self._promises[node.claim])
+        self._needs_are_stale |= self._nodes.remove(name)
         self._changed_types.add(node.spec.node_type)
         self._running.remove_node(name, node_type=node.spec.node_type)
 
-    def set_node(self, spec: NodeSpec) -> None:
+    def replace_node(self, spec: NodeSpec) -> None:
         """Replaces the specification of a node: whether it is up, and its size.
 
         Raises:
@@ -128,9 +128,9 @@ class Scheduler:
         self._quotas.replace_limits(quotas)
         for project in list(self._held_by_quota):
             self._retry(project)
-        self._queue.line_up()
+        self._queue.regroup()
         for project in {promise.job.project: None for promise in self._promises.values()}:
-            self._drop_blocked(project)
+            self._revoke_blocked_promises(project)
 
     def hold_projects(self, reasons: Mapping[str, str]) -> None:
         """Replaces the list of projects that may currently start no jobs.
@@ -143,7 +143,7 @@ class Scheduler:
         for project in before - reasons.keys():
             self._retry(project)
         for project in reasons.keys() - before:
-            self._drop_blocked(project)
+            self._revoke_blocked_promises(project)
 
     def enqueue(self, job: QueuedJob) -> None:
         """Adds a job to the queue.
@@ -153,7 +153,7 @@ class Scheduler:
             ConflictError: If the job is already queued or running.
         """
         if job.uid in self._queue or job.uid in self._running:
-            raise ConflictError(f"job {job.name} is known already")
+            raise ConflictError(f"job {job.name} is already queued or running")
         shape = self._queue.shapes.get(job.demands)
         self._queue.add(job, needs=self._needs(job.demands) if shape is None else shape.needs)
         self._changed_shapes[job.demands] = None
@@ -164,9 +164,9 @@ class Scheduler:
         self._unqueue(job)
         promise = self._promises.get(uid)
         if promise is not None:
-            self._drop(promise)
+            self._revoke_promise(promise)
 
-    def resume(self, job: QueuedJob, *, nodes: Sequence[str], until_s: float) -> None:
+    def add_running(self, job: QueuedJob, *, nodes: Sequence[str], until_s: float) -> None:
         """Adds a job that is running already, because an earlier scheduler started it.
 
         If a node has shrunk since, jobs may hold more of it than it has. Nothing is placed there until they have ended.
@@ -182,7 +182,7 @@ class Scheduler:
             ConflictError: If the job is already queued or running.
         """
         if job.uid in self._queue or job.uid in self._running:
-            raise ConflictError(f"job {job.name} is known already")
+            raise ConflictError(f"job {job.name} is already queued or running")
         positions = [position for position, demand in enumerate(job.demands) for _ in range(demand.count)]
         amounts = [self._nodes.vector(demand.resources) for demand in job.demands]
         allocations = tuple(
@@ -191,7 +191,7 @@ class Scheduler:
         present = [allocation for allocation in allocations if allocation.node in self._nodes]
         for uid in {self._nodes[allocation.node].claim: None for allocation in present}:
             if uid:  # the promised part of the node may be gone
-                self._drop(self._promises[uid])
+                self._revoke_promise(self._promises[uid])
         self._nodes.take(present)
         self._hold(job, allocations=allocations, until_s=until_s)
 
@@ -202,7 +202,7 @@ class Scheduler:
         self._changed_types |= held.types
         self._retry(held.job.project)
 
-    def why_never(self, job: QueuedJob) -> str | None:
+    def why_unplaceable(self, job: QueuedJob) -> str | None:
         """Returns why a job could not run even if it were alone; None if it could.
 
         For a large gang with several demands, the answer may be wrong, because not all placements are tried.
@@ -210,17 +210,17 @@ class Scheduler:
         Raises:
             ConfigError: If the job needs a resource that no node has.
         """
-        refused = self._quotas.refuses(job)
+        refused = self._quotas.why_impossible(job)
         if refused is not None:
             return refused
         needs = self._needs(job.demands)
         for need in needs:
-            most = self._nodes.most(need.types, need.amount)
+            most = self._nodes.max_replicas(need.types, need.amount)
             if most < need.number:
                 name = job.demands[need.position].name
                 return f"{need.number} {name} asked for: the cluster's maximum is {most}"
-        if len(needs) > 1 and place(needs, nodes=self._nodes.emptied()) is None:
-            return "the cluster holds each part of the gang, and not all of them at once"
+        if len(needs) > 1 and place(needs, nodes=self._nodes.without_allocations()) is None:
+            return "each part of the gang fits, but not all of them at once"
         return None
 
     def decide(self, *, now_s: float) -> Decisions:
@@ -234,7 +234,7 @@ class Scheduler:
         starts: list[Start] = []
         refusals: dict[str, Refusal] = {}
         while self._changed_types or self._changed_shapes:
-            self._pass(self._take_changed(), now_s=now_s, starts=starts, refusals=refusals)
+            self._pass(self._pop_changed_shapes(), now_s=now_s, starts=starts, refusals=refusals)
         return Decisions(starts=tuple(starts), refusals=tuple(refusals.values()))
 
     def explain(self, uid: str) -> Waiting:
@@ -258,29 +258,31 @@ class Scheduler:
 
     def _pass(self, shapes: list[Shape], *, now_s: float, starts: list[Start], refusals: dict[str, Refusal]) -> None:
         """Considers the jobs of some shapes, in the order of the queue."""
-        lines = [(line[0], position, line) for position, shape in enumerate(shapes) for line in shape.lines.values()]
-        heapq.heapify(lines)
+        groups = [
+            (group[0], position, group) for position, shape in enumerate(shapes) for group in shape.groups.values()
+        ]
+        heapq.heapify(groups)
         # For each shape, the hold time from which jobs are refused: a job that would not end sooner has no better
         # chance.
         refused_from_s: dict[int, float] = {}
-        while lines:
-            order, position, line = heapq.heappop(lines)
+        while groups:
+            order, position, group = heapq.heappop(groups)
             job = self._queue[order[2]]
             if job.hold_s >= refused_from_s.get(position, math.inf):
                 continue
-            verdict = self._look_at(job, shapes[position], now_s=now_s, starts=starts)
+            verdict = self._consider(job, shapes[position], now_s=now_s, starts=starts)
             if verdict is _Verdict.STARTS:
-                refusals.pop(job.uid, None)  # refused before another job's promise was dropped
-                if line:
-                    heapq.heappush(lines, (line[0], position, line))
+                refusals.pop(job.uid, None)  # refused before another job's promise was revoked
+                if group:
+                    heapq.heappush(groups, (group[0], position, group))
                 continue
             refusals[job.uid] = Refusal(uid=job.uid, reason=self._reason(job))
             if verdict is not _Verdict.QUOTA:
                 refused_from_s[position] = 0.0 if verdict is _Verdict.NO_ROOM else job.hold_s
                 self._promise(job, shapes[position], now_s=now_s)
 
-    def _look_at(self, job: QueuedJob, shape: Shape, *, now_s: float, starts: list[Start]) -> _Verdict:
-        if self._blocked(job) is not None:
+    def _consider(self, job: QueuedJob, shape: Shape, *, now_s: float, starts: list[Start]) -> _Verdict:
+        if self._why_blocked(job) is not None:
             self._held_by_quota.setdefault(job.project, {})[job.demands] = None
             return _Verdict.QUOTA
         if any(self._nodes.room(need.types, need.amount) < need.number for need in shape.needs):
@@ -291,32 +293,32 @@ class Scheduler:
         )
         if allocations is None:
             return _Verdict.KEPT if is_limited else _Verdict.NO_ROOM
-        self._settle(job, allocations, until_s=until_s)
+        self._update_promises_after(job, allocations, until_s=until_s)
         self._unqueue(job)
         self._hold(job, allocations=allocations, until_s=until_s)
         ordered = sorted(allocations, key=lambda allocation: allocation.demand)
         starts.append(Start(job=job, nodes=tuple(s.node for s in ordered for _ in range(s.number))))
         return _Verdict.STARTS
 
-    def _settle(self, job: QueuedJob, allocations: Iterable[Allocation], *, until_s: float) -> None:
+    def _update_promises_after(self, job: QueuedJob, allocations: Iterable[Allocation], *, until_s: float) -> None:
         """Updates the promises after a gang was placed."""
         own = self._promises.get(job.uid)
         if own is not None:
-            self._drop(own)
+            self._revoke_promise(own)
         broken: dict[str, Promise] = {}
         for allocation in allocations:
             node = self._nodes[allocation.node]
             if not node.claim:
                 continue
             promise = self._promises[node.claim]
-            if binds(promise, job, until_s=until_s):
+            if must_respect(promise, job, until_s=until_s):
                 promise.spare[allocation.node] = minus(
                     promise.spare[allocation.node], allocation.amount, count=allocation.number
                 )
             elif promise.order > job.order and until_s > promise.time_s:
                 broken[promise.job.uid] = promise  # a job ahead may take it; a new promise follows
         for promise in broken.values():
-            self._drop(promise)
+            self._revoke_promise(promise)
 
     def _promise(self, job: QueuedJob, shape: Shape, *, now_s: float) -> None:
         """Makes a promise to a job without room, unless a job ahead of it has a promise of such nodes."""
@@ -330,19 +332,19 @@ class Scheduler:
         if promise is None:
             return
         for rival in rivals:
-            self._drop(rival)
-        self._keep(promise)
+            self._revoke_promise(rival)
+        self._record_promise(promise)
         if promise.time_s <= now_s:  # it fits as promised, though not as tried
             self._changed_shapes[job.demands] = None
 
-    def _keep(self, promise: Promise) -> None:
+    def _record_promise(self, promise: Promise) -> None:
         self._promises[promise.job.uid] = promise
         for name in promise.spare:
             self._nodes.claim(name, promise.job.uid)
-        self._drop_blocked(promise.job.project)
+        self._revoke_blocked_promises(promise.job.project)
 
-    def _drop(self, promise: Promise) -> None:
-        """Drops a promise; jobs that might use its nodes are considered again."""
+    def _revoke_promise(self, promise: Promise) -> None:
+        """Revokes a promise; jobs that might use its nodes are considered again."""
         del self._promises[promise.job.uid]
         for name in promise.spare:
             if name in self._nodes:
@@ -350,12 +352,12 @@ class Scheduler:
         self._changed_types |= promise.types
         self._retry(promise.job.project)
 
-    def _drop_blocked(self, project: str) -> None:
-        """Drops the promises to jobs that their project's quota now holds back, because such jobs delay nobody."""
+    def _revoke_blocked_promises(self, project: str) -> None:
+        """Revokes the promises to jobs that their project's quota now holds back, because such jobs delay nobody."""
         if project in self._quotas:
             for promise in [found for found in self._promises.values() if found.job.project == project]:
-                if self._blocked(promise.job) is not None:
-                    self._drop(promise)
+                if self._why_blocked(promise.job) is not None:
+                    self._revoke_promise(promise)
 
     def _is_firm(self, promise: Promise) -> bool:
         """Returns whether no queued job ahead of a promised job may take its promised nodes, or its project's quota.
@@ -365,33 +367,33 @@ class Scheduler:
         project = promise.job.project if promise.job.project in self._quotas else None
         for shape in self._queue.shapes.values():
             is_rival = bool(shape.types & promise.types)
-            for line in shape.lines.values():
-                if line[0] < promise.order:
-                    first = self._queue[line[0][2]]
-                    if (is_rival or first.project == project) and self._blocked(first) is None:
+            for group in shape.groups.values():
+                if group[0] < promise.order:
+                    first = self._queue[group[0][2]]
+                    if (is_rival or first.project == project) and self._why_blocked(first) is None:
                         return False
         return True
 
     def _review_promises(self, now_s: float) -> None:
         for promise in list(self._promises.values()):
             if promise.time_s < now_s:  # a job held machines for longer than stated
-                self._drop(promise)
-                later = self._made_anew(promise, now_s=now_s)
+                self._revoke_promise(promise)
+                later = self._remake_promise(promise, now_s=now_s)
                 if later is not None:
-                    self._keep(later)
+                    self._record_promise(later)
             elif promise.made_time_s + self._refresh_s(promise, now_s=now_s) <= now_s:
-                sooner = self._made_anew(promise, now_s=now_s)
+                sooner = self._remake_promise(promise, now_s=now_s)
                 promise.made_time_s = now_s
                 if sooner is not None and sooner.time_s < promise.time_s:
-                    self._drop(promise)
-                    self._keep(sooner)
+                    self._revoke_promise(promise)
+                    self._record_promise(sooner)
 
     @staticmethod
     def _refresh_s(promise: Promise, *, now_s: float) -> float:
         left_s = promise.time_s - now_s
         return max(REFRESH_S, REFRESH_SHARE * left_s) if math.isfinite(left_s) else REFRESH_S
 
-    def _made_anew(self, promise: Promise, *, now_s: float) -> Promise | None:
+    def _remake_promise(self, promise: Promise, *, now_s: float) -> Promise | None:
         return self._make_promise(promise.job, self._queue.shapes[promise.job.demands], now_s=now_s)
 
     def _make_promise(self, job: QueuedJob, shape: Shape, *, now_s: float) -> Promise | None:
@@ -405,7 +407,7 @@ class Scheduler:
             now_s=now_s,
         )
 
-    def _take_changed(self) -> list[Shape]:
+    def _pop_changed_shapes(self) -> list[Shape]:
         """Returns the shapes whose jobs may have better prospects than when they were last considered."""
         types, named = self._changed_types, self._changed_shapes
         self._changed_types, self._changed_shapes = set(), {}
@@ -415,10 +417,10 @@ class Scheduler:
                 found.append(shape)
         return found
 
-    def _needs(self, demands: tuple[Demand, ...]) -> tuple[Need, ...]:
+    def _needs(self, demands: tuple[Demand, ...]) -> tuple[PlacedDemand, ...]:
         amounts = [self._nodes.vector(demand.resources) for demand in demands]
         found = [
-            Need(demand.count, amount, self._nodes.types(demand, amount), position)
+            PlacedDemand(demand.count, amount, self._nodes.types(demand, amount), position)
             for position, (demand, amount) in enumerate(zip(demands, amounts, strict=True))
         ]
         # The largest first: the small ones use what is left.
@@ -427,22 +429,22 @@ class Scheduler:
     def _renew_needs(self) -> None:
         """Recomputes where jobs may go, if nodes of a new type or size appeared or the last of one disappeared.
 
-        Promises to jobs that may go elsewhere now are dropped; new ones follow.
+        Promises to jobs that may go elsewhere now are revoked; new ones follow.
         """
-        if not self._are_needs_old:
+        if not self._needs_are_stale:
             return
-        self._are_needs_old = False
+        self._needs_are_stale = False
         for demands, shape in self._queue.shapes.items():
             before, shape.needs = shape.needs, self._needs(demands)
             if shape.needs != before:
                 self._changed_shapes[demands] = None
                 for promise in [found for found in self._promises.values() if found.job.demands == demands]:
-                    self._drop(promise)
+                    self._revoke_promise(promise)
 
     def _hold(self, job: QueuedJob, *, allocations: tuple[Allocation, ...], until_s: float) -> None:
         self._running.add(job, allocations=allocations, until_s=until_s)
         self._quotas.hold(job)
-        self._drop_blocked(job.project)
+        self._revoke_blocked_promises(job.project)
 
     def _unqueue(self, job: QueuedJob) -> None:
         self._queue.remove(job)
@@ -462,15 +464,15 @@ class Scheduler:
             raise NotFoundError(f"no node {name!r} is known")
         return self._nodes[name]
 
-    def _blocked(self, job: QueuedJob) -> str | None:
+    def _why_blocked(self, job: QueuedJob) -> str | None:
         """Returns why a job's quota holds it back; None if it does not."""
         if job.project not in self._quotas:
             return None
         ahead = [promise.job for promise in self._promises.values() if promise.order < job.order]
-        return self._quotas.blocks(job, promised=ahead)
+        return self._quotas.why_blocked(job, promised=ahead)
 
     def _reason(self, job: QueuedJob) -> str:
-        blocked = self._blocked(job)
+        blocked = self._why_blocked(job)
         if blocked is not None:
             return blocked
         shape = self._queue.shapes[job.demands]
@@ -478,7 +480,7 @@ class Scheduler:
             room = self._nodes.room(need.types, need.amount)
             if room < need.number:
                 name = job.demands[need.position].name
-                most = self._nodes.most(need.types, need.amount)
+                most = self._nodes.max_replicas(need.types, need.amount)
                 if most < need.number:
                     return f"{room} of {need.number} {name}: the cluster's maximum is {most}"
                 return f"{room} of {need.number} {name} are free"
@@ -487,5 +489,5 @@ class Scheduler:
                 ahead = f"job {promise.job.name}" if promise.job.project == job.project else "a job of another project"
                 return f"the machines are kept for {ahead}, which is ahead of it"
         if job.demands in self._changed_shapes or shape.types & self._changed_types:
-            return "its machines are free: it is looked at next"
-        return "each part of its gang has room, and not all of them at once"
+            return "its machines are free: it is considered next"
+        return "each part of the gang fits, but not all of them at once"

@@ -50,7 +50,7 @@ class Principal:
     key_id: str | None = None
 
     @property
-    def sees_all_projects(self) -> bool:
+    def is_for_all_projects(self) -> bool:
         """Whether the key is valid for every project."""
         return self.project == ALL_PROJECTS
 
@@ -75,14 +75,14 @@ def check_access(principal: Principal, *, needed: Scope, project: str | None) ->
         PermissionDeniedError: If the key's scope does not include `needed`, or if an operator's route concerns the
             whole service and the key is for one project.
     """
-    if project is not None and not principal.sees_all_projects and principal.project != project:
-        raise NotFoundError(f"this key knows of no project {project!r}", action="see `lockstep whoami`")
+    if project is not None and not principal.is_for_all_projects and principal.project != project:
+        raise NotFoundError(f"no project {project!r} for this key", action="see `lockstep whoami`")
     if not principal.scope.includes(needed):
         raise PermissionDeniedError(
             f"the key of {principal.label} is a {principal.scope}'s; this is for a key of scope {needed}",
             action="see `lockstep whoami`",
         )
-    if project is None and needed is Scope.OPERATOR and not principal.sees_all_projects:
+    if project is None and needed is Scope.OPERATOR and not principal.is_for_all_projects:
         raise PermissionDeniedError(
             f"the key of {principal.label} is for project {principal.project}; this is for a key of all projects",
             action="see `lockstep whoami`",

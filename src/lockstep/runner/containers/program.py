@@ -23,7 +23,7 @@ from lockstep.runner.usage import AbstractMeter
 
 START_TIMEOUT_S: Final = 120.0
 SETTLE_TIMEOUT_S: Final = 10.0
-TELLING_S: Final = 30.0
+END_REPORT_DELAY_S: Final = 30.0
 SAMPLE_INTERVAL_S: Final = 0.25
 _POLL_S: Final = 0.05
 _CALL_TIMEOUT_S: Final = 15.0
@@ -139,7 +139,7 @@ class ContainerProgram:
         is_images = (state is not None and state.exit_code in (126, 127)) or _NOT_RUNNABLE.search(reason)
         if is_images:
             return ImageError(
-                f"image {image}: what it is to run cannot be run: {reason}",
+                f"image {image}: its entry point cannot be run: {reason}",
                 action="check its ENTRYPOINT, or containerCommand",
             )
         return ContainerEngineError(f"{self._engine.kind} could not start the container: {reason}")
@@ -157,7 +157,7 @@ class ContainerProgram:
                 self.problem = "its container was removed while it ran"
             elif self._last.running:
                 how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-                self.problem = f"{self._engine.kind}'s command beside its container ended too soon ({how})"
+                self.problem = f"{self._engine.kind}'s command beside its container ended unexpectedly ({how})"
                 self._engine.call(kill([self._name], signal="KILL"), timeout_s=_CALL_TIMEOUT_S)
         except ContainerEngineError as error:
             self.problem = f"its container engine was lost: {error}"
@@ -180,9 +180,9 @@ class ContainerProgram:
         return self._ended.is_set()
 
     @property
-    def telling_s(self) -> float:
+    def end_report_delay_s(self) -> float:
         """The time that a busy engine may take to end the command beside the container and report it, in seconds."""
-        return TELLING_S
+        return END_REPORT_DELAY_S
 
     @property
     def exit_code(self) -> int | None:
@@ -200,7 +200,7 @@ class ContainerProgram:
         return self.exit_code == _KILLED
 
     @property
-    def was_starved(self) -> bool:
+    def was_out_of_memory(self) -> bool:
         """Whether the engine, or its watcher, reported that it was killed because it was out of memory."""
         return self.was_killed and (
             (self._last is not None and self._last.out_of_memory) or (self._folder / _OOM_NOTE).exists()
@@ -224,11 +224,11 @@ class ContainerProgram:
         with contextlib.suppress(ContainerEngineError):  # the reaper tries again
             self._engine.call(remove([self._name]), timeout_s=_CALL_TIMEOUT_S)
 
-    def signal_own(self, number: signal.Signals) -> None:
+    def signal_program(self, number: signal.Signals) -> None:
         """Sends a signal to the program; SIGKILL also ends everything that it started."""
         self.signal_all(number)
 
-    def signal_all(self, number: signal.Signals, *, spare: Collection[int] = ()) -> None:
+    def signal_all(self, number: signal.Signals, *, excluding: Collection[int] = ()) -> None:
         """Sends a signal to the program and to nothing beside it; SIGKILL also ends everything that it started."""
         with contextlib.suppress(ContainerEngineError):  # it or the engine has ended: the loop sees either
             self._engine.call(kill([self._name], signal=number.name.removeprefix("SIG")), timeout_s=_CALL_TIMEOUT_S)
@@ -238,7 +238,7 @@ class ContainerProgram:
         """False: what a program started in a container ends with it."""
         return False
 
-    def reap_adopted(self, *, spare: Collection[int] = ()) -> None:
+    def reap_adopted(self, *, excluding: Collection[int] = ()) -> None:
         """Reaps podman's watchers (conmon), which this process has adopted; see `reap_children`."""
         # Only by this name: other code waits for the engine's commands, whichever thread has started them.
         reap_children(lambda process: process.name() == _WATCHER)

@@ -32,14 +32,14 @@ class ContainerRun:
 
     Args:
         order: the order of the replica, which must name a container.
-        say: called with a line of text about each action.
+        report_line: called with a line of text about each action.
     """
 
-    def __init__(self, order: ReplicaOrder, *, say: Callable[[str], object]) -> None:
+    def __init__(self, order: ReplicaOrder, *, report_line: Callable[[str], object]) -> None:
         assert order.container is not None
         self._order = order
         self._container = order.container
-        self._say = say
+        self._report_line = report_line
         self._cancelled = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
@@ -75,7 +75,7 @@ class ContainerRun:
             start=str(Path(order.spool).parent),
             folder=Path(container.images_folder),
             cancelled=self._cancelled,
-            say=self._say,
+            say=self._report_line,
         )
         env_file = Path(order.spool) / "container.env"
         facts = node_facts()

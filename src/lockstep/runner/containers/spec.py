@@ -30,7 +30,7 @@ CONTAINER_PASSED_ON: Final = frozenset({*_PASSED_ON, GOOGLE_CREDENTIALS})
 """The node's variables that a container sees; those of the node's paths and libraries would not hold inside."""
 
 _AWS_FILES: Final = {"AWS_SHARED_CREDENTIALS_FILE": "credentials", "AWS_CONFIG_FILE": "config"}
-_ENGINES_OWN: Final = re.compile(
+_ENGINE_VARIABLES: Final = re.compile(
     r"(LD_|GO|DOCKER_|CONTAINER|_CONTAINERS|XDG_|REGISTRY_|STORAGE_|BUILDAH_|DBUS_|SSL_|NOTIFY_|LISTEN_|LOCKSTEP_|GLIBC_)"
     r"|(PATH|HOME|TMPDIR|USER|.*_proxy)$",
     re.IGNORECASE,
@@ -53,7 +53,7 @@ class NodeFacts:
         tpu_devices: the device files of the TPUs.
         has_gpu_descriptions: whether the node describes its GPUs for podman (container device interface, CDI).
         exists: returns whether a path exists.
-        real: returns a path with its symbolic links resolved.
+        resolve: returns a path with its symbolic links resolved.
     """
 
     env: Mapping[str, str]
@@ -65,7 +65,7 @@ class NodeFacts:
     tpu_devices: tuple[str, ...] = ()
     has_gpu_descriptions: bool = False
     exists: Callable[[str], bool] = field(default=lambda path: Path(path).exists())
-    real: Callable[[str], str] = field(default=os.path.realpath)
+    resolve: Callable[[str], str] = field(default=os.path.realpath)
 
 
 @final
@@ -114,10 +114,10 @@ def plan_container(
     container = order.container
     assert container is not None
     variables, credentials = _environment(order, code=code, facts=facts)
-    outputs = _held_in(_output_mounts(order), container=container, facts=facts)
+    outputs = _resolve_in_project(_output_mounts(order), container=container, facts=facts)
     inherited = {name: value for name, value in variables.items() if "\n" in value or "\r" in value}
     for name in inherited:
-        if _ENGINES_OWN.match(name):
+        if _ENGINE_VARIABLES.match(name):
             raise ImageError(f"the variable {name} of a container has several lines", allowed="one line")
     memory_bytes = container.memory_bytes
     spec = ContainerSpec(
@@ -136,7 +136,9 @@ def plan_container(
             *_heartbeat_mounts(order, facts=facts),
             *outputs,
             *credentials,
-            *_held_in(_readable_mounts(container, writable=outputs, facts=facts), container=container, facts=facts),
+            *_resolve_in_project(
+                _readable_mounts(container, writable=outputs, facts=facts), container=container, facts=facts
+            ),
         ),
         workdir=str(code[0].folder) if code and container.runs_code else None,
         user="0:0" if engine.rootless else facts.user,  # root in a rootless engine is this user outside
@@ -220,7 +222,7 @@ def _readable_mounts(container: ContainerOrder, *, writable: Sequence[Mount], fa
     ]
 
 
-def _held_in(mounts: Sequence[Mount], *, container: ContainerOrder, facts: NodeFacts) -> tuple[Mount, ...]:
+def _resolve_in_project(mounts: Sequence[Mount], *, container: ContainerOrder, facts: NodeFacts) -> tuple[Mount, ...]:
     """Returns mounts with resolved paths inside the project's folder, where other jobs of the project may create links.
 
     Raises:
@@ -232,9 +234,11 @@ def _held_in(mounts: Sequence[Mount], *, container: ContainerOrder, facts: NodeF
     held: list[Mount] = []
     for mount in mounts:
         if _is_within(mount.source, folder):
-            real = facts.real(mount.source)
-            if not _is_within(real, facts.real(folder)):
-                raise ImageError(f"{mount.source} leads out of its project's folder by a link", allowed=f"{folder}/...")
+            real = facts.resolve(mount.source)
+            if not _is_within(real, facts.resolve(folder)):
+                raise ImageError(
+                    f"{mount.source} leads out of its project's folder through a link", allowed=f"{folder}/..."
+                )
             held.append(replace(mount, source=real))
         else:
             held.append(mount)
@@ -255,7 +259,7 @@ def _gpus(order: ReplicaOrder, *, engine: ContainerEngine, facts: NodeFacts) -> 
         return ()
     if engine.kind is EngineKind.PODMAN and not facts.has_gpu_descriptions:
         raise ContainerEngineError(
-            "podman knows nothing of this node's GPUs",
+            "podman has no description of this node's GPUs",
             action="describe them with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
         )
     granted = [name for name in facts.env.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]

@@ -29,7 +29,7 @@ import uv
 
 from lockstep.errors import InvalidInputError, StorageWriteError, UnavailableError
 from lockstep.processes.confinement import give
-from lockstep.runner.confinement import take
+from lockstep.runner.confinement import take_ownership
 from lockstep.runner.python_environment.cache import EnvironmentCache, Lease
 from lockstep.runner.python_environment.sources import Source, SourceKind
 
@@ -89,7 +89,7 @@ class EnvironmentBuilder:
         node: the environment variables of this process; those that name package indexes are passed on.
         user: the id of the user that builds, which must run no code of packages: only wheels are installed. None for
             this process's own user.
-        say: called with each line of output, from the thread that builds.
+        report_line: called with each line of output, from the thread that builds.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ class EnvironmentBuilder:
         *,
         node: Mapping[str, str],
         user: int | None = None,
-        say: Callable[[str], object],
+        report_line: Callable[[str], object],
     ) -> None:
         self._cache = cache
         self._user = user
-        self._say = say
+        self._report_line = report_line
         self._indexes = indexes(node)
         self._env = {
             **{name: value for name, value in node.items() if name in _PASSED_ON},
@@ -128,12 +128,12 @@ class EnvironmentBuilder:
             UnavailableError: If a package index does not answer.
             StorageWriteError: If the disk is full.
         """
-        self._say(f"lockstep: the Python environment of {source.name}")
+        self._report_line(f"lockstep: the Python environment of {source.name}")
         key = environment_key(source, indexes=self._indexes)
         return self._cache.lease(
             key,
             build=lambda target: self._build(source, target),
-            on_wait=lambda: self._say("lockstep: another process is building it"),
+            on_wait=lambda: self._report_line("lockstep: another process is building it"),
         )
 
     def abort(self) -> None:
@@ -146,7 +146,7 @@ class EnvironmentBuilder:
 
     def _build(self, source: Source, target: Path) -> None:
         if self._user is None:
-            self._fill(source, target)
+            self._install(source, target)
             return
         own = target.with_name(f"{target.name}.home")  # its downloads are not shared with other users
         shutil.rmtree(own, ignore_errors=True)
@@ -154,23 +154,23 @@ class EnvironmentBuilder:
             for folder in (target, own):
                 give(folder, user=self._user)
             self._env.update(UV_CACHE_DIR=str(own), HOME=str(own), TMPDIR=str(own), UV_NO_BUILD="1")
-            self._fill(source, target)
-            take(target)
+            self._install(source, target)
+            take_ownership(target)
         finally:
             shutil.rmtree(own, ignore_errors=True)
 
-    def _fill(self, source: Source, target: Path) -> None:
+    def _install(self, source: Source, target: Path) -> None:
         options = ("--no-project", "--relocatable", "--allow-existing", "--quiet", f"--python={sys.executable}")
         self._uv("venv", *options, str(target), at=source)
         packages = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(target)}))
-        _provide_node(packages)
+        _declare_node_packages(packages)
         if source.kind is SourceKind.LOCKED_PROJECT:
             options = ("--frozen", "--inexact", "--no-default-groups", "--no-install-project", "--no-editable")
             self._uv("sync", *options, f"--python={target / 'bin' / 'python'}", at=source, project=target)
         else:
             only = () if self._user is None else ("--no-build",)
             self._uv("pip", "install", *only, f"--python={target}", "--requirements", source.name, at=source)
-        _see_node(packages)
+        _expose_node_packages(packages)
 
     def _uv(self, *arguments: str, at: Source, project: Path | None = None) -> None:
         """Runs uv in the program's folder, and passes its lines on as they appear."""
@@ -198,7 +198,7 @@ class EnvironmentBuilder:
                 text = line.decode(errors="replace").rstrip()
                 lines.append(text)
                 if text:
-                    self._say(text)
+                    self._report_line(text)
         code = process.wait()
         with self._lock:
             self._process = None
@@ -249,7 +249,7 @@ def _node_packages() -> tuple[_Package, ...]:
     return tuple(found)
 
 
-def _provide_node(packages: Path) -> None:
+def _declare_node_packages(packages: Path) -> None:
     """Makes uv see the node's packages as installed, by files with their names, versions and requirements only."""
     names = ("METADATA", "INSTALLER", "RECORD")
     for package in _node_packages():
@@ -261,8 +261,8 @@ def _provide_node(packages: Path) -> None:
         (folder / "RECORD").write_text("".join(f"{folder.name}/{name},,\n" for name in names))
 
 
-def _see_node(packages: Path) -> None:
-    """Removes the files of `_provide_node`, and puts the node's packages after those of the environment on the path."""
+def _expose_node_packages(packages: Path) -> None:
+    """Removes the files of `_declare_node_packages`, and puts the node's packages on the path after the others."""
     for folder in packages.glob("*.dist-info"):
         with suppress(FileNotFoundError):
             if (folder / "INSTALLER").read_text() == INSTALLER:

@@ -17,7 +17,7 @@ BUILD_TIMEOUT_S: Final = 3600.0
 
 
 def provide_environment(
-    order: ReplicaOrder, *, folder: Path, control: int, say: Callable[[str], object]
+    order: ReplicaOrder, *, folder: Path, control: int, report_line: Callable[[str], object]
 ) -> Lease | None:
     """Returns a program's Python environment, and builds it if necessary; None if it needs none. Blocks.
 
@@ -25,7 +25,7 @@ def provide_environment(
         order: the order of the replica.
         folder: the folder of the program.
         control: the file descriptor on which any input, or its end, means "stop".
-        say: called with each line of output.
+        report_line: called with each line of output.
 
     Raises:
         StoppedError: If "stop" arrives on `control`.
@@ -38,7 +38,7 @@ def provide_environment(
     if source is None:
         return None
     cache = EnvironmentCache(Path(order.environment_cache))
-    builder = EnvironmentBuilder(cache, node=os.environ, user=order.user, say=say)
+    builder = EnvironmentBuilder(cache, node=os.environ, user=order.user, report_line=report_line)
     what = f"the Python environment of {source.name} was not built"
     try:
         return wait_for(lambda: builder.provide(source), control=control, timeout_s=BUILD_TIMEOUT_S, what=what)

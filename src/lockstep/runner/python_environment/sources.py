@@ -70,9 +70,9 @@ class Source:
                 ``pyproject.toml`` is not valid TOML.
         """
         files = [self.folder / PROJECT_FILE, self.folder / LOCK_FILE] if self.kind is SourceKind.LOCKED_PROJECT else []
-        files += sorted(_with_named(self.path, folder=self.folder)) if self.kind is SourceKind.REQUIREMENTS else []
+        files += sorted(_with_included(self.path, folder=self.folder)) if self.kind is SourceKind.REQUIREMENTS else []
         files = files or [self.path]
-        if any(self._names_code(path) for path in files):
+        if any(self._references_local_code(path) for path in files):
             files = [path for path in sorted(self.folder.rglob("*")) if "__pycache__" not in path.parts]
         hashed = hashlib.sha256(self.kind.encode())
         for path in files:
@@ -82,7 +82,7 @@ class Source:
                 hashed.update(f"{name}\0{len(content)}\0".encode() + content)
         return hashed.hexdigest()
 
-    def _names_code(self, path: Path) -> bool:
+    def _references_local_code(self, path: Path) -> bool:
         """Returns whether a file names code of the folder, other than the project itself."""
         if not path.is_file():
             return False
@@ -162,7 +162,7 @@ def _lines(path: Path) -> Iterator[str]:
             yield stripped
 
 
-def _with_named(path: Path, *, folder: Path) -> set[Path]:
+def _with_included(path: Path, *, folder: Path) -> set[Path]:
     """Returns a requirements file and the files that it includes, directly or not."""
     found: set[Path] = set()
     waiting = [path]

@@ -8,7 +8,7 @@ from lockstep.jobs.billing.bills import Bill, ReplicaUsage, bill
 from lockstep.jobs.billing.costs import JobUsage
 from lockstep.jobs.input.gangs import resolve
 from lockstep.jobs.machines.catalogue import Catalogue
-from lockstep.jobs.running.evidence import present_end_s
+from lockstep.jobs.running.evidence import billable_until_s
 from lockstep.service.control.job_inputs import order_of, training_input_of
 from lockstep.service.store import AttemptRecord, JobRecord, machine_stays
 
@@ -64,7 +64,7 @@ def present_attempt(job: JobRecord, *, now_s: float) -> AttemptRecord | None:
         attempt=job.attempt,
         candidate=job.candidate,
         start_time_s=job.run_start_time_s,
-        end_time_s=present_end_s(_seen_times_s(job), now_s=now_s),
+        end_time_s=billable_until_s(_seen_times_s(job), now_s=now_s),
         end_reason=None,
         machines=machines_of(job),
         moves=job.moves,

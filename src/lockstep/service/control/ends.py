@@ -8,7 +8,7 @@ from typing import Any, final
 
 from lockstep.clusters import AbstractCluster
 from lockstep.jobs.machines.catalogue import Catalogue
-from lockstep.jobs.running.ends import EndKind, EndReason, is_worth_another_try, why_ended
+from lockstep.jobs.running.ends import EndKind, EndReason, end_reason_of, should_restart
 from lockstep.jobs.running.orders import NO_ROOM, GangOutcome, GangStatus
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
 from lockstep.service.billing.usages import job_bill, machines_of
@@ -98,7 +98,7 @@ class JobEnds:
             detail = "every program has ended"
             self.record_end(job, JobEvent.CANCELLED, status, detail=detail, end_reason=job.end_reason)
         else:
-            self.fail_or_restart(job, status, self._why_ended(job, status), _failure(status))
+            self.fail_or_restart(job, status, self._end_reason_of(job, status), _failure(status))
 
     def fail_or_restart(self, job: JobRecord, status: GangStatus | None, reason: EndReason, message: str) -> None:
         """Fails a job whose gang failed, or requeues it if its restart policy allows another attempt.
@@ -111,7 +111,7 @@ class JobEnds:
         """
         policy = training_input_of(job).lockstep.restart_policy
         can_run = job.state in (JobState.PREPARING, JobState.RUNNING)
-        if can_run and is_worth_another_try(reason, policy=policy, num_restarts=job.num_restarts):
+        if can_run and should_restart(reason, policy=policy, num_restarts=job.num_restarts):
             self._restart(job, status, reason, max_restarts=policy.max_restarts)
         else:
             self.fail(job, status, reason, message)
@@ -197,8 +197,8 @@ class JobEnds:
         )
         self.release(job)
 
-    def _why_ended(self, job: JobRecord, status: GangStatus) -> EndReason:
-        reason = why_ended(status)
+    def _end_reason_of(self, job: JobRecord, status: GangStatus) -> EndReason:
+        reason = end_reason_of(status)
         order = current_order_of(job)
         if reason.kind is not EndKind.NODE_LOST or self._provisioner is None or order is None or status.end is None:
             return reason

@@ -148,7 +148,7 @@ class Evidence:
                 *([psutil.boot_time()] if Path(replica.spool).is_dir() else []),  # it ran on this machine
             ]
             gone = min((time_s for time_s in known_gone if time_s > last_s), default=None)
-            replicas.append(ReplicaEvidence(name=replica.name, signs=signs, gone_by_s=gone))
+            replicas.append(ReplicaEvidence(name=replica.name, signs=signs, known_gone_time_s=gone))
         started_s = job.run_start_time_s
         bounds = bound_end(replicas, started_s=0.0 if started_s is None else started_s, now_s=self._clock())
         if started_s is None and not bounds.earliest_s:  # it never ran, and left nothing

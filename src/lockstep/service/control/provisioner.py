@@ -20,7 +20,7 @@ from lockstep.clusters.machines import Provisioning
 from lockstep.errors import EngineError, LockstepError, counted
 from lockstep.jobs.input.gangs import Gang
 from lockstep.jobs.machines.catalogue import Catalogue
-from lockstep.jobs.provisioning import Ask, NodeRecord, NodeState, Sighting, StockOut, plan, stock_outs
+from lockstep.jobs.provisioning import NodeRecord, NodeRequest, NodeState, Observation, StockOut, plan, stock_outs
 from lockstep.jobs.scheduling import NodeSpec
 from lockstep.service.problems import Part, Problems
 from lockstep.service.store import NodeStore
@@ -77,7 +77,7 @@ class Provisioner:
         self._unreleasable: dict[str, str] = {}
         self._requesting: set[str] = set()
         self._lock = threading.Lock()
-        self._sighting: Sighting | None = None
+        self._observation: Observation | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Refreshes periodically until `stop` is set."""
@@ -107,13 +107,13 @@ class Provisioner:
         except EngineError as error:
             LOGGER.info("nodes cannot be seen: %s", error)
         with self._lock:
-            self._sighting = Sighting(
+            self._observation = Observation(
                 time_s=time_s,
                 machines=machines,
                 joined=joined,
                 refused=refused,
-                words={name: self._machines.words(name) for name in machines},
-                asking=asking,
+                explanations={name: self._machines.words(name) for name in machines},
+                unanswered=asking,
             )
 
     def step(self, held: Mapping[str, str]) -> None:
@@ -123,18 +123,18 @@ class Provisioner:
             held: the slots that jobs hold, each with the uid of the job.
         """
         with self._lock:
-            sighting = self._sighting
-        if sighting is None:
+            observation = self._observation
+        if observation is None:
             return
         now_s = self._clock()
-        decided = plan(self.nodes(), definition=self.definition, held=held, sighting=sighting, now_s=now_s)
-        asked = [self._new(ask, now_s=now_s) for ask in decided.asks]
-        self._store.record(asked=asked, marks=decided.marks)
+        decided = plan(self.nodes(), definition=self.definition, held=held, observation=observation, now_s=now_s)
+        asked = [self._new(request, now_s=now_s) for request in decided.requests]
+        self._store.record(asked=asked, marks=decided.record_changes)
         with self._lock:
-            for mark in decided.marks:
-                if mark.changes.get("failed_time_s") is not None:
-                    LOGGER.warning("node %s: %s", mark.name, mark.changes["reason"])
-                    self._refused.pop(mark.name, None)
+            for record_change in decided.record_changes:
+                if record_change.changes.get("failed_time_s") is not None:
+                    LOGGER.warning("node %s: %s", record_change.name, record_change.changes["reason"])
+                    self._refused.pop(record_change.name, None)
         nodes = self.nodes()
         self._drop_results({node.name for node in nodes if node.state is not NodeState.DOWN})
         for node in nodes:
@@ -217,15 +217,15 @@ class Provisioner:
         except EngineError:
             return False
 
-    def _new(self, ask: Ask, *, now_s: float) -> NodeRecord:
-        name = f"{self.definition.name}-{ask.slot}-{secrets.token_hex(3)}"
-        kind = self.definition.node_types[ask.node_type]
+    def _new(self, request: NodeRequest, *, now_s: float) -> NodeRecord:
+        name = f"{self.definition.name}-{request.slot}-{secrets.token_hex(3)}"
+        kind = self.definition.node_types[request.node_type]
         price = kind.price(self._catalogue)  # recorded now, since the definition may change later
         return NodeRecord(
             name=name,
-            slot=ask.slot,
-            node_type=ask.node_type,
-            asked_for=ask.asked_for,
+            slot=request.slot,
+            node_type=request.node_type,
+            asked_for=request.asked_for,
             asked_time_s=now_s,
             machine=kind.describe(self._catalogue),
             usd_per_hour=price.usd_per_hour,

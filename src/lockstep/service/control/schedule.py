@@ -22,13 +22,13 @@ from lockstep.jobs.provisioning import StockOut
 from lockstep.jobs.running.states import TERMINAL, JobState
 from lockstep.jobs.scheduling import (
     Demand,
-    Neighbours,
+    ForeignUsage,
     NodeSpec,
     QueuedJob,
     Quota,
     Scheduler,
     Waiting,
-    describe_others,
+    describe_foreign_usage,
 )
 from lockstep.service.billing.spending import Spending
 from lockstep.service.control.job_inputs import order_of, training_input_of
@@ -123,7 +123,7 @@ class Schedule:
         self._provisioner = provisioner
         self.spending = spending
         self._stock_outs: dict[str, StockOut] = {}
-        self._neighbours = Neighbours()
+        self._foreign_usage = ForeignUsage()
         self._others: dict[str, dict[str, int]] = {}
         self._clock = clock
         self._lock = threading.Lock()
@@ -181,7 +181,9 @@ class Schedule:
             waits = self._scheduler.explain(job.uid)
             totals = {node.name: node.resources for node in self._nodes.values()}
             beside = [
-                text for text in (self._describe_stock_outs(job), describe_others(self._others, totals=totals)) if text
+                text
+                for text in (self._describe_stock_outs(job), describe_foreign_usage(self._others, totals=totals))
+                if text
             ]
         return replace(waits, reason="; ".join([waits.reason, *beside]))
 
@@ -206,7 +208,7 @@ class Schedule:
             waits=None if job.uid in (start.job.uid for start in starts) else tried.explain(job.uid),
         )
 
-    def why_never(self, *, project: str, gang: Gang, region: str | None) -> str | None:
+    def why_unplaceable(self, *, project: str, gang: Gang, region: str | None) -> str | None:
         """Returns why a job could never run, even if it were alone; None if it could.
 
         Args:
@@ -235,7 +237,7 @@ class Schedule:
                 hold_s=0.0,
                 accelerators=_accelerators(gang),
             )
-            return self._scheduler.why_never(job)
+            return self._scheduler.why_unplaceable(job)
 
     def _update_spending(self, *, acts: bool) -> None:
         if self.spending is None:
@@ -263,7 +265,7 @@ class Schedule:
             if name not in self._nodes:
                 self._scheduler.add_node(node)
             elif node != self._nodes[name]:
-                self._scheduler.set_node(node)
+                self._scheduler.replace_node(node)
             self._nodes[name] = node
         self._update_stock_outs()
         self._update_others()
@@ -273,7 +275,7 @@ class Schedule:
         used = self._cluster.in_use()
         if used is None:
             return
-        found = self._neighbours.observe(used, own=self._own_use(), now_s=self._clock())
+        found = self._foreign_usage.observe(used, own=self._own_use(), now_s=self._clock())
         for name in self._others.keys() | found.keys():
             before, now = self._others.get(name), found.get(name)
             if before == now:
@@ -284,7 +286,7 @@ class Schedule:
             if now is not None and name in self._nodes:
                 demand = Demand(name=uid, resources=tuple(now.items()))
                 others = QueuedJob(uid=uid, name=uid, project="", create_time_s=0.0, demands=(demand,), hold_s=0.0)
-                self._scheduler.resume(others, nodes=[name], until_s=math.inf)
+                self._scheduler.add_running(others, nodes=[name], until_s=math.inf)
         self._others = {name: resources for name, resources in found.items() if name in self._nodes}
 
     def _own_use(self) -> dict[str, Counter[str]]:
@@ -313,7 +315,7 @@ class Schedule:
             absent = [node for node in self._nodes.values() if node.node_type == node_type and not node.is_up]
             resources = tuple(absent[0].resources.items()) if absent else ()
             name = f"{STOCK_OUT}{node_type}"
-            self._scheduler.resume(
+            self._scheduler.add_running(
                 QueuedJob(
                     uid=name,
                     name=name,
@@ -388,7 +390,7 @@ class Schedule:
             until_s = self._clock() + queued.hold_s
             if job.run_start_time_s is not None:
                 until_s = job.run_start_time_s + queued.hold_s - PREPARING_S
-            self._scheduler.resume(queued, nodes=[replica.node for replica in order.replicas], until_s=until_s)
+            self._scheduler.add_running(queued, nodes=[replica.node for replica in order.replicas], until_s=until_s)
 
     def _queued_job(self, job: JobRecord) -> QueuedJob:
         asked = training_input_of(job)

@@ -24,10 +24,10 @@ from lockstep.jobs.notifications.webhooks import (
     MAX_AGE_S,
     HookEvent,
     Webhook,
-    headers_of,
-    message_of,
+    build_headers,
+    build_message,
     parse_webhooks,
-    settled,
+    without_gaps,
 )
 from lockstep.jobs.parsing.yaml_documents import read_yaml
 from lockstep.jobs.running.states import TERMINAL
@@ -241,7 +241,7 @@ class Webhooks:
         saved = queue
         events = self._store.events_for(queue, limit=NUM_EVENTS_MAX)
         if queue.job_uid is None:
-            events = settled(events, cursor=queue.seq, now_s=self._clock())
+            events = without_gaps(events, cursor=queue.seq, now_s=self._clock())
             queue = queue if events else replace(queue, next_time_s=self._clock() + POLL_S)
         for event in events:
             is_last = queue.job_uid is not None and event.state in TERMINAL
@@ -278,7 +278,7 @@ class Webhooks:
             except (NotFoundError, CorruptDataError, InvalidInputError) as error:  # never sent unsigned
                 return str(error)
             send = self._restricted_post
-        return send(url, message_of(event), headers_of(event, name=queue.name, key=key, time_s=self._clock()))
+        return send(url, build_message(event), build_headers(event, name=queue.name, key=key, time_s=self._clock()))
 
     def _save_failure(self, queue: WebhookRecord, problem: str) -> None:
         now_s = self._clock()

@@ -33,7 +33,7 @@ def check_location(
     Raises:
         InvalidInputError: If the key may not use the URL.
     """
-    if principal.sees_all_projects:
+    if principal.is_for_all_projects:
         return
     asked, shared = _parts(url), _parts(bucket)
     own = [join_url(bucket, project), *([join_url(bucket, STAGING_FOLDER)] if holds_code else [])]

@@ -26,7 +26,7 @@ from lockstep.jobs.billing.bills import bill
 from lockstep.jobs.input.candidates import candidate, check_candidates, num_candidates
 from lockstep.jobs.input.documents import JobRequest, parse_job
 from lockstep.jobs.input.gangs import check_size, resolve
-from lockstep.jobs.input.spec import OwnInput, TrainingInput, ignored, unsupported
+from lockstep.jobs.input.spec import LockstepExtensions, TrainingInput, ignored, unsupported
 from lockstep.jobs.lists.filters import bounds_of, parse_filter
 from lockstep.jobs.logs.filters import parse_log_filter
 from lockstep.jobs.machines.catalogue import Catalogue
@@ -109,7 +109,7 @@ def create(
     job = context.jobs.create(
         project=project,
         job_id=request.job_id,
-        training_input=request.training_input.shown().to_json(),
+        training_input=request.training_input.redacted().to_json(),
         labels=request.labels,
         simulated=simulated,
         outputs=outputs,
@@ -240,7 +240,7 @@ def _check(request: JobRequest, *, project: str, context: Context) -> bool:
     for number in range(num_candidates(asked)):
         tried = candidate(asked, number=number)
         gang = resolve(tried, catalogue=catalogue)
-        never = context.controller.schedule.why_never(project=project, gang=gang, region=tried.region)
+        never = context.controller.schedule.why_unplaceable(project=project, gang=gang, region=tried.region)
         if never is not None:
             which = "the job" if number == 0 else f"lockstep.candidates[{number - 1}] of the job"
             raise InvalidInputError(f"{which} could never run: {never}")
@@ -254,7 +254,7 @@ def _check(request: JobRequest, *, project: str, context: Context) -> bool:
     return cluster.simulates_machines or any(is_simulated(replica, gang=gang, cluster=cluster) for replica in gang)
 
 
-def _check_own(own: OwnInput, *, project: str, context: Context) -> None:
+def _check_own(own: LockstepExtensions, *, project: str, context: Context) -> None:
     """Rejects secrets that the project does not have, and webhooks that could not be notified."""
     prefix = "trainingInput.lockstep"
     names = {f"{prefix}.secrets.{variable}": name for variable, name in own.secrets.items()}

@@ -68,7 +68,7 @@ def unrecorded(request: JobRequest, *, project: str, settings: Settings) -> JobR
         uid="UID",
         project=project,
         job_id=request.job_id,
-        training_input=asked.shown().to_json(),
+        training_input=asked.redacted().to_json(),
         labels=request.labels,
         state=JobState.QUEUED,
         version=0,

@@ -53,14 +53,14 @@ class _ServiceCollector(Collector):
 
     @override
     def collect(self) -> Iterable[Metric]:
-        if self._principal.sees_all_projects:
+        if self._principal.is_for_all_projects:
             yield from self._service()
         yield from self._jobs()
         unfinished = self._context.jobs.unfinished()
         yield from _replicas(job for job in unfinished if job.state is JobState.RUNNING and self._sees(job.project))
 
     def _sees(self, project: str) -> bool:
-        return self._principal.sees_all_projects or project == self._principal.project
+        return self._principal.is_for_all_projects or project == self._principal.project
 
     def _service(self) -> Iterator[Metric]:
         controller = self._context.controller

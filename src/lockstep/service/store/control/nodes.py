@@ -8,7 +8,7 @@ from typing import Any, Final, final
 
 from sqlalchemy import Engine, RowMapping, insert, or_, select, update
 
-from lockstep.jobs.provisioning import Mark, NodeRecord
+from lockstep.jobs.provisioning import NodeRecord, RecordChange
 from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.tables import NODES
 
@@ -56,7 +56,7 @@ class NodeStore:
         """
         return self._select(or_(NODES.c.asked_for == uid, NODES.c.name.in_(machines)))
 
-    def record(self, *, asked: Sequence[NodeRecord] = (), marks: Iterable[Mark] = ()) -> None:
+    def record(self, *, asked: Sequence[NodeRecord] = (), marks: Iterable[RecordChange] = ()) -> None:
         """Records nodes that are about to be requested, and changes of other nodes."""
         changes = list(marks)
         if not asked and not changes:
@@ -69,7 +69,7 @@ class NodeStore:
 
     def mark(self, name: str, **changes: float | str | None) -> None:
         """Sets columns of one node."""
-        self.record(marks=[Mark(name=name, changes=changes)])
+        self.record(marks=[RecordChange(name=name, changes=changes)])
 
     def _select(self, condition: Any) -> list[NodeRecord]:
         query = select(NODES).where(condition).order_by(NODES.c.asked_time_s, NODES.c.name)

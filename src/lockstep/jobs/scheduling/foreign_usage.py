@@ -14,7 +14,7 @@ SETTLE_S: Final = 3.0
 
 
 @final
-class Neighbours:
+class ForeignUsage:
     """Computes what others use from the total usage and the service's own usage.
 
     The service's own usage and the total usage are known at different moments. In between, a job that has just started
@@ -23,7 +23,7 @@ class Neighbours:
     """
 
     def __init__(self) -> None:
-        self._looks: deque[tuple[float, dict[str, dict[str, int]]]] = deque()
+        self._observations: deque[tuple[float, dict[str, dict[str, int]]]] = deque()
 
     def observe(
         self, used: Mapping[str, Resources], *, own: Mapping[str, Resources], now_s: float
@@ -39,22 +39,24 @@ class Neighbours:
             node: {name: amount - own.get(node, {}).get(name, 0) for name, amount in resources.items()}
             for node, resources in used.items()
         }
-        if self._looks and self._looks[-1][0] > now_s:  # the clock was set back; old looks would never expire
-            self._looks.clear()
-        self._looks.append((now_s, seen))
-        while self._looks[0][0] < now_s - SETTLE_S:
-            self._looks.popleft()
+        if (
+            self._observations and self._observations[-1][0] > now_s
+        ):  # the clock was set back; old observations would never expire
+            self._observations.clear()
+        self._observations.append((now_s, seen))
+        while self._observations[0][0] < now_s - SETTLE_S:
+            self._observations.popleft()
         found: dict[str, dict[str, int]] = {}
         for node, resources in seen.items():
-            looks = [look[node] for _, look in self._looks if node in look]
-            middle = {name: median_high(look.get(name, 0) for look in looks) for name in resources}
+            observed = [usage[node] for _, usage in self._observations if node in usage]
+            middle = {name: median_high(usage.get(name, 0) for usage in observed) for name in resources}
             others = {name: amount for name, amount in middle.items() if amount > 0}
             if others:
                 found[node] = others
         return found
 
 
-def describe_others(others: Mapping[str, Resources], *, totals: Mapping[str, Resources]) -> str:
+def describe_foreign_usage(others: Mapping[str, Resources], *, totals: Mapping[str, Resources]) -> str:
     """Describes the total usage by others, as in "others use 4 of 8 vCPUs"; "" if they use nothing.
 
     Args:
