@@ -308,25 +308,6 @@ def test_a_service_that_stands_by_says_the_same_and_writes_nothing(town: Town) -
         town.refresh(acts=True)
 
 
-def test_what_went_before_a_look_that_failed_still_counts(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    town.ask("n", asked_for=town.run())
-    town.now_s += HOUR_S
-    town.nodes.mark("n", down_time_s=town.now_s)
-    town.now_s += 3 * HOUR_S
-    town.refresh()
-    assert town.spent() == town.reported()
-
-    town.end(town.run())
-    with monkeypatch.context() as patch:
-        patch.setattr(spending_store, "_mark_nodes", _fail)
-        patch.setattr(spending_store, "_add_totals", _fail)
-        with pytest.raises(ZeroDivisionError):
-            town.refresh()
-    for _ in range(2):
-        town.refresh()
-        assert town.spent() == town.reported()
-
-
 def test_a_refresh_is_summed_as_a_whole_or_not_at_all(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
     user = town.run()
     town.ask("n", asked_for=user)
