@@ -23,7 +23,7 @@ from lockstep.jobs.running.orders import (
     ReplicaPhase,
     ReplicaRestart,
     ReplicaStatus,
-    launched,
+    initial_status,
 )
 from lockstep.jobs.running.restarts import RestartCondition, RestartPolicy
 from lockstep.jobs.running.supervision import (
@@ -316,7 +316,7 @@ def test_a_launch_goes_on_from_the_one_before() -> None:
     )
     restart = ReplicaRestart(number=1, time_s=11.0, reason="MACHINE_ERROR(SIGKILL, worker-0)")
     again = order_of_next_launch(SERVED.replicas[1], last=last, restart=restart)
-    begun = launched(again, now_s=12.0)
+    begun = initial_status(again, now_s=12.0)
     assert (begun.phase, begun.pid, begun.end, begun.ended_time_s) == (ReplicaPhase.PLACED, None, None, None)
     assert (begun.placed_time_s, begun.started_time_s, begun.usage) == (0.5, 1.0, last.usage)
     assert begun.restarts == (restart,)

@@ -168,7 +168,7 @@ def test_what_cannot_be_recorded_is_not_started_and_left_open_nowhere(
         raise OperationalError("INSERT", {}, Exception("database is locked"))
 
     monkeypatch.setattr(bench.cluster, "open_shell", open_and_keep)
-    monkeypatch.setattr(JobStore, "note", refuse)
+    monkeypatch.setattr(JobStore, "record_event", refuse)
     _, end = _run(_client(service), "true")
     assert end is not None
     assert end.problem == "the database cannot be used: database is locked; try again"
