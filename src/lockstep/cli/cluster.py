@@ -33,12 +33,12 @@ class ClusterForm(StrEnum):
     KUBERAY = "kuberay"
 
 
-app = typer.Typer(help="Choose the machines that jobs run on, and see them.", no_args_is_help=True)
+app = typer.Typer(help="Choose and show the machines that jobs run on.", no_args_is_help=True)
 
 
 @app.command("use")
 def use(
-    file: Annotated[Path, typer.Argument(help="Definition of the cluster; see docs/clusters.md.")],
+    file: Annotated[Path, typer.Argument(help="YAML file with the cluster's definition; see docs/clusters.md.")],
 ) -> None:
     """Run jobs on machines that are created and deleted as the queue needs them.
 
@@ -53,12 +53,17 @@ def use(
 
 @app.command("generate")
 def generate(
-    file: Annotated[Path, typer.Argument(help="Definition of the cluster; see docs/clusters.md.")],
+    file: Annotated[Path, typer.Argument(help="YAML file with the cluster's definition; see docs/clusters.md.")],
     form: Annotated[
-        ClusterForm | None, typer.Option("--format", help="kuberay for kubernetes, ray for clouds, if left out.")
+        ClusterForm | None,
+        typer.Option("--format", help="Output format. Default: kuberay for a Kubernetes cluster, ray otherwise."),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Standard output if left out.")] = None,
-    ssh_user: Annotated[str, typer.Option(help="As whom Ray logs in to machines; for ray.")] = "ubuntu",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write to. Default: standard output.")
+    ] = None,
+    ssh_user: Annotated[
+        str, typer.Option(help="User that Ray logs in to the machines as; only for the ray format.")
+    ] = "ubuntu",
 ) -> None:
     """Write a cluster's definition for Ray's cluster launcher or the KubeRay operator, if one of them manages it."""
     catalogue = load_catalogue()
@@ -88,7 +93,9 @@ def generate(
 
 @app.command("attach")
 def attach(
-    address: Annotated[str, typer.Argument(help='"host:port" of the control store of a Ray that runs already.')],
+    address: Annotated[
+        str, typer.Argument(help="Address (host:port) of the running Ray cluster's control store (GCS).")
+    ],
 ) -> None:
     """Run jobs on the nodes of a running Ray cluster that Lockstep does not manage.
 
@@ -107,7 +114,7 @@ def reset() -> None:
 
 @app.command("nodes")
 def nodes(
-    everything: Annotated[bool, typer.Option("--all", help="Those that are gone, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include nodes that no longer exist.")] = False,
 ) -> None:
     """Show the cluster's nodes: when each one was requested, became ready and was released, and why."""
     with connect() as client:

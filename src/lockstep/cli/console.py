@@ -80,7 +80,8 @@ VariablesOption = Annotated[
     typer.Option(
         "--env",
         metavar="NAME=VALUE",
-        help="An environment variable of the program, on every replica; may be repeated. No place for secrets.",
+        help="An environment variable of the program, on every replica; may be repeated. Do not use it for secrets: "
+        "see docs/secrets.md.",
     ),
 ]
 DEFAULT_PROJECT: Final = "local"

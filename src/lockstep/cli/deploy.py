@@ -19,14 +19,18 @@ TIMEOUT_S = 180.0
 def deploy(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")],
     job: Annotated[
-        str | None, typer.Option(help="Deploy the model that this job wrote, wherever in its folder.")
+        str | None, typer.Option(help="Deploy the model that this job saved, wherever in its output folder.")
     ] = None,
-    model_url: Annotated[str | None, typer.Option(help="Deploy the .keras file, or the folder of it, here.")] = None,
+    model_url: Annotated[str | None, typer.Option(help="URL of the .keras file to deploy, or of its folder.")] = None,
     package_uri: Annotated[
         list[str] | None,
-        typer.Option(help="With --model-url: a package with classes of the model, a .tar.gz or a .whl; repeatable."),
+        typer.Option(
+            help="Package (.tar.gz or .whl) with custom classes of the model; only with --model-url; may be repeated."
+        ),
     ] = None,
-    version: Annotated[str | None, typer.Option(help="The version's name; the next v1, v2, ... if left out.")] = None,
+    version: Annotated[
+        str | None, typer.Option(help="The version's name. Default: the next free one of v1, v2, ...")
+    ] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Deploy a model as a new version, wait until it is ready, and make it the default version."""

@@ -17,7 +17,7 @@ def verify(
     target: Annotated[
         str, typer.Argument(help="A bucket or folder, a data set's split in it, a pattern of files, or a file.")
     ],
-    threads: Annotated[int, typer.Option(help="How many files are read at once.", min=1, max=256)] = 8,
+    threads: Annotated[int, typer.Option(help="Number of files to read at once.", min=1, max=256)] = 8,
 ) -> None:
     """Verify every record of packed files, and compare the files with their manifests.
 

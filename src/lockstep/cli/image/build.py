@@ -29,18 +29,17 @@ _IGNORE_FILES = (".containerignore", ".dockerignore")
 
 
 def build(
-    folder: Annotated[Path, typer.Argument(help="Folder with the program; its ignore files count.")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="Folder with the program; its ignore files apply.")] = Path(),
     tag: Annotated[str, typer.Option(help="The image's name, such as registry.example.com/team/trainer:1.")] = "",
     containerfile: Annotated[
-        Path | None, typer.Option(help="How it is built; FOLDER's Containerfile or Dockerfile, or one is written.")
+        Path | None,
+        typer.Option(
+            help="Containerfile to use. Default: FOLDER's Containerfile or Dockerfile, otherwise a generated one."
+        ),
     ] = None,
-    base: Annotated[
-        str | None, typer.Option(help="Image that a Containerfile which is written builds on; it has Python.")
-    ] = None,
-    module_name: Annotated[
-        str | None, typer.Option(help="The module that a Containerfile which is written runs.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    base: Annotated[str | None, typer.Option(help="Base image, with Python, of a generated Containerfile.")] = None,
+    module_name: Annotated[str | None, typer.Option(help="The module that a generated Containerfile runs.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")] = False,
 ) -> None:
     """Build a container image of a program, with podman or docker.
 
@@ -54,7 +53,7 @@ def build(
     files = kept_files(folder, what="FOLDER")
     named = _find_containerfile(folder, asked=containerfile)
     if named is not None and (base or module_name):
-        raise InvalidInputError("--base and --module-name are for a Containerfile that is written", received=str(named))
+        raise InvalidInputError("--base and --module-name are only for a generated Containerfile", received=str(named))
     text = _read(named) if named is not None else _write(folder, files, base=base, module=module_name)
     OUTPUT.print(f"Containerfile: {named or 'none in the folder; this one is written for the build'}")
     if named is None:

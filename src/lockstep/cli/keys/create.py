@@ -17,14 +17,19 @@ DAY_S: Final = 86400.0
 
 
 def create(
-    label: Annotated[str, typer.Argument(metavar="LABEL", help="Whose key it is; jobs and events show it.")],
-    scope: Annotated[Scope, typer.Option(help="What it may do; each scope includes those before it.")] = Scope.VIEWER,
-    project: Annotated[str | None, typer.Option("--project", help="The project that it is for.")] = None,
-    all_projects: Annotated[bool, typer.Option("--all-projects", help="It is for every project.")] = False,
-    valid_days: Annotated[int, typer.Option(min=1, max=3650, help="For how many days it is valid.")] = 90,
-    never_expires: Annotated[bool, typer.Option("--never-expires", help="Until it is revoked.")] = False,
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="Name of the key's owner, as jobs and events show it.")],
+    scope: Annotated[
+        Scope, typer.Option(help="The key's permissions; each scope includes those before it.")
+    ] = Scope.VIEWER,
+    project: Annotated[str | None, typer.Option("--project", help="The project that the key is valid for.")] = None,
+    all_projects: Annotated[bool, typer.Option("--all-projects", help="The key is valid for all projects.")] = False,
+    valid_days: Annotated[int, typer.Option(min=1, max=3650, help="Number of days that the key is valid.")] = 90,
+    never_expires: Annotated[
+        bool, typer.Option("--never-expires", help="The key is valid until it is revoked.")
+    ] = False,
     output: Annotated[
-        Path | None, typer.Option(help="Write the key to this new file, for its owner alone, and do not print it.")
+        Path | None,
+        typer.Option(help="Write the key to this new file, which only its owner can read, instead of printing it."),
     ] = None,
 ) -> None:
     """Create a key, and print it. Save it, because it cannot be shown again."""
