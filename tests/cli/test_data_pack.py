@@ -161,16 +161,16 @@ def test_a_table(tmp_path: Path, bucket: str) -> None:
     [
         (["--image-size", "224"], "--image-size; received '224'; allowed: HEIGHTxWIDTH"),
         (["--image-size", "0x5"], r"the size of images \(--image-size\); received \(0, 5\)"),
-        (["--resize", "fit"], "--resize says how, and nothing is resized; give --image-size"),
+        (["--resize", "fit"], "--resize needs --image-size; give --image-size"),
         (["--quality", "80"], r"a quality \(--quality\) is of JPEGs that are encoded anew; .*--image-size.*--codec"),
         (["--shard-size", "many"], "--shard-size; received 'many'"),
         (["--shard-size", "0KB"], "--shard-size; received '0KB'"),
         (["--shard-size", "64"], "--shard-size; received '64'; allowed: a number with its unit: .* such as 64MiB"),
         (["--shard-size", "64M"], "--shard-size; received '64M'; allowed: a number with its unit"),
-        (["--shards", "2", "--shard-size", "1MB"], "said twice; received '--shards, --shard-size'"),
+        (["--shards", "2", "--shard-size", "1MB"], "given twice; received '--shards, --shard-size'"),
         (["--shards", "99"], r"more shards \(--shards\) than records; received 99; allowed: 1 to 43"),
         (["--column", "x"], "--column; received 'x'; allowed: NAME=TYPE"),
-        (["--column", "x=int", "--column", "x=text"], "--column says twice what a column is; received 'x'"),
+        (["--column", "x=int", "--column", "x=text"], "--column names a column twice; received 'x'"),
         (["--column", "x=int"], r"types of columns \(--column\) are for CSV files"),
         (["--delimiter", ";"], r"what separates columns \(--delimiter\) is for CSV files"),
         (["--split", "a=0.5"], r"the shares of the splits \(--split\)"),
@@ -179,8 +179,8 @@ def test_a_table(tmp_path: Path, bucket: str) -> None:
         (["--key", "x"], r"a column for keys \(--key\) is for tables"),
         (["--folder", "x"], r"a folder \(--folder\) is for a data set by name"),
         (["--or-digits"], "--or-digits is for fashion-mnist"),
-        (["--no-shuffle", "--seed", "1"], "--seed is of the shuffling, and nothing is shuffled; received 1; give"),
-        (["--on-error", "raise", "--max-skipped", "1"], "--max-skipped is of what is left out, and --on-error raise"),
+        (["--no-shuffle", "--seed", "1"], "--seed has no effect without shuffling; received 1; give"),
+        (["--on-error", "raise", "--max-skipped", "1"], "--max-skipped has no effect with --on-error raise"),
     ],
     ids=" ".join,
 )
@@ -193,7 +193,7 @@ def test_options_that_are_not_usable_are_named(pets: str, bucket: str, options: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--seed", "1"], "--seed is of the shuffling, and nothing is shuffled"),
+        (["--seed", "1"], "--seed has no effect without shuffling"),
         (["--on-error", "skip"], "--on-error skip is for images"),
         (["--max-skipped", "1"], "--max-skipped is for images"),
         (["--codec", "png"], r"\(--image-size, --resize, --codec, --quality\) are for image files"),
@@ -257,9 +257,7 @@ def test_choices_are_those_that_packing_has(pets: str, bucket: str, option: str,
     "places", [("digits", "memory://x"), ("memory://x/a.csv", "{bucket}")], ids=["bucket", "source"]
 )
 def test_the_memory_of_the_command_is_no_place(bucket: str, places: tuple[str, str]) -> None:
-    with pytest.raises(
-        InvalidInputError, match="what is in memory:// begins and ends with this command; received 'mem"
-    ):
+    with pytest.raises(InvalidInputError, match="memory:// is lost when this command ends; received 'mem"):
         run("pack", *(place.format(bucket=bucket) for place in places))
     assert not os.path.exists(bucket)
 
@@ -286,7 +284,7 @@ def test_packing_the_same_again_says_that_nothing_is_to_do(tmp_path: Path, bucke
         *first[:3],
         "a is packed already, from the same source and with the same options: nothing to do",
         first[3],
-        "to pack it anew: --restart",
+        "to pack again, use --restart",
     ]
     assert run(*command, "--restart").splitlines()[:4] == first[:4]
 
@@ -330,7 +328,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, bucket: str) -> None:
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
-    assert said.splitlines()[-1] == "interrupted; the same command goes on from the last finished shard"
+    assert said.splitlines()[-1] == "interrupted; run the same command again to resume"
     lines = run("pack", str(tmp_path / "x.npy"), bucket, "--records-per-shard", "80").splitlines()
     assert lines[2].startswith("going on after ")
     assert lines[3].startswith("train: 20,000 records in 250 shards")

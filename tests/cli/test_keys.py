@@ -40,13 +40,13 @@ results.mkdir(parents=True, exist_ok=True)
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("create", "ann"), 64, "--project or --all-projects, and not both"),
-        (("create", "ann", "--project", "a", "--all-projects"), 64, "--project or --all-projects, and not both"),
+        (("create", "ann"), 64, "either --project or --all-projects"),
+        (("create", "ann", "--project", "a", "--all-projects"), 64, "either --project or --all-projects"),
         (("create", "home", "--all-projects"), 64, "label; received 'home'"),
         (("create", "a b", "--all-projects"), 78, "label"),
         (("create", "ann", "--all-projects", "--output", "/nowhere/key"), 73, "/nowhere/key cannot be written"),
         (("revoke", "lsk_0123456789ab"), 12, "there is no key 'lsk_0123456789ab'"),
-        (("revoke", "lsk_0123456789ab_secret"), 64, "KEY is not a key's public name"),
+        (("revoke", "lsk_0123456789ab_secret"), 64, "KEY is not a key's id"),
     ],
 )
 def test_what_is_no_key_is_said_in_a_line(
@@ -63,7 +63,9 @@ def test_a_file_that_is_there_is_not_written_over_and_one_for_a_key_that_is_refu
 ) -> None:
     there, new = tmp_path / "there", tmp_path / "new"
     there.write_text("mine")
-    assert "not there yet" in machine.run("keys", "create", "ann", "--all-projects", "--output", str(there), code=64)
+    assert "does not exist yet" in machine.run(
+        "keys", "create", "ann", "--all-projects", "--output", str(there), code=64
+    )
     assert there.read_text() == "mine"
     machine.run("keys", "create", "a b", "--all-projects", "--output", str(new), code=78)
     assert not new.exists()
@@ -72,7 +74,7 @@ def test_a_file_that_is_there_is_not_written_over_and_one_for_a_key_that_is_refu
 def test_a_key_that_no_file_takes_is_named_and_not_shown() -> None:
     descriptor = os.open("/dev/full", os.O_WRONLY)
     made = {"key": "lsk_0123456789ab", "secret": "lsk_0123456789ab_secret"}
-    with pytest.raises(StorageWriteError, match=r"No space left .*; nobody has the key; .*revoke lsk_0123456789ab`"):
+    with pytest.raises(StorageWriteError, match=r"No space left .*; the key is lost; .*revoke lsk_0123456789ab`"):
         keep(made, descriptor=descriptor, path=Path("ann.key"))
 
 

@@ -63,7 +63,10 @@ def test_what_was_begun_is_finished_however_the_process_ends(tmp_path, end):
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize(
     ("outcome", "said"),
-    [("fails", "the file is not there: the disk is full"), ("hangs", "the file is not there: it was not finished")],
+    [
+        ("fails", "the file was not written: the disk is full"),
+        ("hangs", "the file was not written: it was not finished"),
+    ],
 )
 def test_what_could_not_be_finished_is_said_and_the_exit_code_is_not_0(tmp_path, end, outcome, said):
     found = run(tmp_path, outcome, end)

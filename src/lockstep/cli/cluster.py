@@ -48,7 +48,7 @@ def use(
     check_machines(definition, catalogue=load_catalogue())
     _choose(EngineChoice(name=PROVISIONED, definition=definition))
     kinds = ", ".join(f"{kind.max_nodes} {name}" for name, kind in definition.node_types.items())
-    OUTPUT.print(f"jobs run on cluster {definition.name}, at most {kinds}, from the next `lockstep up` on")
+    OUTPUT.print(f"from the next `lockstep up` on, jobs run on cluster {definition.name}: at most {kinds}")
 
 
 @app.command("generate")
@@ -102,14 +102,14 @@ def attach(
     This machine must be one of its nodes. Takes effect with the next `lockstep up`.
     """
     _choose(EngineChoice(name=ATTACHED, address=address))
-    OUTPUT.print(f"jobs run on the Ray at {address} from the next `lockstep up` on")
+    OUTPUT.print(f"from the next `lockstep up` on, jobs run on the Ray cluster at {address}")
 
 
 @app.command("reset")
 def reset() -> None:
     """Run jobs on this machine again, from the next `lockstep up` on."""
     _choose(EngineChoice())
-    OUTPUT.print("jobs run on this machine from the next `lockstep up` on")
+    OUTPUT.print("from the next `lockstep up` on, jobs run on this machine")
 
 
 @app.command("nodes")
@@ -120,12 +120,12 @@ def nodes(
     with connect() as client:
         found = client.nodes(everything=everything)
     if not found["nodes"]:
-        none = "no node" if found["cluster"] else "this service's machines do not come and go"
+        none = "no node" if found["cluster"] else "this service has no machines that are created on demand"
         OUTPUT.print(f"{none}; see `lockstep status`")
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("NODE", "STATE", "MACHINE", "ASKED", "READY AFTER", "GONE", "WHY"):
-        table.add_column(title, no_wrap=title != "WHY")
+    for title in ("NODE", "STATE", "MACHINE", "REQUESTED", "READY AFTER", "RELEASED", "REASON"):
+        table.add_column(title, no_wrap=title != "REASON")
     for node in found["nodes"]:
         table.add_row(*_row(node))
     OUTPUT.print(table)
@@ -162,9 +162,9 @@ def _replace(home: Home, choice: EngineChoice) -> None:
     # jobs and machines behind, and nothing would find them again after another choice.
     was_killed = running is None and before is not None and home.address.exists()
     if choice != before and (running is not None or was_killed):
-        what = "was not ended: what it started may run" if was_killed else "runs"
+        what = "was killed, and what it started may still be running," if was_killed else "runs"
         raise WrongStateError(
             f"the service of {home.path} {what} on another cluster",
-            action="end it with `lockstep down`, choose, and start it with `lockstep up`",
+            action="stop it with `lockstep down`, choose again, then run `lockstep up`",
         )
     write_choice(home, choice)

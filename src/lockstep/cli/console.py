@@ -113,12 +113,12 @@ def progress_text(progress: Mapping[str, Any]) -> str:
 
 
 def budget_text(budget: Mapping[str, Any]) -> str:
-    """Returns the state of a budget: "vision: $36.10 of $40.00 in 2026-11-22 (UTC), stops there; told at 50%, 90%"."""
+    """Returns the state of a budget: "vision: $36.10 of $40.00 in 2026-11-22 (UTC); alerts raised at 50%, 90%"."""
     shares = ", ".join(f"{float(share) * 100:g}%" for share in budget["alertShares"])
-    told = f"; told at {shares}" if shares else ""
-    stop = ", stops there" if budget["stopAtLimit"] else ""
-    unpriced = f"; unpriced, counted as nothing: {', '.join(budget['unpriced'])}" if budget["unpriced"] else ""
-    return f"{budget['project']}: {budget['text']}{stop}{told}{unpriced}"
+    alerts = f"; alerts raised at {shares}" if shares else ""
+    stop = ", no new jobs start at the limit" if budget["stopAtLimit"] else ""
+    unpriced = f"; unpriced, not counted: {', '.join(budget['unpriced'])}" if budget["unpriced"] else ""
+    return f"{budget['project']}: {budget['text']}{stop}{alerts}{unpriced}"
 
 
 def local_time(timestamp: str | float | None) -> str:

@@ -35,9 +35,9 @@ def deploy(
 ) -> None:
     """Deploy a model as a new version, wait until it is ready, and make it the default version."""
     if (job is None) == (model_url is None):
-        raise InvalidInputError("deploy needs --job or --model-url, and not both")
+        raise InvalidInputError("give either --job or --model-url")
     if job is not None and package_uri:
-        raise InvalidInputError("--package-uri goes with --model-url: with --job the job's own packages go along")
+        raise InvalidInputError("--package-uri is only for --model-url; with --job, the job's own packages are used")
     with connect(project) as client:
         packages, module = [absolute_url(url, what="--package-uri") for url in package_uri or ()], None
         if model_url is not None:
@@ -47,7 +47,7 @@ def deploy(
             if found["state"] != "SUCCEEDED":
                 raise ModelError(
                     f"job {job} has no finished model: it is {found['state']}",
-                    action="deploy what it left all the same with --model-url",
+                    action="to deploy its model anyway, use --model-url",
                 )
             url = model_to_deploy([model["url"] for model in client.job_models(found["jobId"])], job=found)
             packages = found["trainingInput"].get("packageUris", [])

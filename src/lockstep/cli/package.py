@@ -117,7 +117,7 @@ def _files(folder: Path, *, what: str) -> list[Path]:
         folders[:] = [name for name in folders if keeps(Path(top, name), is_folder=True)]
         files += [path for name in names if keeps(path := Path(top, name), is_folder=False) and path.is_file()]
     if not files:
-        raise InvalidInputError(f"{what}: {folder} holds no files that are not left out")
+        raise InvalidInputError(f"{what}: all files of {folder} are excluded")
     _check_size(folder, files, what=what)
     return sorted(files)
 
@@ -131,7 +131,7 @@ def _check_size(folder: Path, files: Sequence[Path], *, what: str) -> None:
         raise InvalidInputError(
             f"{what}: {folder} holds {size(entries.total())} in {counted(len(files), 'file')}, most in {largest}",
             allowed=f"at most {size(MAX_BYTES)}",
-            action="keep data in a bucket, not beside the code, or name it in .lockstepignore",
+            action="keep data in a bucket, not beside the code, or exclude it in .lockstepignore",
         )
 
 

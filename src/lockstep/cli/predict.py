@@ -28,7 +28,7 @@ def predict(
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON's")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _instances(path: Path) -> list[Any]:

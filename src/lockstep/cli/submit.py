@@ -169,8 +169,8 @@ def check_reachable(bucket: str, *, is_on_this_machine: bool) -> str:
     """
     if not is_on_this_machine and "://" not in bucket:
         raise InvalidInputError(
-            f"the service's bucket {bucket} is a folder of its machine",
-            action="name one that both reach with --staging-bucket",
+            f"the service's bucket {bucket} is a folder on the service's machine",
+            action="give a bucket that both machines can access with --staging-bucket",
         )
     return bucket
 
@@ -185,11 +185,11 @@ def _submit(client: Client, body: dict[str, Any], *, job: str, stream_logs: bool
     try:
         ended = follow(client, job)
     except KeyboardInterrupt:
-        ERRORS.print(f"\njob {job} goes on without this stream; `lockstep logs -f {job}` follows it")
+        ERRORS.print(f"\njob {job} continues; `lockstep logs -f {job}` follows it")
         raise
     print_summary(ended, client.job_events(job), models=model_urls(client, ended))
     if ended["state"] != "SUCCEEDED":
-        raise JobFailedError(f"job {job} ended {ended['state']}", action=f"see `lockstep describe {job}`")
+        raise JobFailedError(f"job {job} ended in state {ended['state']}", action=f"see `lockstep describe {job}`")
 
 
 def _stage(
@@ -215,5 +215,7 @@ def _read_config(path: Path | None, *, job: str) -> JobConfig:
         return JobConfig()
     asked = parse_config(read_yaml(path, flag="--config"), source=str(path))
     if asked.job_id not in (None, job):
-        raise ConfigError(f"{path}: jobId", received=asked.job_id, allowed=f"{job}, as the command says, or nothing")
+        raise ConfigError(
+            f"{path}: jobId", received=asked.job_id, allowed=f"{job}, as on the command line, or no jobId"
+        )
     return asked

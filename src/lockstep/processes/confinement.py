@@ -38,7 +38,7 @@ def give_up_privileges() -> None:
         LockstepError: this process is not root, so it cannot start a program as another user.
     """
     if os.geteuid() != 0:
-        raise LockstepError("its program is to run as another user, and its runner is not root")
+        raise LockstepError("the program must run as another user, but its runner is not root")
     if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise LockstepError(f"no_new_privs: {os.strerror(ctypes.get_errno())}")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain secrets

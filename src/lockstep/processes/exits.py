@@ -126,11 +126,11 @@ def finish_now(timeout_s: float) -> bool:
         _attempts.put(attempt)
         if not attempt.is_over.wait(max(0.0, deadline - time.monotonic())):
             _exit_code = _exit_code or StorageWriteError.exit_code
-            _say(f"{what} is not there: it was not finished within {timeout_s:g} s")
+            _say(f"{what} was not written: it was not finished within {timeout_s:g} s")
         elif attempt.error is not None:
             error = attempt.error
             _exit_code = error.exit_code if isinstance(error, LockstepError) else StorageWriteError.exit_code
-            _say(f"{what} is not there: {error}")
+            _say(f"{what} was not written: {error}")
         _take_back(key)
     return _exit_code == 0
 

@@ -110,13 +110,15 @@ class GuardedProcesses:
         """
         with self._changed:
             if name not in self._codes:
-                raise InvalidInputError("a program to be started", received=name, allowed=sorted(self._codes) or "none")
+                raise InvalidInputError(
+                    "not a program that has ended", received=name, allowed=sorted(self._codes) or "none"
+                )
             before = self._num_starts[name]
         self._tell(name)
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or self._num_starts[name] > before, START_S)
             if self._num_starts[name] == before:
-                raise EngineError(f"{name} could not be started again")
+                raise EngineError(f"{name} could not be restarted")
 
     def wait(self, names: Collection[str] | None = None, *, timeout_s: float) -> bool:
         """Waits until programs have ended and are not restarted; returns False if the time is up first.
@@ -155,7 +157,7 @@ class GuardedProcesses:
             while data:
                 data = data[self._guardian.stdin.write(data) :]
         except (BrokenPipeError, ValueError):
-            raise EngineError("the process that watches over the programs is gone") from None
+            raise EngineError("the guardian of the programs has ended") from None
 
     def _read(self, events: int) -> None:
         with os.fdopen(events, "rb") as lines:
@@ -163,7 +165,7 @@ class GuardedProcesses:
                 self._take(json.loads(line))
         with self._changed:
             if not self._is_closing:
-                LOGGER.error("the process that watches over %s was lost; they are ended", ", ".join(self._names))
+                LOGGER.error("the guardian of %s was lost; the programs are ended", ", ".join(self._names))
             self._is_over = True
             self._processes.clear()
             self._changed.notify_all()
@@ -189,8 +191,8 @@ class GuardedProcesses:
     def _report(self, name: str, event: Mapping[str, Any]) -> None:
         how, restart = event.get("problem") or describe_exit(event["code"]), event["restart"]
         if restart is not None:
-            LOGGER.warning("%s %s; it is started again: restart %d of %d", name, how, restart, self._max_restarts)
+            LOGGER.warning("%s %s; restarting it: restart %d of %d", name, how, restart, self._max_restarts)
         elif self._max_restarts:
-            LOGGER.error("%s %s; not started again: none of %d restarts is left", name, how, self._max_restarts)
+            LOGGER.error("%s %s; not restarted: all %d restarts are used", name, how, self._max_restarts)
         else:
             LOGGER.error("%s %s", name, how)

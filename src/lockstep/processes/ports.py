@@ -114,7 +114,7 @@ def _mark(port: int) -> socket.socket | None:
     except OSError as error:
         mark.close()
         if error.errno != errno.EADDRINUSE:
-            raise EngineError(f"port {port} cannot be kept: {error.strerror}") from error
+            raise EngineError(f"port {port} cannot be reserved: {error.strerror}") from error
         return None
     return mark
 

@@ -29,7 +29,9 @@ def rm(
     what = f"{counted(len(found), 'object')}, {size(sum(item.size_bytes for item in found.values()))}"
     if recursive and not yes:
         if not sys.stdin.isatty():
-            raise InvalidInputError(f"this would delete {what}, and there is nobody to ask", action="say --yes")
+            raise InvalidInputError(
+                f"this would delete {what}, and standard input is not a terminal", action="add --yes"
+            )
         if not ask(f"delete {what} in {', '.join(urls)}?"):
             ERRORS.print("nothing was deleted")
             raise typer.Exit(1)

@@ -205,7 +205,7 @@ def pack(
         with show_progress(OUTPUT) as report:
             packed = pack_source(found, bucket, **arguments, progress=report, say=_say)
     except KeyboardInterrupt:
-        OUTPUT.print("interrupted; the same command goes on from the last finished shard")
+        OUTPUT.print("interrupted; run the same command again to resume")
         raise
     except LockstepError as error:
         raise in_flags(error) from None
@@ -237,7 +237,7 @@ def _show(packed: Packed, bucket: str, *, elapsed_s: float) -> None:
         are = "manifest names" if len(packed.manifests) == 1 else "manifests name"
         _say(f"damaged items left out: {len(packed.skipped):,}; the {are} them")
     if packed.was_there:
-        _say("to pack it anew: --restart")
+        _say("to pack again, use --restart")
     else:
         _say(f"{counted(packed.num_records, 'record')} in {duration(elapsed_s)}")
 
@@ -246,12 +246,12 @@ def _open(source: str, *, or_digits: bool, **options: Any) -> AbstractSource:
     from lockstep.data.sources import open_source
 
     if or_digits and source != "fashion-mnist":
-        raise InvalidInputError("--or-digits is for fashion-mnist, which may be out of reach", received=source)
+        raise InvalidInputError("--or-digits is only for fashion-mnist", received=source)
     try:
         with OUTPUT.status(f"looking for {source}"):
             return open_source(source, **options)
     except UnavailableError as error:
         if not or_digits:
             raise
-        OUTPUT.print(f"{error.what}; going on with the handwritten digits of scikit-learn")
+        OUTPUT.print(f"{error.what}; using the handwritten digits of scikit-learn")
         return open_source("digits")

@@ -69,6 +69,6 @@ def verify(
         f"{decimal(round(report.size_bytes / max(report.elapsed_s, 1e-6)))}/s"
     )
     if report.num_with_manifest < num_files:
-        OUTPUT.print(f"of {counted(num_files - report.num_with_manifest, 'file')} no manifest states a checksum")
+        OUTPUT.print(f"{counted(num_files - report.num_with_manifest, 'file')} without a checksum in a manifest")
     show_notes(OUTPUT, report.notes)
     report.raise_damage()

@@ -55,20 +55,20 @@ def build(
     if named is not None and (base or module_name):
         raise InvalidInputError("--base and --module-name are only for a generated Containerfile", received=str(named))
     text = _read(named) if named is not None else _write(folder, files, base=base, module=module_name)
-    OUTPUT.print(f"Containerfile: {named or 'none in the folder; this one is written for the build'}")
+    OUTPUT.print(f"Containerfile: {named or 'none in the folder; generated for this build:'}")
     if named is None:
         for line in text.splitlines():
             OUTPUT.print(f"    {line}", soft_wrap=True)
     OUTPUT.print(f"files: {counted(len(files), 'file')} of {folder}")
     if named is None and not any((folder / name) in files for name in (REQUIREMENTS, PROJECT)):
-        ERRORS.print(f"neither {REQUIREMENTS} nor {PROJECT}: the image has what its base has", style="dim")
+        ERRORS.print(f"no {REQUIREMENTS} or {PROJECT}: only the packages of the base image are installed", style="dim")
     if dry_run:
         OUTPUT.print(f"would build {tag}: {shlex.join(build_arguments(tag=tag, containerfile='FILE', folder='FILES'))}")
         return
     engine = open_engine()
     OUTPUT.print(f"building {tag} with {engine.describe()}")
     _build(engine, folder, files, text=text, tag=tag)
-    OUTPUT.print(f"built {tag}; `lockstep image push {tag}` puts it into its registry")
+    OUTPUT.print(f"built {tag}; `lockstep image push {tag}` pushes it to its registry")
 
 
 def _find_containerfile(folder: Path, *, asked: Path | None) -> Path | None:
@@ -117,4 +117,4 @@ def _build(engine: ContainerEngine, folder: Path, files: list[Path], *, text: st
         except OSError as error:
             raise ContainerEngineError(f"{engine.kind} could not be run: {error}") from error
     if code:
-        raise ImageError(f"{engine.kind} could not build {tag}: exit code {code}", action="its own message is above")
+        raise ImageError(f"{engine.kind} could not build {tag}: exit code {code}", action="see its output above")

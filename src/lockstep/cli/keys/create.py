@@ -34,7 +34,7 @@ def create(
 ) -> None:
     """Create a key, and print it. Save it, because it cannot be shown again."""
     if (project is None) != all_projects:
-        raise InvalidInputError("a key is for --project or --all-projects, and not both")
+        raise InvalidInputError("give either --project or --all-projects")
     descriptor = None if output is None else _new_file(output)
     try:
         with connect() as client:
@@ -68,15 +68,15 @@ def keep(made: Mapping[str, Any], *, descriptor: int, path: Path) -> None:
         path: the path of the file, for the error message.
 
     Raises:
-        StorageWriteError: the file cannot be written, so nobody has the key's secret.
+        StorageWriteError: the file cannot be written, so the key's secret is lost.
     """
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(made["secret"] + "\n")
     except OSError as error:
         raise StorageWriteError(
-            f"--output: {path} cannot be written: {error.strerror}; nobody has the key",
-            action=f"take it back with `lockstep keys revoke {made['key']}`",
+            f"--output: {path} cannot be written: {error.strerror}; the key is lost",
+            action=f"revoke it with `lockstep keys revoke {made['key']}`",
         ) from None
 
 
@@ -85,6 +85,6 @@ def _new_file(path: Path) -> int:
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise InvalidInputError("--output", received=str(path), allowed="a file that is not there yet") from None
+        raise InvalidInputError("--output", received=str(path), allowed="a file that does not exist yet") from None
     except OSError as error:
         raise StorageWriteError(f"--output: {path} cannot be written: {error.strerror}") from None

@@ -77,7 +77,7 @@ def train(
     The exit code is that of the program, or of the replica that failed if there are several.
     """
     if not distributed and (worker_count is not None or parameter_server_count is not None):
-        raise InvalidInputError("--worker-count and --parameter-server-count go with --distributed")
+        raise InvalidInputError("--worker-count and --parameter-server-count need --distributed")
     folder = package_path.resolve()
     if not folder.is_dir():
         raise MissingInputError(f"--package-path: no folder {folder}")
@@ -139,7 +139,9 @@ def find_ports(start: int, *, count: int) -> list[int]:
     """
     if start + count > 65536:
         raise InvalidInputError(
-            "--start-port", received=start, allowed=f"at most {65536 - count}: {count} ports follow"
+            "--start-port",
+            received=start,
+            allowed=f"at most {65536 - count}, because {count} consecutive ports are needed",
         )
     for port in range(start, start + count):
         with socket.socket() as listener:
@@ -147,7 +149,7 @@ def find_ports(start: int, *, count: int) -> list[int]:
             try:
                 listener.bind((HOST, port))
             except OSError:
-                raise PortInUseError(f"port {port} is taken", action="choose others with --start-port") from None
+                raise PortInUseError(f"port {port} is in use", action="choose others with --start-port") from None
     return list(range(start, start + count))
 
 
@@ -240,5 +242,5 @@ def run(local: LocalRun) -> int:
         for replica in local.order.replicas:
             end_leftover_processes(replica)
             shutil.rmtree(Path(replica.spool).parent, ignore_errors=True)
-        raise LockstepError("the process that ran the replicas was killed", action="they have been ended, too")
+        raise LockstepError("the process that ran the replicas was killed", action="the replicas have been ended")
     return code
