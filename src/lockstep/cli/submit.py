@@ -37,7 +37,7 @@ def submit(
     package_path: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with the program's code. Files that .gitignore or .lockstepignore name are left out."
+            help="Folder with the program's code. Files that .gitignore or .lockstepignore excludes are not packed."
         ),
     ] = None,
     module_name: Annotated[str | None, typer.Option(help="The module to run, such as 'train'.")] = None,
@@ -69,7 +69,7 @@ def submit(
         Path | None, typer.Option(help="File in --package-path that lists the Python packages that the program needs.")
     ] = None,
     no_environment: Annotated[
-        bool, typer.Option("--no-environment", help="Build no Python environment, whatever files there are.")
+        bool, typer.Option("--no-environment", help="Build no Python environment, even if the folder lists packages.")
     ] = False,
     env: VariablesOption = None,
     secret: Annotated[
@@ -78,9 +78,7 @@ def submit(
     ] = None,
     webhook: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="URL", help="A URL that is notified of the job's states; may be repeated. See docs/webhooks.md."
-        ),
+        typer.Option(metavar="URL", help="A URL to notify of the job's states; may be repeated. See docs/webhooks.md."),
     ] = None,
     webhook_secret: Annotated[
         list[str] | None,
@@ -92,9 +90,7 @@ def submit(
     labels: Annotated[str | None, typer.Option(help="key=value,key=value")] = None,
     region: Annotated[str | None, typer.Option(help="Region whose prices apply.")] = None,
     python_version: Annotated[str | None, typer.Option(help="Python's version, such as 3.11.")] = None,
-    runtime_version: Annotated[
-        str | None, typer.Option(help="AI Platform's runtime version: noted, and ignored.")
-    ] = None,
+    runtime_version: Annotated[str | None, typer.Option(help="AI Platform's runtime version; ignored.")] = None,
     service_account: Annotated[str | None, typer.Option(help="Account to run as.")] = None,
     enable_web_access: Annotated[
         bool, typer.Option("--enable-web-access", help="Let `lockstep exec` open shells in it.")

@@ -32,7 +32,7 @@ def cp(
         list[str],
         typer.Argument(metavar="SOURCE... TARGET", help="URLs, paths, patterns; - for standard input, output."),
     ],
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Folders with all that is in them.")] = False,
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Copy folders with everything in them.")] = False,
 ) -> None:
     """Copy objects between buckets and this machine.
 

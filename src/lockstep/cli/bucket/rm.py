@@ -19,7 +19,9 @@ NUM_THREADS: Final = 8
 
 def rm(
     urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Objects, patterns; folders with --recursive.")],
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="All that is in folders; asks first.")] = False,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="Delete everything in folders; asks first.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete objects. The bucket of a store is not deleted."""

@@ -49,23 +49,23 @@ def train(
     ] = None,
     package_path: Annotated[Path, typer.Option(help="Folder with the program's code, in which it runs.")] = Path(),
     requirements: Annotated[
-        Path | None, typer.Option(help="File in --package-path that says what Python packages the program needs.")
+        Path | None, typer.Option(help="File in --package-path that lists the Python packages that the program needs.")
     ] = None,
     no_environment: Annotated[
-        bool, typer.Option("--no-environment", help="Build no Python environment, whatever files there are.")
+        bool, typer.Option("--no-environment", help="Build no Python environment, even if the folder lists packages.")
     ] = False,
     distributed: Annotated[bool, typer.Option("--distributed", help="Run several replicas.")] = False,
     worker_count: Annotated[
-        int | None, typer.Option(min=0, help=f"Workers beside the master; {DEFAULT_COUNT} if left out.")
+        int | None, typer.Option(min=0, help=f"Number of workers beside the master. Default: {DEFAULT_COUNT}.")
     ] = None,
     parameter_server_count: Annotated[
-        int | None, typer.Option(min=0, help=f"Parameter servers; {DEFAULT_COUNT} if left out.")
+        int | None, typer.Option(min=0, help=f"Number of parameter servers. Default: {DEFAULT_COUNT}.")
     ] = None,
     start_port: Annotated[
         int, typer.Option(min=1, max=65535, help="Port of the first replica; the others have the next ones.")
     ] = DEFAULT_START_PORT,
     job_dir: Annotated[
-        str | None, typer.Option(help="Folder or bucket URL for outputs, handed on as --job-dir.")
+        str | None, typer.Option(help="Folder or bucket URL for outputs, passed to the program as --job-dir.")
     ] = None,
     env: VariablesOption = None,
     use_chief_in_tf_config: Annotated[
