@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from lockstep.cli.keys import create
 from lockstep.cli.keys.create import keep
-from lockstep.errors import StorageWriteError
+from lockstep.cli.main import app
+from lockstep.errors import StorageWriteError, UnavailableError
 from lockstep.testing.machine import Machine
 
 PROGRAM = """
@@ -76,6 +79,34 @@ def test_a_key_that_no_file_takes_is_named_and_not_shown() -> None:
     made = {"key": "lsk_0123456789ab", "secret": "lsk_0123456789ab_secret"}
     with pytest.raises(StorageWriteError, match=r"No space left .*; the key is lost; .*revoke lsk_0123456789ab`"):
         keep(made, descriptor=descriptor, path=Path("ann.key"))
+
+
+class _DyingService:
+    """A client of a service that creates a key, and then dies."""
+
+    def __enter__(self) -> _DyingService:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def create_key(self, **_: object) -> dict[str, Any]:
+        return {"key": "lsk_0123456789ab", "secret": "lsk_0123456789ab_secret", "expireTime": None}
+
+    def service(self) -> dict[str, Any]:
+        raise UnavailableError("the service does not respond")
+
+
+@pytest.mark.parametrize("to_file", [False, True], ids=["printed", "to-a-file"])
+def test_a_key_is_kept_if_the_service_dies_after_creating_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, to_file: bool
+) -> None:
+    monkeypatch.setattr(create, "connect", _DyingService)
+    file = tmp_path / "key"
+    options = ["--output", str(file)] if to_file else []
+    result = CliRunner().invoke(app, ["keys", "create", "ann", "--all-projects", *options])
+    assert result.exit_code == 0
+    assert (file.read_text() if to_file else result.stdout) == "lsk_0123456789ab_secret\n"
 
 
 def _over(job: dict[str, Any]) -> bool:

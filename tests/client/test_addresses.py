@@ -234,7 +234,7 @@ def test_a_url_that_is_not_one_is_refused_and_shows_no_secret(home: Home, url: s
 
 def test_a_service_elsewhere_gets_no_token_of_the_home(home: Home) -> None:
     announce(home)
-    with pytest.raises(ConfigError, match="no key is named; set LOCKSTEP_TOKEN"):
+    with pytest.raises(ConfigError, match="LOCKSTEP_URL is set, but no key; set LOCKSTEP_TOKEN"):
         find_address(home, env={"LOCKSTEP_URL": "https://h"})
 
 
@@ -251,9 +251,10 @@ def test_a_key_is_read_from_a_file_that_is_its_owners_alone(home: Home, tmp_path
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         find_address(home, env=env)
     file.write_text(f"{KEY}\n")
-    file.chmod(0o604)
-    with pytest.raises(ConfigError, match=r"everybody can read .*; chmod 600"):
-        find_address(home, env=env)
+    for mode in (0o604, 0o602, 0o601, 0o640, 0o620):
+        file.chmod(mode)
+        with pytest.raises(ConfigError, match=rf"gives access to users .*: its mode is {mode:04o}; chmod 600"):
+            find_address(home, env=env)
     file.chmod(0o600)
     assert find_address(home, env=env).token == KEY
     with pytest.raises(ConfigError, match="are both set"):

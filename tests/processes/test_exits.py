@@ -77,6 +77,24 @@ def test_what_could_not_be_finished_is_said_and_the_exit_code_is_not_0(tmp_path,
     assert said in found.stderr
 
 
+TWO = """
+from lockstep.errors import InvalidInputError, StorageWriteError
+from lockstep.processes import exits
+
+def fail(error):
+    raise error
+
+exits.finish_at_exit(lambda: fail(InvalidInputError("no such step")), what="the first file")
+exits.finish_at_exit(lambda: fail(StorageWriteError("the disk is full")), what="the second file")
+"""
+
+
+def test_the_exit_code_is_that_of_the_first_failure():
+    found = subprocess.run([sys.executable, "-c", TWO], capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 64, found.stderr
+    assert len(found.stderr.splitlines()) == 2
+
+
 def test_what_was_taken_back_is_not_waited_for(tmp_path):
     assert run(tmp_path, "is taken back", "normal").returncode == 0
     assert not (tmp_path / "file").exists()

@@ -132,8 +132,12 @@ def _read_key(env: Mapping[str, str]) -> str | None:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise ConfigError(f"{TOKEN_FILE_VARIABLE}: {path} cannot be read: {reason}") from None
-        if stat.S_IMODE(mode) & 0o007:
-            raise ConfigError(f"{TOKEN_FILE_VARIABLE}: everybody can read {path}", action=f"chmod 600 {path}")
+        if stat.S_IMODE(mode) & 0o077:
+            raise ConfigError(
+                f"{TOKEN_FILE_VARIABLE}: {path} gives access to users other than its owner: "
+                f"its mode is {stat.S_IMODE(mode):04o}",
+                action=f"chmod 600 {path}",
+            )
     if not value and not file:
         return None
     value = (value or "").strip()

@@ -129,7 +129,8 @@ def finish_now(timeout_s: float) -> bool:
             _say(f"{what} was not written: it was not finished within {timeout_s:g} s")
         elif attempt.error is not None:
             error = attempt.error
-            _exit_code = error.exit_code if isinstance(error, LockstepError) else StorageWriteError.exit_code
+            code = error.exit_code if isinstance(error, LockstepError) else StorageWriteError.exit_code
+            _exit_code = _exit_code or code
             _say(f"{what} was not written: {error}")
         _take_back(key)
     return _exit_code == 0

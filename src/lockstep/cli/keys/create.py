@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from lockstep.cli.console import ERRORS, connect, local_time, print_line, warn_of_users
-from lockstep.errors import InvalidInputError, StorageWriteError
+from lockstep.errors import InvalidInputError, LockstepError, StorageWriteError
 from lockstep.jobs.security.access import ALL_PROJECTS, Scope
 
 DAY_S: Final = 86400.0
@@ -44,7 +45,6 @@ def create(
                 project=project or ALL_PROJECTS,
                 valid_s=None if never_expires else valid_days * DAY_S,
             )
-            warn_of_users(client.service())
     except BaseException:
         if descriptor is not None and output is not None:
             os.close(descriptor)
@@ -57,6 +57,9 @@ def create(
     ERRORS.print(f"key {made['key']} of {label}, a {scope.value} of {where}, is valid until {until}")
     if descriptor is None:
         print_line(made["secret"])
+    # Only now, and without an error, so that the key is never lost.
+    with contextlib.suppress(LockstepError), connect() as client:
+        warn_of_users(client.service())
 
 
 def keep(made: Mapping[str, Any], *, descriptor: int, path: Path) -> None:
