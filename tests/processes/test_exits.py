@@ -32,9 +32,9 @@ def finish():
 
 exits.EXIT_TIMEOUT_S = exits.SIGTERM_TIMEOUT_S = 1.0 if outcome == "hangs" else 30.0
 threading.Thread(target=write, daemon=True).start()
-take_back = exits.finish_at_exit(finish, what="the file")
+cancel_exit_hook = exits.finish_at_exit(finish, what="the file")
 if outcome == "is taken back":
-    take_back()
+    cancel_exit_hook()
 print("begun", flush=True)
 if end == "sys.exit":
     sys.exit(0)

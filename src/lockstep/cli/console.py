@@ -64,7 +64,7 @@ def print_json(document: object, *, indent: int | None = None) -> None:
     typer.echo(json.dumps(document, indent=indent).replace("\x7f", "\\u007f"))  # noqa: TID251
 
 
-def ask(question: str) -> bool:
+def confirm(question: str) -> bool:
     """Asks the user a yes-or-no question on standard error; the default is no.
 
     Raises:
@@ -92,7 +92,7 @@ def connect(project: str = DEFAULT_PROJECT) -> Client:
     return Client.from_env(project=project)
 
 
-def warn_of_users(service: Mapping[str, Any]) -> None:
+def warn_if_programs_run_as_root(service: Mapping[str, Any]) -> None:
     """Prints a warning if programs run as root although this was not requested.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lockstep.cli.console import OUTPUT, absolute_url, print_document, warn_of_users
+from lockstep.cli.console import OUTPUT, absolute_url, print_document, warn_if_programs_run_as_root
 from lockstep.client import Client
 from lockstep.home import Home
 from lockstep.jobs.billing.budgets import parse_budgets
@@ -117,7 +117,7 @@ def up(
         from lockstep.service.process.unit import check_unit, unit_of  # as above
 
         home.create()  # systemd writes the service's log into it
-        warn_of_users({"programsWarning": check_unit(settings)})
+        warn_if_programs_run_as_root({"programsWarning": check_unit(settings)})
         print_document(f"{unit_of(settings)}\n")
         return
     with OUTPUT.status("starting the service"):
@@ -125,4 +125,4 @@ def up(
     OUTPUT.print(f"lockstep is up at {running.address.url} (pid {running.pid})")
     OUTPUT.print(f"home {home.path}, bucket {settings.bucket}")
     with Client.from_home(home) as client:
-        warn_of_users(client.service())
+        warn_if_programs_run_as_root(client.service())

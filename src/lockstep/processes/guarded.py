@@ -65,13 +65,13 @@ class GuardedProcesses:
             start_new_session=True,
         )
         os.close(said)
-        self._reader = threading.Thread(target=self._read, args=(events,), name="guardian", daemon=True)
+        self._reader = threading.Thread(target=self._read_events, args=(events,), name="guardian", daemon=True)
         self._reader.start()
         plan = Plan(
             programs=tuple(programs), parent=os.getpid(), cwd=str(cwd), max_restarts=max_restarts, grace_s=grace_s
         )
         try:
-            self._tell(plan.to_json())
+            self._send_line(plan.to_json())
             self._await_starts()
         except BaseException:
             self.close()
@@ -114,7 +114,7 @@ class GuardedProcesses:
                     "not a program that has ended", received=name, allowed=sorted(self._codes) or "none"
                 )
             before = self._num_starts[name]
-        self._tell(name)
+        self._send_line(name)
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or self._num_starts[name] > before, START_S)
             if self._num_starts[name] == before:
@@ -150,7 +150,7 @@ class GuardedProcesses:
             if not all(self._num_starts.values()):
                 raise EngineError(f"{', '.join(self._names)} could not be started")
 
-    def _tell(self, line: str) -> None:
+    def _send_line(self, line: str) -> None:
         assert self._guardian.stdin is not None
         data = f"{line}\n".encode()
         try:
@@ -159,10 +159,10 @@ class GuardedProcesses:
         except (BrokenPipeError, ValueError):
             raise EngineError("the guardian of the programs has ended") from None
 
-    def _read(self, events: int) -> None:
+    def _read_events(self, events: int) -> None:
         with os.fdopen(events, "rb") as lines:
             for line in lines:
-                self._take(json.loads(line))
+                self._handle_event(json.loads(line))
         with self._changed:
             if not self._is_closing:
                 LOGGER.error("the guardian of %s was lost; the programs are ended", ", ".join(self._names))
@@ -170,7 +170,7 @@ class GuardedProcesses:
             self._processes.clear()
             self._changed.notify_all()
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _handle_event(self, event: dict[str, Any]) -> None:
         name = event["name"]
         with self._changed:
             if event["event"] == STARTED:

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from lockstep.cli.bucket.objects import find_below, find_objects
-from lockstep.cli.console import ERRORS, OUTPUT, ask, size
+from lockstep.cli.console import ERRORS, OUTPUT, confirm, size
 from lockstep.errors import InvalidInputError, counted
 from lockstep.storage import open_bucket, split_url
 
@@ -34,7 +34,7 @@ def rm(
             raise InvalidInputError(
                 f"this would delete {what}, and standard input is not a terminal", action="add --yes"
             )
-        if not ask(f"delete {what} in {', '.join(urls)}?"):
+        if not confirm(f"delete {what} in {', '.join(urls)}?"):
             ERRORS.print("nothing was deleted")
             raise typer.Exit(1)
     with ThreadPoolExecutor(NUM_THREADS, "lockstep-delete") as executor:

@@ -20,7 +20,7 @@ from lockstep.cli.image.containerfile import (
     find_module,
     write_containerfile,
 )
-from lockstep.cli.package import check_module, kept_files
+from lockstep.cli.package import check_module, included_files
 from lockstep.containers import ContainerEngine, check_reference, open_engine
 from lockstep.containers import build as build_arguments
 from lockstep.errors import ContainerEngineError, ImageError, InvalidInputError, MissingInputError, counted
@@ -50,7 +50,7 @@ def build(
         raise InvalidInputError("--tag is missing", allowed="the image's name")
     check_reference(tag, what="--tag")
     folder = folder.resolve()
-    files = kept_files(folder, what="FOLDER")
+    files = included_files(folder, what="FOLDER")
     named = _find_containerfile(folder, asked=containerfile)
     if named is not None and (base or module_name):
         raise InvalidInputError("--base and --module-name are only for a generated Containerfile", received=str(named))

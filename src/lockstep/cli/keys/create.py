@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lockstep.cli.console import ERRORS, connect, local_time, print_line, warn_of_users
+from lockstep.cli.console import ERRORS, connect, local_time, print_line, warn_if_programs_run_as_root
 from lockstep.errors import InvalidInputError, LockstepError, StorageWriteError
 from lockstep.jobs.security.access import ALL_PROJECTS, Scope
 
@@ -59,7 +59,7 @@ def create(
         print_line(made["secret"])
     # Only now, and without an error, so that the key is never lost.
     with contextlib.suppress(LockstepError), connect() as client:
-        warn_of_users(client.service())
+        warn_if_programs_run_as_root(client.service())
 
 
 def keep(made: Mapping[str, Any], *, descriptor: int, path: Path) -> None:
