@@ -81,7 +81,7 @@ def test_digits_stand_in_only_when_they_may(bucket: str, tmp_path: Path, monkeyp
     assert open_bucket(bucket).list() == []
     lines = run("pack", "fashion-mnist", bucket, "--or-digits").splitlines()
     assert lines[0].startswith("Fashion-MNIST is not on this machine and could not be downloaded")
-    assert lines[0].endswith("going on with the handwritten digits of scikit-learn")
+    assert lines[0].endswith("using the handwritten digits of scikit-learn")
     assert lines[1] == "digits: from the handwritten digits of scikit-learn"
     assert open_bucket(bucket).exists("digits-train.manifest.json")
 
@@ -178,7 +178,7 @@ def test_a_table(tmp_path: Path, bucket: str) -> None:
         (["--name", "a b"], r"the name of a data set \(--name\); received 'a b'"),
         (["--key", "x"], r"a column for keys \(--key\) is for tables"),
         (["--folder", "x"], r"a folder \(--folder\) is for a data set by name"),
-        (["--or-digits"], "--or-digits is for fashion-mnist"),
+        (["--or-digits"], "--or-digits is only for fashion-mnist"),
         (["--no-shuffle", "--seed", "1"], "--seed has no effect without shuffling; received 1; give"),
         (["--on-error", "raise", "--max-skipped", "1"], "--max-skipped has no effect with --on-error raise"),
     ],
@@ -194,8 +194,8 @@ def test_options_that_are_not_usable_are_named(pets: str, bucket: str, options: 
     ("options", "message"),
     [
         (["--seed", "1"], "--seed has no effect without shuffling"),
-        (["--on-error", "skip"], "--on-error skip is for images"),
-        (["--max-skipped", "1"], "--max-skipped is for images"),
+        (["--on-error", "skip"], "--on-error skip is only for images"),
+        (["--max-skipped", "1"], "--max-skipped is only for images"),
         (["--codec", "png"], r"\(--image-size, --resize, --codec, --quality\) are for image files"),
         (
             ["--shards", "2"],
@@ -208,7 +208,7 @@ def test_options_that_are_not_usable_are_named(pets: str, bucket: str, options: 
         ),
         (["--delimiter", "ab"], r"what separates the columns \(--delimiter\); received 'ab'"),
         (["--key", "y"], r"a\.csv has no column for keys \(--key\); received 'y'"),
-        (["--restart", "--or-digits"], "--or-digits is for fashion-mnist"),
+        (["--restart", "--or-digits"], "--or-digits is only for fashion-mnist"),
     ],
     ids=" ".join,
 )

@@ -222,7 +222,7 @@ def test_a_service_elsewhere_is_named_by_the_environment(home: Home, url: str) -
         ("https://", "allowed: https://HOST"),
         ("https://h/path", "allowed: https://HOST"),
         ("https://h:port", "is not a URL"),
-        (f"https://ann:{KEY}@h", "holds a user or password"),
+        (f"https://ann:{KEY}@h", "contains a user or password"),
     ],
 )
 def test_a_url_that_is_not_one_is_refused_and_shows_no_secret(home: Home, url: str, message: str) -> None:

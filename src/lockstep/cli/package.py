@@ -117,7 +117,7 @@ def _files(folder: Path, *, what: str) -> list[Path]:
         folders[:] = [name for name in folders if keeps(Path(top, name), is_folder=True)]
         files += [path for name in names if keeps(path := Path(top, name), is_folder=False) and path.is_file()]
     if not files:
-        raise InvalidInputError(f"{what}: all files of {folder} are excluded")
+        raise InvalidInputError(f"{what}: {folder} is empty, or all its files are excluded")
     _check_size(folder, files, what=what)
     return sorted(files)
 
