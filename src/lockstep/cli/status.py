@@ -36,7 +36,7 @@ def status() -> None:
             f"problem     {problem['part']} since {local_time(problem['since'])}: {problem['text']}", style="red"
         )
         if problem["kept"]:
-            OUTPUT.print(f"            kept locally until it is resolved: {problem['kept']}")
+            OUTPUT.print(f"            kept until it is resolved: {problem['kept']}")
     for budget in service["budgets"]:
         OUTPUT.print(f"budget      {budget_text(budget)}")
     for hook in service["webhooks"]:
