@@ -132,7 +132,44 @@ def test_a_custom_loop_reports_itself(path: Path, listener: socket.socket, monke
     sender = heartbeat.current_sender()
     assert sender is not None
     sender.flush()
-    assert _heard(listener) == [Beat(step=1, num_examples=32, metrics={"loss": 0.5}), Beat(step=2)]
+    assert _heard(listener) == [
+        Beat(step=1, num_examples=32, metrics={"loss": 0.5}),
+        Beat(step=2, metrics={"loss": 0.4}),
+    ]
+
+
+class _Computing:
+    """Acts as an array of JAX's that is still being computed."""
+
+    num_reads = 0
+
+    def __init__(self, *, is_ready: bool) -> None:
+        self._is_ready = is_ready
+
+    def is_ready(self) -> bool:
+        return self._is_ready
+
+    def __float__(self) -> float:
+        self.num_reads += 1
+        return 0.4
+
+
+@pytest.mark.parametrize("is_ready", [True, False], ids=["computed", "never-computed"])
+def test_the_last_step_is_sent_with_its_own_metrics_which_are_read_at_the_end(
+    path: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch, is_ready: bool
+) -> None:
+    monkeypatch.setenv(HEARTBEAT_VARIABLE, str(path))
+    monkeypatch.setattr(heartbeat, "EXIT_TIMEOUT_S", 0.05)
+    lockstep.report_progress(step=1, loss=0.5)
+    earlier, last = _Computing(is_ready=is_ready), _Computing(is_ready=is_ready)
+    lockstep.report_progress(step=2, loss=earlier)  # type: ignore[arg-type]
+    lockstep.report_progress(step=3, loss=last)  # type: ignore[arg-type]
+    assert earlier.num_reads == last.num_reads == 0, "a call that sends nothing waits for no step"
+    sender = heartbeat.current_sender()
+    assert sender is not None
+    sender.flush()
+    assert _heard(listener)[1:] == [Beat(step=3, metrics={"loss": 0.4} if is_ready else {})]
+    assert (earlier.num_reads, last.num_reads) == (0, int(is_ready))
 
 
 class _Deleted:

@@ -20,6 +20,6 @@ def test_a_folder_of_many_people_is_no_home(tmp_path: Path) -> None:
     home = Home(path=tmp_path / "shared")
     home.path.mkdir()
     home.path.chmod(0o1777)
-    with pytest.raises(StorageWriteError, match="not this user's alone; set LOCKSTEP_HOME"):
+    with pytest.raises(StorageWriteError, match="is shared with other users; set LOCKSTEP_HOME"):
         home.create()
     assert stat.S_IMODE(home.path.stat().st_mode) == 0o1777

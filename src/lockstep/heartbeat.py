@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self, cast, final
 
@@ -34,7 +34,11 @@ SEND_INTERVAL_S: Final = 0.5
 A heartbeat that comes earlier is kept, and is sent with the next one or when the program ends.
 """
 
+EXIT_TIMEOUT_S: Final = 5.0
+"""How long the end of a program waits for the metrics of its last step to be computed, in seconds."""
+
 _MAX_COUNT: Final = 2**53
+_POLL_S: Final = 0.01
 
 
 @final
@@ -118,6 +122,7 @@ class HeartbeatSender:
         self._lock = threading.Lock()
         self._sent = -math.inf
         self._waiting: Beat | None = None
+        self._unread: Mapping[str, Any] = {}
         self._num_steps = self._num_examples = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
@@ -138,27 +143,35 @@ class HeartbeatSender:
         """Whether a heartbeat would be sent at once, rather than kept for later."""
         return self._clock() - self._sent >= SEND_INTERVAL_S
 
-    def send(self, beat: Beat) -> None:
-        """Sends a heartbeat, or keeps it until the next one or `flush` if the last one was sent a moment ago."""
+    def send(self, beat: Beat, *, unread: Mapping[str, Any] | None = None) -> None:
+        """Sends a heartbeat, or keeps it until the next one or `flush` if the last one was sent a moment ago.
+
+        Args:
+            beat: the heartbeat.
+            unread: further metrics of the heartbeat, which may still be being computed. `flush` waits for them, so
+                keeping a heartbeat does not wait.
+        """
         with self._lock:
-            self._waiting = beat
+            self._waiting, self._unread = beat, unread or {}
             self._num_steps = self._num_steps if beat.step is None else beat.step
             self._num_examples = self._num_examples if beat.num_examples is None else beat.num_examples
             if self.is_due:
-                self._send()
+                self._send(timeout_s=0.0)
 
     def flush(self) -> None:
-        """Sends the heartbeat that was kept, if there is one."""
+        """Sends the heartbeat that was kept, if there is one. Waits for its metrics for at most `EXIT_TIMEOUT_S`."""
         with self._lock:
             if self._waiting is not None:
-                self._send()
+                self._send(timeout_s=EXIT_TIMEOUT_S)
 
-    def _send(self) -> None:
+    def _send(self, *, timeout_s: float) -> None:
         assert self._waiting is not None
+        metrics = {**self._waiting.metrics, **_read_metrics(self._unread, timeout_s=timeout_s)}
+        data = replace(self._waiting, metrics=metrics).to_bytes()
+        self._waiting, self._unread = None, {}
         # Training continues if nobody listens, if the listener is too slow, or if the system has no such sockets.
         with contextlib.suppress(OSError), short_address(self._path) as address:
-            self._socket.sendto(self._waiting.to_bytes(), address)
-        self._waiting = None
+            self._socket.sendto(data, address)
         self._sent = self._clock()
 
 
@@ -184,7 +197,7 @@ def report_progress(
 
     In a managed job, ``lockstep describe`` shows the progress, and the report proves that the program is not stuck.
     Elsewhere, the function does nothing. It never waits for the listener and never fails. It reads the metrics at most
-    twice a second.
+    twice a second, and those of the last call when the program ends.
 
     Args:
         step: the number of steps so far.
@@ -195,11 +208,37 @@ def report_progress(
     sender = current_sender()
     if sender is None:
         return
+    is_due = sender.is_due
+    values = _read_metrics(metrics) if is_due else {}  # reading an array waits for its step
+    beat = Beat(step=_whole(step), epoch=_whole(epoch), num_examples=_whole(num_examples), metrics=values)
+    sender.send(beat, unread=None if is_due else metrics)
+
+
+def _read_metrics(metrics: Mapping[str, Any], *, timeout_s: float | None = None) -> dict[str, float]:
+    """Returns the metrics that are numbers, or arrays of one number.
+
+    Args:
+        metrics: the metrics by name.
+        timeout_s: how long to wait for arrays of JAX, in seconds; those that are not computed by then are left out.
+            None waits for all of them.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     values: dict[str, float] = {}
-    for name, value in metrics.items() if sender.is_due else ():  # reading an array waits for its step
+    for name, value in metrics.items():
         with contextlib.suppress(Exception):  # arrays of several numbers and deleted arrays raise different errors
-            values[name] = float(value)
-    sender.send(Beat(step=_whole(step), epoch=_whole(epoch), num_examples=_whole(num_examples), metrics=values))
+            if deadline is None or _is_computed(value, deadline=deadline):
+                values[name] = float(value)
+    return values
+
+
+def _is_computed(value: Any, *, deadline: float) -> bool:
+    """Waits until an array of JAX is computed; returns False if the time is up first."""
+    is_ready = getattr(value, "is_ready", None)
+    while is_ready is not None and not is_ready():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
 
 
 def _whole(value: Any) -> int | None:

@@ -145,7 +145,8 @@ class Home:
             # A sticky folder, such as /tmp, is shared by many users, whoever owns it.
             if found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX:
                 raise StorageWriteError(
-                    f"the home {self.path} is not this user's alone", action=f"set {HOME_VARIABLE} to a folder that is"
+                    f"the home {self.path} is shared with other users",
+                    action=f"set {HOME_VARIABLE} to a folder of your own",
                 )
             if (
                 stat.S_IMODE(found.st_mode) & 0o066
@@ -156,5 +157,5 @@ class Home:
         except OSError as error:
             raise StorageWriteError(
                 f"the home {self.path} cannot be written: {error.strerror}",
-                action=f"set {HOME_VARIABLE} to a folder that is yours",
+                action=f"set {HOME_VARIABLE} to a folder of your own",
             ) from error

@@ -68,7 +68,7 @@ def test_not_beside_a_service_nor_what_one_that_was_killed_left(home: Home, runs
     error = run("attach", "10.0.0.1:6379").exception
     assert isinstance(error, WrongStateError)
     assert ("runs on another cluster" in str(error)) is runs
-    assert "end it with `lockstep down`" in str(error)
+    assert "stop it with `lockstep down`" in str(error)
     assert chosen(home) == EngineChoice()
     assert run("reset").exit_code == 0, "that changes nothing"
     home.address.unlink()  # as `down` does when all has ended

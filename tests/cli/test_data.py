@@ -135,7 +135,7 @@ def test_verify_says_that_all_is_sound(bucket: str) -> None:
     (line,) = run("verify", bucket).splitlines()
     assert re.fullmatch(r"1,797 of 1,797 records in 4 files are sound; 1\.\d MB in \S+ s, .*B/s", line)
     open_bucket(bucket).delete("digits-test.manifest.json")
-    assert run("verify", bucket).splitlines()[1] == "of 2 files no manifest states a checksum"
+    assert run("verify", bucket).splitlines()[1] == "2 files without a checksum in a manifest"
 
 
 def test_verify_names_every_damaged_record_and_ends_with_the_error(bucket: str) -> None:

@@ -81,7 +81,7 @@ def test_digits_stand_in_only_when_they_may(bucket: str, tmp_path: Path, monkeyp
     assert open_bucket(bucket).list() == []
     lines = run("pack", "fashion-mnist", bucket, "--or-digits").splitlines()
     assert lines[0].startswith("Fashion-MNIST is not on this machine and could not be downloaded")
-    assert lines[0].endswith("going on with the handwritten digits of scikit-learn")
+    assert lines[0].endswith("using the handwritten digits of scikit-learn")
     assert lines[1] == "digits: from the handwritten digits of scikit-learn"
     assert open_bucket(bucket).exists("digits-train.manifest.json")
 
@@ -161,7 +161,7 @@ def test_a_table(tmp_path: Path, bucket: str) -> None:
     [
         (["--image-size", "224"], "--image-size; received '224'; allowed: HEIGHTxWIDTH"),
         (["--image-size", "0x5"], r"the size of images \(--image-size\); received \(0, 5\)"),
-        (["--resize", "fit"], "--resize says how, and nothing is resized; give --image-size"),
+        (["--resize", "fit"], "--resize needs --image-size; give --image-size"),
         (
             ["--quality", "80"],
             r"a quality \(--quality\) applies only to images encoded as JPEG; .*--image-size.*--codec",
@@ -173,7 +173,7 @@ def test_a_table(tmp_path: Path, bucket: str) -> None:
         (["--shards", "2", "--shard-size", "1MB"], "given more than once; received '--shards, --shard-size'"),
         (["--shards", "99"], r"more shards \(--shards\) than records; received 99; allowed: 1 to 43"),
         (["--column", "x"], "--column; received 'x'; allowed: NAME=TYPE"),
-        (["--column", "x=int", "--column", "x=text"], "--column says twice what a column is; received 'x'"),
+        (["--column", "x=int", "--column", "x=text"], "--column names a column twice; received 'x'"),
         (["--column", "x=int"], r"types of columns \(--column\) are for CSV files"),
         (["--delimiter", ";"], r"what separates columns \(--delimiter\) is for CSV files"),
         (["--split", "a=0.5"], r"the fractions of the splits \(--split\)"),
@@ -181,9 +181,9 @@ def test_a_table(tmp_path: Path, bucket: str) -> None:
         (["--name", "a b"], r"the name of a data set \(--name\); received 'a b'"),
         (["--key", "x"], r"a column for keys \(--key\) is for tables"),
         (["--folder", "x"], r"a folder \(--folder\) applies only to data sets by name"),
-        (["--or-digits"], "--or-digits is for fashion-mnist"),
-        (["--no-shuffle", "--seed", "1"], "--seed is of the shuffling, and nothing is shuffled; received 1; give"),
-        (["--on-error", "raise", "--max-skipped", "1"], "--max-skipped is of what is left out, and --on-error raise"),
+        (["--or-digits"], "--or-digits is only for fashion-mnist"),
+        (["--no-shuffle", "--seed", "1"], "--seed has no effect without shuffling; received 1; give"),
+        (["--on-error", "raise", "--max-skipped", "1"], "--max-skipped has no effect with --on-error raise"),
     ],
     ids=" ".join,
 )
@@ -196,9 +196,9 @@ def test_options_that_are_not_usable_are_named(pets: str, bucket: str, options: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--seed", "1"], "--seed is of the shuffling, and nothing is shuffled"),
-        (["--on-error", "skip"], "--on-error skip is for images"),
-        (["--max-skipped", "1"], "--max-skipped is for images"),
+        (["--seed", "1"], "--seed has no effect without shuffling"),
+        (["--on-error", "skip"], "--on-error skip is only for images"),
+        (["--max-skipped", "1"], "--max-skipped is only for images"),
         (["--codec", "png"], r"\(--image-size, --resize, --codec, --quality\) are for image files"),
         (
             ["--shards", "2"],
@@ -211,7 +211,7 @@ def test_options_that_are_not_usable_are_named(pets: str, bucket: str, options: 
         ),
         (["--delimiter", "ab"], r"what separates the columns \(--delimiter\); received 'ab'"),
         (["--key", "y"], r"a\.csv has no column for keys \(--key\); received 'y'"),
-        (["--restart", "--or-digits"], "--or-digits is for fashion-mnist"),
+        (["--restart", "--or-digits"], "--or-digits is only for fashion-mnist"),
     ],
     ids=" ".join,
 )
@@ -260,9 +260,7 @@ def test_choices_are_those_that_packing_has(pets: str, bucket: str, option: str,
     "places", [("digits", "memory://x"), ("memory://x/a.csv", "{bucket}")], ids=["bucket", "source"]
 )
 def test_the_memory_of_the_command_is_no_place(bucket: str, places: tuple[str, str]) -> None:
-    with pytest.raises(
-        InvalidInputError, match="what is in memory:// begins and ends with this command; received 'mem"
-    ):
+    with pytest.raises(InvalidInputError, match="memory:// is lost when this command ends; received 'mem"):
         run("pack", *(place.format(bucket=bucket) for place in places))
     assert not os.path.exists(bucket)
 
@@ -292,7 +290,7 @@ def test_packing_the_same_again_says_that_nothing_is_to_do(tmp_path: Path, bucke
         *first[:3],
         "a is packed already, from the same source and with the same options: nothing to do",
         first[3],
-        "to pack it anew: --restart",
+        "to pack again, use --restart",
     ]
     assert run(*command, "--restart").splitlines()[:4] == first[:4]
 
@@ -336,7 +334,7 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, bucket: str) -> None:
     process.send_signal(signal.SIGINT)
     said, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
-    assert said.splitlines()[-1] == "interrupted; the same command goes on from the last finished shard"
+    assert said.splitlines()[-1] == "interrupted; run the same command again to resume"
     lines = run("pack", str(tmp_path / "x.npy"), bucket, "--records-per-shard", "80").splitlines()
     assert lines[2].startswith("resuming after ")
     assert lines[3].startswith("train: 20,000 records in 250 shards")

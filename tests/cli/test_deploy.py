@@ -79,14 +79,14 @@ def test_a_jobs_packages_go_along_with_its_model(monkeypatch: pytest.MonkeyPatch
     named = ["--model-url", "gs://b/m.keras", "--package-uri", "gs://b/p.tar.gz", "--package-uri", "gs://b/q.whl"]
     CliRunner().invoke(app, ["deploy", "m", *named], catch_exceptions=False)
     assert client.code == {"package_uris": ["gs://b/p.tar.gz", "gs://b/q.whl"], "python_module": None}
-    with pytest.raises(InvalidInputError, match="--package-uri goes with --model-url"):
+    with pytest.raises(InvalidInputError, match="--package-uri is only for --model-url"):
         CliRunner().invoke(app, ["deploy", "m", "--job", "j", "--package-uri", "gs://b/p.whl"], catch_exceptions=False)
 
 
 @pytest.mark.parametrize(
     ("left", "message"),
     [
-        ([], "job j left no .keras file in gs://b/j; save one with"),
+        ([], "job j saved no .keras file in gs://b/j; save one with"),
         (["gs://b/j/a.keras", "gs://b/j/b.keras"], "several models; received 'gs://b/j/a.keras, gs://b/j/b.keras'"),
         ([f"gs://b/j/checkpoints/{n}.keras" for n in range(7)], "4.keras and 2 more'; choose one with --model-url"),
     ],

@@ -74,7 +74,7 @@ def test_a_bad_instance_is_said(machine: Machine, tmp_path: Path) -> None:
 
 def test_what_is_no_number_is_said(machine: Machine, tmp_path: Path) -> None:
     error = _predict(machine, tmp_path, [[float("nan"), 2.0]], code=64)
-    assert "NaN is no number of JSON's" in error
+    assert "NaN is not valid JSON" in error
     with machine.client() as client, pytest.raises(LockstepError, match="cannot be written as JSON"):
         client.predict("sums", [[float("inf"), 2.0]])
 

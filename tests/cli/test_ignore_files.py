@@ -79,7 +79,7 @@ def test_rules_of_the_repository_above_count(tmp_path: Path) -> None:
 
 def test_a_folder_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
     write(tmp_path, {".lockstepignore": "*\n", "train.py": ""})
-    with pytest.raises(InvalidInputError, match="holds no files that are not left out"):
+    with pytest.raises(InvalidInputError, match="is empty, or all its files are excluded"):
         pack_folder(tmp_path)
 
 
@@ -95,8 +95,9 @@ def test_a_folder_that_is_too_large_says_what_is_large(tmp_path: Path, monkeypat
     with pytest.raises(InvalidInputError) as caught:
         pack_folder(tmp_path)
     assert "holds 10.9 KiB in 5 files, most in data (8.8 KiB), m.h5 (2.0 KiB), train.py (100 B)" in str(caught.value)
-    assert "allowed: at most 9.8 KiB; keep data in a bucket, not beside the code, or name it in .lockstepignore" in str(
-        caught.value
+    assert (
+        "allowed: at most 9.8 KiB; keep data in a bucket, not beside the code, or exclude it in .lockstepignore"
+        in str(caught.value)
     )
     write(tmp_path, {".lockstepignore": "data\n"})
     assert packed(tmp_path) == ["m.h5", "n", "train.py"]

@@ -179,7 +179,10 @@ def test_a_dry_run_shows_webhooks_without_their_paths(tmp_path: Path, monkeypatc
     flags = ["--webhook", "https://a.example:8443/in-the-url?in-the-url", "--webhook-secret", "hook-key"]
     command_line = ["submit", "j", "--package-path", str(tmp_path), "--module-name", "train", *flags, "--dry-run"]
     result = CliRunner().invoke(app, command_line)
-    assert "webhook: https://a.example:8443/*** is told of all states, signed with the secret hook-key" in result.output
+    assert (
+        "webhook: https://a.example:8443/*** is notified of all states, signed with the secret hook-key"
+        in result.output
+    )
     assert "in-the-url" not in result.output
 
 

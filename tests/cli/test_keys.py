@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from lockstep.cli.keys import create
 from lockstep.cli.keys.create import keep
-from lockstep.errors import StorageWriteError
+from lockstep.cli.main import app
+from lockstep.errors import StorageWriteError, UnavailableError
 from lockstep.testing.machine import Machine
 
 PROGRAM = """
@@ -40,13 +43,13 @@ results.mkdir(parents=True, exist_ok=True)
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("create", "ann"), 64, "--project or --all-projects, and not both"),
-        (("create", "ann", "--project", "a", "--all-projects"), 64, "--project or --all-projects, and not both"),
+        (("create", "ann"), 64, "either --project or --all-projects"),
+        (("create", "ann", "--project", "a", "--all-projects"), 64, "either --project or --all-projects"),
         (("create", "home", "--all-projects"), 64, "label; received 'home'"),
         (("create", "a b", "--all-projects"), 78, "label"),
         (("create", "ann", "--all-projects", "--output", "/nowhere/key"), 73, "/nowhere/key cannot be written"),
         (("revoke", "lsk_0123456789ab"), 12, "there is no key 'lsk_0123456789ab'"),
-        (("revoke", "lsk_0123456789ab_secret"), 64, "KEY is not a key's public name"),
+        (("revoke", "lsk_0123456789ab_secret"), 64, "KEY is not a key's id"),
     ],
 )
 def test_what_is_no_key_is_said_in_a_line(
@@ -63,7 +66,9 @@ def test_a_file_that_is_there_is_not_written_over_and_one_for_a_key_that_is_refu
 ) -> None:
     there, new = tmp_path / "there", tmp_path / "new"
     there.write_text("mine")
-    assert "not there yet" in machine.run("keys", "create", "ann", "--all-projects", "--output", str(there), code=64)
+    assert "does not exist yet" in machine.run(
+        "keys", "create", "ann", "--all-projects", "--output", str(there), code=64
+    )
     assert there.read_text() == "mine"
     machine.run("keys", "create", "a b", "--all-projects", "--output", str(new), code=78)
     assert not new.exists()
@@ -72,8 +77,36 @@ def test_a_file_that_is_there_is_not_written_over_and_one_for_a_key_that_is_refu
 def test_a_key_that_no_file_takes_is_named_and_not_shown() -> None:
     descriptor = os.open("/dev/full", os.O_WRONLY)
     made = {"key": "lsk_0123456789ab", "secret": "lsk_0123456789ab_secret"}
-    with pytest.raises(StorageWriteError, match=r"No space left .*; nobody has the key; .*revoke lsk_0123456789ab`"):
+    with pytest.raises(StorageWriteError, match=r"No space left .*; the key is lost; .*revoke lsk_0123456789ab`"):
         keep(made, descriptor=descriptor, path=Path("ann.key"))
+
+
+class _DyingService:
+    """A client of a service that creates a key, and then dies."""
+
+    def __enter__(self) -> _DyingService:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def create_key(self, **_: object) -> dict[str, Any]:
+        return {"key": "lsk_0123456789ab", "secret": "lsk_0123456789ab_secret", "expireTime": None}
+
+    def service(self) -> dict[str, Any]:
+        raise UnavailableError("the service does not respond")
+
+
+@pytest.mark.parametrize("to_file", [False, True], ids=["printed", "to-a-file"])
+def test_a_key_is_kept_if_the_service_dies_after_creating_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, to_file: bool
+) -> None:
+    monkeypatch.setattr(create, "connect", _DyingService)
+    file = tmp_path / "key"
+    options = ["--output", str(file)] if to_file else []
+    result = CliRunner().invoke(app, ["keys", "create", "ann", "--all-projects", *options])
+    assert result.exit_code == 0
+    assert (file.read_text() if to_file else result.stdout) == "lsk_0123456789ab_secret\n"
 
 
 def _over(job: dict[str, Any]) -> bool:

@@ -80,7 +80,7 @@ def test_a_folder_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest
 
 
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="holds no files"):
+    with pytest.raises(InvalidInputError, match="is empty, or all its files are excluded"):
         pack_folder(tmp_path)
 
 

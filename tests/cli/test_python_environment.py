@@ -58,7 +58,7 @@ def test_what_is_found_is_said(code: Path) -> None:
     (code / "requirements.txt").write_text("")
     assert "requirements.txt" in describe(source_of(code, asked=nothing), asked=nothing)
     none = PythonEnvironment(none=True)
-    assert "as was asked" in describe(source_of(code, asked=none), asked=none)
+    assert "as requested" in describe(source_of(code, asked=none), asked=none)
 
 
 def test_an_image_brings_its_own_whatever_the_folder_says(
@@ -79,7 +79,7 @@ def test_a_file_that_is_not_packed_is_not_found_and_refused_where_it_is_named(co
     (code / "requirements.txt").write_text("")
     (code / ".lockstepignore").write_text("*.txt\n")
     assert source_of(code, asked=PythonEnvironment()) is None
-    with pytest.raises(MissingInputError, match=r"needs\.txt is left out of what is packed"):
+    with pytest.raises(MissingInputError, match=r"needs\.txt is excluded from the package"):
         source_of(code, asked=PythonEnvironment(requirements="needs.txt"))
 
 

@@ -96,7 +96,7 @@ def test_a_stream_that_ends_leaves_the_job_to_finish(machine: Machine, number: s
     stream.communicate()
     if number is signal.SIGINT:
         assert stream.returncode == 130
-        assert f"job {job} goes on without this stream" in errors
+        assert f"job {job} continues; `lockstep logs" in errors
     assert machine.wait(job, _over)["state"] == "SUCCEEDED"
     machine.run("logs", "-f", job)
     assert machine.log_texts(job) == _expected(40)
@@ -151,7 +151,7 @@ def test_a_killed_program_ends_its_job_within_ten_seconds(machine: Machine, tmp_
 
 def test_a_failed_job_fails_its_submit(machine: Machine) -> None:
     error = machine.run("submit", "bad_arguments", *machine.package(), code=10)
-    assert "lockstep: error: job bad_arguments ended FAILED" in error
+    assert "lockstep: error: job bad_arguments ended in state FAILED" in error
 
 
 def test_cancel_ends_a_job(machine: Machine) -> None:

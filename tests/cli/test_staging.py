@@ -15,7 +15,9 @@ def test_code_goes_into_the_services_own_bucket(bucket: str, is_here: bool) -> N
 
 
 def test_a_folder_of_another_machine_is_no_place_for_code() -> None:
-    with pytest.raises(InvalidInputError, match="is a folder of its machine; name one that both reach with --staging"):
+    with pytest.raises(
+        InvalidInputError, match="is a folder on the service's machine; give a bucket that both machines can"
+    ):
         check_reachable("/b", is_on_this_machine=False)
 
 

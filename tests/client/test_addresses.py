@@ -113,7 +113,7 @@ def test_a_client_finds_the_service_again_at_another_port_with_another_token(hom
     announce(home)
     with Client.from_home(home) as client:
         client.find_again()
-        with pytest.raises(UnavailableError, match="does not answer"):
+        with pytest.raises(UnavailableError, match="does not respond"):
             client.service()
         announce(home, url=server.url)
         home.token.write_text("second")
@@ -138,11 +138,11 @@ def test_a_client_sends_no_token_to_whoever_has_the_old_port(home: Home, server:
         (
             200,
             b"<html>hello</html>",
-            r"what answers at http://127\.0\.0\.1:\d+ is no service of Lockstep's; see LOCKSTEP_URL",
+            r"the server at http://127\.0\.0\.1:\d+ is not a Lockstep service; see LOCKSTEP_URL",
         ),
-        (502, b"<html>bad gateway</html>", "the service answered 502 without a reason"),
-        (403, b'{"error": null}', "the service answered 403 without a reason"),
-        (403, b'{"error": {"code": 403}}', "the service answered 403 without a reason"),
+        (502, b"<html>bad gateway</html>", "the service responded with status 502 and no reason"),
+        (403, b'{"error": null}', "the service responded with status 403 and no reason"),
+        (403, b'{"error": {"code": 403}}', "the service responded with status 403 and no reason"),
     ],
     ids=["page", "proxy", "null", "no-message"],
 )
@@ -174,7 +174,7 @@ def test_a_proxy_that_cannot_be_used_is_said(proxy: str, monkeypatch: pytest.Mon
 
 def test_why_nothing_answers_is_said(home: Home) -> None:
     announce(home)
-    with Client.from_home(home) as client, pytest.raises(UnavailableError, match=r"does not answer: .*refused"):
+    with Client.from_home(home) as client, pytest.raises(UnavailableError, match=r"does not respond: .*refused"):
         client.whoami()
 
 
@@ -222,7 +222,7 @@ def test_a_service_elsewhere_is_named_by_the_environment(home: Home, url: str) -
         ("https://", "allowed: https://HOST"),
         ("https://h/path", "allowed: https://HOST"),
         ("https://h:port", "is not a URL"),
-        (f"https://ann:{KEY}@h", "holds a user or password"),
+        (f"https://ann:{KEY}@h", "contains a user or password"),
     ],
 )
 def test_a_url_that_is_not_one_is_refused_and_shows_no_secret(home: Home, url: str, message: str) -> None:
@@ -234,7 +234,7 @@ def test_a_url_that_is_not_one_is_refused_and_shows_no_secret(home: Home, url: s
 
 def test_a_service_elsewhere_gets_no_token_of_the_home(home: Home) -> None:
     announce(home)
-    with pytest.raises(ConfigError, match="no key is named; set LOCKSTEP_TOKEN"):
+    with pytest.raises(ConfigError, match="LOCKSTEP_URL is set, but no key; set LOCKSTEP_TOKEN"):
         find_address(home, env={"LOCKSTEP_URL": "https://h"})
 
 
@@ -251,15 +251,16 @@ def test_a_key_is_read_from_a_file_that_is_its_owners_alone(home: Home, tmp_path
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         find_address(home, env=env)
     file.write_text(f"{KEY}\n")
-    file.chmod(0o604)
-    with pytest.raises(ConfigError, match=r"everybody can read .*; chmod 600"):
-        find_address(home, env=env)
+    for mode in (0o604, 0o602, 0o601, 0o640, 0o620):
+        file.chmod(mode)
+        with pytest.raises(ConfigError, match=rf"gives access to users .*: its mode is {mode:04o}; chmod 600"):
+            find_address(home, env=env)
     file.chmod(0o600)
     assert find_address(home, env=env).token == KEY
     with pytest.raises(ConfigError, match="are both set"):
         find_address(home, env={**env, "LOCKSTEP_TOKEN": KEY})
     for text in ("", "  \n", f"{KEY} x", f"{KEY}\n{KEY}", "schlüssel"):
         file.write_text(text)
-        with pytest.raises(ConfigError, match="LOCKSTEP_TOKEN_FILE holds no key") as caught:
+        with pytest.raises(ConfigError, match="LOCKSTEP_TOKEN_FILE does not contain a key") as caught:
             find_address(home, env=env)
         assert KEY not in str(caught.value)

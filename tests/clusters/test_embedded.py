@@ -29,7 +29,7 @@ from lockstep.home import Home
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running.orders import GANG_ORDER, NO_ROOM, GangEnd, GangOrder, GangOutcome, GangPhase
 from lockstep.processes import ProcessIdentity, find_marked
-from lockstep.processes.ports import hold_again
+from lockstep.processes.ports import reserve_again
 from lockstep.spools import segments_of
 from lockstep.testing.clusters import (
     WAIT,
@@ -131,7 +131,7 @@ def test_a_worker_that_may_move_takes_another_address_where_its_own_is_taken(
     assert pid is not None
     address = log_lines(order.replicas[1])[0].rpartition(" ")[2]
     psutil.Process(pid).parents()[1].kill()
-    taken = hold_again(address, timeout_s=10.0)
+    taken = reserve_again(address, timeout_s=10.0)
     second = await_life(embedded, order, life=1, num_restarts=1)
     assert [status.replicas[2].pid for status in (first, second)] == [first.replicas[2].pid] * 2
     said = [line for line in log_lines(order.replicas[1]) if line.startswith("life 1")]

@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 from lockstep.errors import ConfigError, EngineError, InvalidInputError
 from lockstep.parameter_server.local_processes import LocalProcesses, restart_command
 from lockstep.processes import find_marked
-from lockstep.processes.ports import hold_address
+from lockstep.processes.ports import reserve_address
 from lockstep.topology import Topology
 
 TIMEOUT_S = 30.0
@@ -160,12 +160,12 @@ def test_every_role_runs_the_script_as_the_chief_does(tmp_path: Path, start: Cal
     for address in addresses:
         port = int(address.removeprefix("127.0.0.1:"))
         with pytest.raises(EngineError):
-            hold_address("127.0.0.1", ports=range(port, port + 1))
+            reserve_address("127.0.0.1", ports=range(port, port + 1))
     chief.tell("kill worker 1")
     chief.wait_for("worker 1: worker 1 3 work ['--a b', '']", count=2)
-    chief.wait_for("worker 1 was killed by SIGKILL; it is started again: restart 1 of 1")
+    chief.wait_for("worker 1 was killed by SIGKILL; restarting it: restart 1 of 1")
     chief.tell("kill ps 0")
-    chief.wait_for("ps 0 was killed by SIGKILL; not started again: none of 1 restarts is left")
+    chief.wait_for("ps 0 was killed by SIGKILL; not restarted: all 1 restarts are used")
     chief.tell("processes")
     chief.wait_for("processes evaluator 0 worker 0 worker 1")
     chief.process.kill()

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockstep.processes.ports import hold_address
+from lockstep.processes.ports import reserve_address
 from lockstep.testing.script_cluster import ScriptCluster
 
 SCRIPT = """
@@ -60,7 +60,7 @@ def test_a_cluster_is_killed_stopped_restarted_and_ended(tmp_path: Path, script:
     assert not any(process.is_alive for process in left)
     for address in (*cluster.topology.synchronous_addresses, *cluster.topology.cluster["ps"]):
         port = int(address.rpartition(":")[2])
-        hold_address("127.0.0.1", ports=range(port, port + 1)).close()
+        reserve_address("127.0.0.1", ports=range(port, port + 1)).close()
 
 
 def test_what_is_killed_may_come_back_by_itself(tmp_path: Path, script: Path) -> None:

@@ -32,9 +32,9 @@ def finish():
 
 exits.EXIT_TIMEOUT_S = exits.SIGTERM_TIMEOUT_S = 1.0 if outcome == "hangs" else 30.0
 threading.Thread(target=write, daemon=True).start()
-take_back = exits.finish_at_exit(finish, what="the file")
+cancel_exit_hook = exits.finish_at_exit(finish, what="the file")
 if outcome == "is taken back":
-    take_back()
+    cancel_exit_hook()
 print("begun", flush=True)
 if end == "sys.exit":
     sys.exit(0)
@@ -63,7 +63,10 @@ def test_what_was_begun_is_finished_however_the_process_ends(tmp_path, end):
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize(
     ("outcome", "said"),
-    [("fails", "the file is not there: the disk is full"), ("hangs", "the file is not there: it was not finished")],
+    [
+        ("fails", "the file was not written: the disk is full"),
+        ("hangs", "the file was not written: it was not finished"),
+    ],
 )
 def test_what_could_not_be_finished_is_said_and_the_exit_code_is_not_0(tmp_path, end, outcome, said):
     found = run(tmp_path, outcome, end)
@@ -72,6 +75,24 @@ def test_what_could_not_be_finished_is_said_and_the_exit_code_is_not_0(tmp_path,
         line for line in found.stderr.splitlines() if said in line
     ]
     assert said in found.stderr
+
+
+TWO = """
+from lockstep.errors import InvalidInputError, StorageWriteError
+from lockstep.processes import exits
+
+def fail(error):
+    raise error
+
+exits.finish_at_exit(lambda: fail(InvalidInputError("no such step")), what="the first file")
+exits.finish_at_exit(lambda: fail(StorageWriteError("the disk is full")), what="the second file")
+"""
+
+
+def test_the_exit_code_is_that_of_the_first_failure():
+    found = subprocess.run([sys.executable, "-c", TWO], capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 64, found.stderr
+    assert len(found.stderr.splitlines()) == 2
 
 
 def test_what_was_taken_back_is_not_waited_for(tmp_path):

@@ -100,7 +100,7 @@ def test_all_end_with_a_guardian_that_is_killed(tmp_path: Path, caplog: pytest.L
     guardian.kill()
     assert all(process.wait(timeout_s=TIMEOUT_S) for process in processes)
     assert guarded.wait(timeout_s=TIMEOUT_S)
-    assert caplog.messages == ["the process that watches over worker 0, worker 1 was lost; they are ended"]
+    assert caplog.messages == ["the guardian of worker 0, worker 1 was lost; the programs are ended"]
     guarded.close()
     with pytest.raises(InvalidInputError, match="allowed: none"):
         guarded.start("worker 0")
@@ -117,17 +117,17 @@ def test_what_dies_is_started_again_within_bounds(tmp_path: Path, caplog: pytest
     assert guarded.codes == {"worker 0": -9, "worker 1": 3, "ps 0": 0}
     guarded.close()
     assert caplog.messages == [
-        "worker 1 ended with exit code 3; it is started again: restart 1 of 2",
-        "worker 1 ended with exit code 3; it is started again: restart 2 of 2",
-        "worker 1 ended with exit code 3; not started again: none of 2 restarts is left",
-        "worker 0 was killed by SIGKILL; not started again: none of 2 restarts is left",
+        "worker 1 ended with exit code 3; restarting it: restart 1 of 2",
+        "worker 1 ended with exit code 3; restarting it: restart 2 of 2",
+        "worker 1 ended with exit code 3; not restarted: all 2 restarts are used",
+        "worker 0 was killed by SIGKILL; not restarted: all 2 restarts are used",
     ]
 
 
 def test_one_that_has_ended_is_started_again_when_asked(tmp_path: Path) -> None:
     output = tmp_path / "output"
     guarded = GuardedProcesses([program("worker 0", WAIT, output=output)], cwd=tmp_path)
-    with pytest.raises(InvalidInputError, match="a program to be started; received 'worker 0'; allowed: none"):
+    with pytest.raises(InvalidInputError, match="not a program that has ended; received 'worker 0'; allowed: none"):
         guarded.start("worker 0")
     first = guarded.processes["worker 0"]
     wait_until(lambda: output.read_text() == "up\n")
@@ -151,7 +151,7 @@ def test_nobody_can_be_started_who_is_not_there(tmp_path: Path, caplog: pytest.L
 
 def test_a_guardian_that_does_not_start_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(EngineError, match=r"watches over the programs is gone|could not be started"):
+    with pytest.raises(EngineError, match=r"guardian of the programs has ended|could not be started"):
         GuardedProcesses([program("worker 0", WAIT)], cwd=tmp_path)
 
 

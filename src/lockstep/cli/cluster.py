@@ -33,12 +33,12 @@ class ClusterForm(StrEnum):
     KUBERAY = "kuberay"
 
 
-app = typer.Typer(help="Choose the machines that jobs run on, and see them.", no_args_is_help=True)
+app = typer.Typer(help="Choose and show the machines that jobs run on.", no_args_is_help=True)
 
 
 @app.command("use")
 def use(
-    file: Annotated[Path, typer.Argument(help="Definition of the cluster; see docs/clusters.md.")],
+    file: Annotated[Path, typer.Argument(help="YAML file with the cluster's definition; see docs/clusters.md.")],
 ) -> None:
     """Run jobs on machines that are created and deleted as the queue needs them.
 
@@ -48,17 +48,22 @@ def use(
     check_machines(definition, catalogue=load_catalogue())
     _choose(EngineChoice(name=PROVISIONED, definition=definition))
     kinds = ", ".join(f"{kind.max_nodes} {name}" for name, kind in definition.node_types.items())
-    OUTPUT.print(f"jobs run on cluster {definition.name}, at most {kinds}, from the next `lockstep up` on")
+    OUTPUT.print(f"from the next `lockstep up` on, jobs run on cluster {definition.name}: at most {kinds}")
 
 
 @app.command("generate")
 def generate(
-    file: Annotated[Path, typer.Argument(help="Definition of the cluster; see docs/clusters.md.")],
+    file: Annotated[Path, typer.Argument(help="YAML file with the cluster's definition; see docs/clusters.md.")],
     form: Annotated[
-        ClusterForm | None, typer.Option("--format", help="kuberay for kubernetes, ray for clouds, if left out.")
+        ClusterForm | None,
+        typer.Option("--format", help="Output format. Default: kuberay for a Kubernetes cluster, ray otherwise."),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Standard output if left out.")] = None,
-    ssh_user: Annotated[str, typer.Option(help="As whom Ray logs in to machines; for ray.")] = "ubuntu",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write to. Default: standard output.")
+    ] = None,
+    ssh_user: Annotated[
+        str, typer.Option(help="User that Ray logs in to the machines as; only for the ray format.")
+    ] = "ubuntu",
 ) -> None:
     """Write a cluster's definition for Ray's cluster launcher or the KubeRay operator, if one of them manages it."""
     catalogue = load_catalogue()
@@ -88,37 +93,39 @@ def generate(
 
 @app.command("attach")
 def attach(
-    address: Annotated[str, typer.Argument(help='"host:port" of the control store of a Ray that runs already.')],
+    address: Annotated[
+        str, typer.Argument(help="Address (host:port) of the running Ray cluster's control store (GCS).")
+    ],
 ) -> None:
     """Run jobs on the nodes of a running Ray cluster that Lockstep does not manage.
 
     This machine must be one of its nodes. Takes effect with the next `lockstep up`.
     """
     _choose(EngineChoice(name=ATTACHED, address=address))
-    OUTPUT.print(f"jobs run on the Ray at {address} from the next `lockstep up` on")
+    OUTPUT.print(f"from the next `lockstep up` on, jobs run on the Ray cluster at {address}")
 
 
 @app.command("reset")
 def reset() -> None:
     """Run jobs on this machine again, from the next `lockstep up` on."""
     _choose(EngineChoice())
-    OUTPUT.print("jobs run on this machine from the next `lockstep up` on")
+    OUTPUT.print("from the next `lockstep up` on, jobs run on this machine")
 
 
 @app.command("nodes")
 def nodes(
-    everything: Annotated[bool, typer.Option("--all", help="Those that are gone, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Include nodes that no longer exist.")] = False,
 ) -> None:
     """Show the cluster's nodes: when each one was requested, became ready and was released, and why."""
     with connect() as client:
         found = client.nodes(everything=everything)
     if not found["nodes"]:
-        none = "no node" if found["cluster"] else "this service's machines do not come and go"
+        none = "no node" if found["cluster"] else "this service has no machines that are created on demand"
         OUTPUT.print(f"{none}; see `lockstep status`")
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("NODE", "STATE", "MACHINE", "ASKED", "READY AFTER", "GONE", "WHY"):
-        table.add_column(title, no_wrap=title != "WHY")
+    for title in ("NODE", "STATE", "MACHINE", "REQUESTED", "READY AFTER", "RELEASED", "REASON"):
+        table.add_column(title, no_wrap=title != "REASON")
     for node in found["nodes"]:
         table.add_row(*_row(node))
     OUTPUT.print(table)
@@ -156,9 +163,9 @@ def _replace(home: Home, choice: EngineChoice) -> None:
     # jobs and machines behind, and nothing would find them again after another choice.
     was_killed = running is None and before is not None and home.address.exists()
     if choice != before and (running is not None or was_killed):
-        what = "was not ended: what it started may run" if was_killed else "runs"
+        what = "was killed, and what it started may still be running," if was_killed else "runs"
         raise WrongStateError(
             f"the service of {home.path} {what} on another cluster",
-            action="end it with `lockstep down`, choose, and start it with `lockstep up`",
+            action="stop it with `lockstep down`, choose again, then run `lockstep up`",
         )
     write_choice(home, choice)

@@ -64,7 +64,7 @@ def print_json(document: object, *, indent: int | None = None) -> None:
     typer.echo(json.dumps(document, indent=indent).replace("\x7f", "\\u007f"))  # noqa: TID251
 
 
-def ask(question: str) -> bool:
+def confirm(question: str) -> bool:
     """Asks the user a yes-or-no question on standard error; the default is no.
 
     Raises:
@@ -80,7 +80,8 @@ VariablesOption = Annotated[
     typer.Option(
         "--env",
         metavar="NAME=VALUE",
-        help="An environment variable of the program, on every replica; may be repeated. No place for secrets.",
+        help="An environment variable of the program, on every replica; may be repeated. Do not use it for secrets: "
+        "see docs/secrets.md.",
     ),
 ]
 DEFAULT_PROJECT: Final = "local"
@@ -91,7 +92,7 @@ def connect(project: str = DEFAULT_PROJECT) -> Client:
     return Client.from_env(project=project)
 
 
-def warn_of_users(service: Mapping[str, Any]) -> None:
+def warn_if_programs_run_as_root(service: Mapping[str, Any]) -> None:
     """Prints a warning if programs run as root although this was not requested.
 
     Args:
@@ -112,12 +113,12 @@ def progress_text(progress: Mapping[str, Any]) -> str:
 
 
 def budget_text(budget: Mapping[str, Any]) -> str:
-    """Returns the state of a budget: "vision: $36.10 of $40.00 in 2026-11-22 (UTC), stops there; told at 50%, 90%"."""
+    """Returns the state of a budget: "vision: $36.10 of $40.00 in 2026-11-22 (UTC); alerts raised at 50%, 90%"."""
     shares = ", ".join(f"{float(share) * 100:g}%" for share in budget["alertShares"])
-    told = f"; told at {shares}" if shares else ""
-    stop = ", stops there" if budget["stopAtLimit"] else ""
-    unpriced = f"; unpriced, counted as nothing: {', '.join(budget['unpriced'])}" if budget["unpriced"] else ""
-    return f"{budget['project']}: {budget['text']}{stop}{told}{unpriced}"
+    alerts = f"; alerts raised at {shares}" if shares else ""
+    stop = ", no new jobs start at the limit" if budget["stopAtLimit"] else ""
+    unpriced = f"; unpriced, not counted: {', '.join(budget['unpriced'])}" if budget["unpriced"] else ""
+    return f"{budget['project']}: {budget['text']}{stop}{alerts}{unpriced}"
 
 
 def local_time(timestamp: str | float | None) -> str:

@@ -33,7 +33,7 @@ def costs(
         if float(report["total"]["storedGibMonths"]):
             _print_storage(by, rows, report["storageSource"])
     else:
-        OUTPUT.print("nothing ran")
+        OUTPUT.print("no jobs ran")
     for budget in report["budgets"]:
         OUTPUT.print(f"budget of {budget_text(budget)}")
 
@@ -53,7 +53,7 @@ def _print_nodes(by: str, rows: tuple[Mapping[str, Any], ...]) -> None:
     table = _table(by, *(f"{share.upper()} $" for share in _SHARES))
     for row in rows:
         table.add_row(row["name"], *(row["nodes"][share]["costUsd"] for share in _SHARES))
-    OUTPUT.print("\nnodes, from up to down")
+    OUTPUT.print("\nnodes, from start to release")
     OUTPUT.print(table)
     sources = rows[-1]["sources"]
     if sources:

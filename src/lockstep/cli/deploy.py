@@ -19,21 +19,25 @@ TIMEOUT_S = 180.0
 def deploy(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")],
     job: Annotated[
-        str | None, typer.Option(help="Deploy the model that this job wrote, wherever in its folder.")
+        str | None, typer.Option(help="Deploy the model that this job saved, wherever in its output folder.")
     ] = None,
-    model_url: Annotated[str | None, typer.Option(help="Deploy the .keras file, or the folder of it, here.")] = None,
+    model_url: Annotated[str | None, typer.Option(help="URL of the .keras file to deploy, or of its folder.")] = None,
     package_uri: Annotated[
         list[str] | None,
-        typer.Option(help="With --model-url: a package with classes of the model, a .tar.gz or a .whl; repeatable."),
+        typer.Option(
+            help="Package (.tar.gz or .whl) with custom classes of the model; only with --model-url; may be repeated."
+        ),
     ] = None,
-    version: Annotated[str | None, typer.Option(help="The version's name; the next v1, v2, ... if left out.")] = None,
+    version: Annotated[
+        str | None, typer.Option(help="The version's name. Default: the next free one of v1, v2, ...")
+    ] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Deploy a model as a new version, wait until it is ready, and make it the default version."""
     if (job is None) == (model_url is None):
-        raise InvalidInputError("deploy needs --job or --model-url, and not both")
+        raise InvalidInputError("give either --job or --model-url")
     if job is not None and package_uri:
-        raise InvalidInputError("--package-uri goes with --model-url: with --job the job's own packages go along")
+        raise InvalidInputError("--package-uri is only for --model-url; with --job, the job's own packages are used")
     with connect(project) as client:
         packages, module = [absolute_url(url, what="--package-uri") for url in package_uri or ()], None
         if model_url is not None:
@@ -43,7 +47,7 @@ def deploy(
             if found["state"] != "SUCCEEDED":
                 raise ModelError(
                     f"job {job} has no finished model: it is {found['state']}",
-                    action="deploy what it left all the same with --model-url",
+                    action="to deploy its model anyway, use --model-url",
                 )
             url = model_to_deploy([model["url"] for model in client.job_models(found["jobId"])], job=found)
             packages = found["trainingInput"].get("packageUris", [])

@@ -109,7 +109,7 @@ def _print_environment(replicas: Sequence[Mapping[str, Any]], *, passed_on: Sequ
     OUTPUT.print(f"  environment of {replicas[0]['name']}")
     for name, value in sorted(first.items()):
         OUTPUT.print(f"    {name}={value}")
-    OUTPUT.print(f"    and of the node's own, where it has them: {', '.join(passed_on)}")
+    OUTPUT.print(f"    and these of the node, if set: {', '.join(passed_on)}")
     others = [replica["environment"] for replica in replicas[1:]]
     names = sorted({name for other in others for name in first | other if first.get(name) != other.get(name)})
     if names:
@@ -120,7 +120,7 @@ def _print_webhooks(hooks: Sequence[Mapping[str, Any]]) -> None:
     for hook in hooks:
         states = ", ".join(hook.get("states", ())) or "all states"
         signed = f"signed with the secret {hook['secret']}" if "secret" in hook else "not signed"
-        OUTPUT.print(f"  webhook: {hook['url']} is told of {states}, {signed}")
+        OUTPUT.print(f"  webhook: {hook['url']} is notified of {states}, {signed}")
 
 
 def _print_price(price: Mapping[str, Any]) -> None:
@@ -131,7 +131,7 @@ def _print_price(price: Mapping[str, Any]) -> None:
             f"    by {' and '.join(price['lists'])}; one ML unit is ${price['mlUnitUsd']} in {price['region']}"
         )
     if price["hour"]["unpriced"]:
-        OUTPUT.print(f"    without a published price, and not in these sums: {', '.join(price['hour']['unpriced'])}")
+        OUTPUT.print(f"    no published price, not included: {', '.join(price['hour']['unpriced'])}")
 
 
 def _cost(cost: Mapping[str, Any]) -> str:
@@ -142,7 +142,7 @@ def _print_queue(queue: Mapping[str, Any] | None) -> None:
     if queue is None:
         OUTPUT.print("  queue: unknown, since no service runs (start one with `lockstep up`)")
         return
-    OUTPUT.print(f"  takes of the nodes: {', '.join(queue['needs'])}")
+    OUTPUT.print(f"  needs from the nodes: {', '.join(queue['needs'])}")
     if queue["startsNow"]:
         OUTPUT.print("  queue: it would start at once")
         return

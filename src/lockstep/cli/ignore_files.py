@@ -35,10 +35,10 @@ class IgnoreFiles:
         repository = next((place for place in above if (place / ".git").exists()), folder)
         if repository != folder:
             self._top = repository
-            if self.leaves_out(folder, is_folder=True):  # then the files above it do not apply to its contents
+            if self.excludes(folder, is_folder=True):  # then the files above it do not apply to its contents
                 self._top = folder
 
-    def leaves_out(self, path: Path, *, is_folder: bool) -> bool:
+    def excludes(self, path: Path, *, is_folder: bool) -> bool:
         """Returns whether a path below the folder is excluded.
 
         The caller checks the folders above the path first.

@@ -49,12 +49,12 @@ def model_to_deploy(urls: Sequence[str], *, job: Mapping[str, Any]) -> str:
         return candidates[0]
     if not candidates:
         raise ModelError(
-            f"job {job['jobId']} left no .keras file in {outputs['model'].rstrip('/').rpartition('/')[0]}",
+            f"job {job['jobId']} saved no .keras file in {outputs['model'].rstrip('/').rpartition('/')[0]}",
             action='save one with lockstep.training.save_model(model, os.environ["AIP_MODEL_DIR"]), '
-            "or name a file that lies elsewhere with --model-url",
+            "or name a file that is elsewhere with --model-url",
         )
     shown = ", ".join(candidates[:NUM_NAMED])
     more = f" and {len(candidates) - NUM_NAMED} more" if len(candidates) > NUM_NAMED else ""
     raise ModelError(
-        f"job {job['jobId']} left several models", received=f"{shown}{more}", action="choose one with --model-url"
+        f"job {job['jobId']} saved several models", received=f"{shown}{more}", action="choose one with --model-url"
     )

@@ -61,10 +61,10 @@ def logs(
             printer.print(entry)
             is_empty = False
         if attempt is not None and is_empty:
-            _say_why_empty(client, job, attempt)
+            _explain_empty(client, job, attempt)
 
 
-def _say_why_empty(client: Client, job: str, attempt: int) -> None:
+def _explain_empty(client: Client, job: str, attempt: int) -> None:
     """Prints why an attempt has no entries: it does not exist, or its programs never ran."""
     known = {each["attempt"]: each for each in client.job(job)["lockstep"]["attempts"] or ()}
     found = known.get(attempt)

@@ -90,7 +90,7 @@ def options(
     """Train Keras models as managed jobs, from a laptop to a cluster, and serve them."""
 
 
-def _say_usage(error: Any) -> int:
+def _print_usage_error(error: Any) -> int:
     message = error.format_message().rstrip(".")
     if message.startswith("Usage:"):  # a command without arguments shows its help
         print_line(message)
@@ -105,7 +105,7 @@ def main() -> None:
     try:
         sys.exit(app(prog_name="lockstep", standalone_mode=False))
     except USAGE_ERROR as error:
-        sys.exit(_say_usage(cast("Any", error)))
+        sys.exit(_print_usage_error(cast("Any", error)))
     except LockstepError as error:
         ERRORS.print(f"lockstep: error: {error}")
         sys.exit(error.exit_code)

@@ -54,7 +54,7 @@ def metrics(
                 else:
                     _add(table, series, interval_s=page["intervalSeconds"])
     if not as_json:
-        OUTPUT.print(table if table.row_count else "nothing was measured")
+        OUTPUT.print(table if table.row_count else "no metrics")
 
 
 def _add(table: Table, series: Mapping[str, Any], *, interval_s: float) -> None:

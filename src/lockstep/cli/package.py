@@ -61,7 +61,7 @@ def pack_folder(folder: Path) -> PackedFolder:
         ConfigError: a pattern of an ignore file is not valid.
     """
     folder = folder.resolve()
-    files = kept_files(folder, what=_FLAG)
+    files = included_files(folder, what=_FLAG)
     try:
         return _archive(folder, files)
     except OSError as error:
@@ -76,10 +76,10 @@ def packed_files(folder: Path) -> frozenset[Path]:
         InvalidInputError: the files are larger than `MAX_BYTES`, or there are none.
         ConfigError: a pattern of an ignore file is not valid.
     """
-    return frozenset(path.resolve() for path in kept_files(folder.resolve(), what=_FLAG))
+    return frozenset(path.resolve() for path in included_files(folder.resolve(), what=_FLAG))
 
 
-def kept_files(folder: Path, *, what: str) -> list[Path]:
+def included_files(folder: Path, *, what: str) -> list[Path]:
     """Returns the files of a folder that its ignore files do not exclude, in sorted order.
 
     Args:
@@ -110,14 +110,14 @@ def _files(folder: Path, *, what: str) -> list[Path]:
     ignored = IgnoreFiles(folder)
 
     def keeps(path: Path, *, is_folder: bool) -> bool:
-        return not _is_left_out(path) and not ignored.leaves_out(path, is_folder=is_folder)
+        return not _is_left_out(path) and not ignored.excludes(path, is_folder=is_folder)
 
     files: list[Path] = []
     for top, folders, names in os.walk(folder, onerror=refuse):
         folders[:] = [name for name in folders if keeps(Path(top, name), is_folder=True)]
         files += [path for name in names if keeps(path := Path(top, name), is_folder=False) and path.is_file()]
     if not files:
-        raise InvalidInputError(f"{what}: {folder} holds no files that are not left out")
+        raise InvalidInputError(f"{what}: {folder} is empty, or all its files are excluded")
     _check_size(folder, files, what=what)
     return sorted(files)
 
@@ -131,7 +131,7 @@ def _check_size(folder: Path, files: Sequence[Path], *, what: str) -> None:
         raise InvalidInputError(
             f"{what}: {folder} holds {size(entries.total())} in {counted(len(files), 'file')}, most in {largest}",
             allowed=f"at most {size(MAX_BYTES)}",
-            action="keep data in a bucket, not beside the code, or name it in .lockstepignore",
+            action="keep data in a bucket, not beside the code, or exclude it in .lockstepignore",
         )
 
 

@@ -18,7 +18,9 @@ def predict(
     instances: Annotated[
         Path, typer.Option("--json-request", help='File with {"instances": [...]}; - reads standard input.')
     ],
-    version: Annotated[str | None, typer.Option(help="A version; the default one if left out.")] = None,
+    version: Annotated[
+        str | None, typer.Option(help="The version to use. Default: the model's default version.")
+    ] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Request predictions from a deployed model, and print them as {"predictions": [...]}."""
@@ -28,7 +30,7 @@ def predict(
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON's")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _instances(path: Path) -> list[Any]:

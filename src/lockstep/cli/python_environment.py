@@ -44,9 +44,7 @@ def source_of(folder: Path | None, *, asked: PythonEnvironment) -> Source | None
     if source.path.resolve() not in packed_files(folder):
         if asked.requirements is None and not asked.project:
             return None  # a file that is not packed does not exist on the node either
-        raise MissingInputError(
-            f"{source.name} is left out of what is packed", action="see .gitignore, .lockstepignore"
-        )
+        raise MissingInputError(f"{source.name} is excluded from the package", action="see .gitignore, .lockstepignore")
     source.digest()  # raises for packages that no environment can have
     return source
 
@@ -54,7 +52,7 @@ def source_of(folder: Path | None, *, asked: PythonEnvironment) -> Source | None
 def describe(source: Source | None, *, asked: PythonEnvironment) -> str:
     """Returns a description of the Python environment."""
     if asked.none:
-        return "the node's own, as was asked"
+        return "the node's own, as requested"
     if source is None:
         return "the node's own"
-    return f"the node's own and what {source.name} asks for, built once for each content on the node"
+    return f"the node's own and the packages of {source.name}, built once per content"

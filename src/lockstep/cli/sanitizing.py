@@ -21,7 +21,7 @@ _COLOURS: Final = re.compile("\x1b\\[[0-9;:]*m")
 """Select Graphic Rendition (ECMA-48): colours and fonts, which neither move the cursor nor make a terminal respond."""
 _END_OF_COLOURS: Final = "\x1b[0m"
 
-_OBEYED: Final = re.compile(
+_CONTROL_CHARACTERS: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 except tab and newline, DEL, C1
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # Unicode's Bidi_Control, which changes the order of text
     "\u2028\u2029\u206a-\u206f\ufff9-\ufffb"  # line and paragraph separators, deprecated and interlinear controls
@@ -39,12 +39,12 @@ def sanitized(text: str, *, keeps_colours: bool = False) -> str:
         text: any text, such as ``"\x1b]52;c;aGk=\x07evil \x1b[31mred"``.
         keeps_colours: whether to keep colours.
     """
-    if _OBEYED.search(text) is None:
+    if _CONTROL_CHARACTERS.search(text) is None:
         return text
     if not keeps_colours:
-        return _OBEYED.sub(_REPLACEMENT, _COLOURS.sub("", text))
+        return _CONTROL_CHARACTERS.sub(_REPLACEMENT, _COLOURS.sub("", text))
     # There is a part, which may be empty, between each two adjacent matches.
-    parts = [_OBEYED.sub(_REPLACEMENT, part) for part in _COLOURS.split(text)]
+    parts = [_CONTROL_CHARACTERS.sub(_REPLACEMENT, part) for part in _COLOURS.split(text)]
     colours = _COLOURS.findall(text)
     if not colours:
         return parts[0]
@@ -76,7 +76,7 @@ class SanitizingConsole(Console):
             options: the width and other options; by default those of the console.
         """
         for segment in super().render(renderable, options):
-            if segment.control or _OBEYED.search(segment.text) is None:
+            if segment.control or _CONTROL_CHARACTERS.search(segment.text) is None:
                 yield segment
             else:
                 yield Segment(sanitized(segment.text), segment.style)

@@ -26,14 +26,17 @@ READ_BYTES: Final = 32 * 1024
 def execute(
     job: JobArgument,
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="The command; a shell if left out.")
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND...]", help="The command to run. Default: an interactive shell."),
     ] = None,
     replica: Annotated[
-        str | None, typer.Option(help="In this replica, such as worker-replica-1; the first one if left out.")
+        str | None, typer.Option(help="Replica to run it in, such as worker-replica-1. Default: the first one.")
     ] = None,
     terminal: Annotated[
         bool | None,
-        typer.Option("--terminal/--no-terminal", help="Give it a terminal; if left out, where there is one here."),
+        typer.Option(
+            "--terminal/--no-terminal", help="Allocate a terminal. Default: only if this command runs in one."
+        ),
     ] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:

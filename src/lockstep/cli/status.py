@@ -27,7 +27,7 @@ def status() -> None:
     OUTPUT.print(f"programs    run {service['programs']}")
     for name, text in service["engine"].items():
         OUTPUT.print(f"{name:<11} {text}")
-    OUTPUT.print(f"kept by     {service['keptBy'] or 'nobody: where the service dies, it is not started again'}")
+    OUTPUT.print(f"keeper      {service['keptBy'] or 'none: the service is not restarted if it dies'}")
     death = service["lastDeath"]
     if death is not None:
         OUTPUT.print(f"last died   {local_time(death['time'])}: the service {death['how']}; {death['then']}")
@@ -36,17 +36,17 @@ def status() -> None:
             f"problem     {problem['part']} since {local_time(problem['since'])}: {problem['text']}", style="red"
         )
         if problem["kept"]:
-            OUTPUT.print(f"            kept until it is over: {problem['kept']}")
+            OUTPUT.print(f"            kept until it is resolved: {problem['kept']}")
     for budget in service["budgets"]:
         OUTPUT.print(f"budget      {budget_text(budget)}")
     for hook in service["webhooks"]:
         trouble = f": not notified since {local_time(hook['since'])}: {hook['problem']}" if hook["problem"] else ""
         OUTPUT.print(f"webhook     {hook['name']} at {hook['place']}{trouble}", style="red" if trouble else "")
     if service["jobs"] is None:
-        OUTPUT.print("open jobs   unknown: the database does not answer")
+        OUTPUT.print("open jobs   unknown: the database does not respond")
         return
     if service["controller"] != "this service":
-        OUTPUT.print(f"stands by   the jobs are looked after by {service['controller']}")
+        OUTPUT.print(f"standby     {service['controller']} controls the jobs")
     counts = ", ".join(f"{number} {state}" for state, number in sorted(service["jobs"].items())) or "none"
     OUTPUT.print(f"open jobs   {counts} (at most {service['maxRunningJobs']} run at once)")
     for job in service["running"]:

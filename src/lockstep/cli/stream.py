@@ -106,7 +106,7 @@ def follow(client: Client, job: str, *, filter_text: str = "", limit: int | None
         if page["complete"]:
             _print_state(found)
             if page["numMissing"]:
-                ERRORS.print(f"{page['numMissing']} entries never reached the bucket", style="yellow")
+                ERRORS.print(f"{page['numMissing']} entries were lost before they reached the bucket", style="yellow")
     return found
 
 

@@ -37,7 +37,7 @@ def submit(
     package_path: Annotated[
         Path | None,
         typer.Option(
-            help="Folder with the program's code. Files that .gitignore or .lockstepignore name are left out."
+            help="Folder with the program's code. Files that .gitignore or .lockstepignore excludes are not packed."
         ),
     ] = None,
     module_name: Annotated[str | None, typer.Option(help="The module to run, such as 'train'.")] = None,
@@ -69,7 +69,7 @@ def submit(
         Path | None, typer.Option(help="File in --package-path that lists the Python packages that the program needs.")
     ] = None,
     no_environment: Annotated[
-        bool, typer.Option("--no-environment", help="Build no Python environment, whatever files there are.")
+        bool, typer.Option("--no-environment", help="Build no Python environment, even if the folder lists packages.")
     ] = False,
     env: VariablesOption = None,
     secret: Annotated[
@@ -78,9 +78,7 @@ def submit(
     ] = None,
     webhook: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="URL", help="A URL that is notified of the job's states; may be repeated. See docs/webhooks.md."
-        ),
+        typer.Option(metavar="URL", help="A URL to notify of the job's states; may be repeated. See docs/webhooks.md."),
     ] = None,
     webhook_secret: Annotated[
         list[str] | None,
@@ -92,9 +90,7 @@ def submit(
     labels: Annotated[str | None, typer.Option(help="key=value,key=value")] = None,
     region: Annotated[str | None, typer.Option(help="Region whose prices apply.")] = None,
     python_version: Annotated[str | None, typer.Option(help="Python's version, such as 3.11.")] = None,
-    runtime_version: Annotated[
-        str | None, typer.Option(help="AI Platform's runtime version: noted, and ignored.")
-    ] = None,
+    runtime_version: Annotated[str | None, typer.Option(help="AI Platform's runtime version; ignored.")] = None,
     service_account: Annotated[str | None, typer.Option(help="Account to run as.")] = None,
     enable_web_access: Annotated[
         bool, typer.Option("--enable-web-access", help="Let `lockstep exec` open shells in it.")
@@ -169,8 +165,8 @@ def check_reachable(bucket: str, *, is_on_this_machine: bool) -> str:
     """
     if not is_on_this_machine and "://" not in bucket:
         raise InvalidInputError(
-            f"the service's bucket {bucket} is a folder of its machine",
-            action="name one that both reach with --staging-bucket",
+            f"the service's bucket {bucket} is a folder on the service's machine",
+            action="give a bucket that both machines can access with --staging-bucket",
         )
     return bucket
 
@@ -185,11 +181,11 @@ def _submit(client: Client, body: dict[str, Any], *, job: str, stream_logs: bool
     try:
         ended = follow(client, job)
     except KeyboardInterrupt:
-        ERRORS.print(f"\njob {job} goes on without this stream; `lockstep logs -f {job}` follows it")
+        ERRORS.print(f"\njob {job} continues; `lockstep logs -f {job}` follows it")
         raise
     print_summary(ended, client.job_events(job), models=model_urls(client, ended))
     if ended["state"] != "SUCCEEDED":
-        raise JobFailedError(f"job {job} ended {ended['state']}", action=f"see `lockstep describe {job}`")
+        raise JobFailedError(f"job {job} ended in state {ended['state']}", action=f"see `lockstep describe {job}`")
 
 
 def _stage(
@@ -215,5 +211,7 @@ def _read_config(path: Path | None, *, job: str) -> JobConfig:
         return JobConfig()
     asked = parse_config(read_yaml(path, flag="--config"), source=str(path))
     if asked.job_id not in (None, job):
-        raise ConfigError(f"{path}: jobId", received=asked.job_id, allowed=f"{job}, as the command says, or nothing")
+        raise ConfigError(
+            f"{path}: jobId", received=asked.job_id, allowed=f"{job}, as on the command line, or no jobId"
+        )
     return asked

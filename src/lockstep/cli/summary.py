@@ -32,7 +32,7 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *
     OUTPUT.print(Text.assemble(f"job {job['jobId']}: ", state, simulated_suffix(job)))
     OUTPUT.print(f"  submitted by: {own['submittedBy']}")
     if own["waitingFor"]:
-        OUTPUT.print(f"  waits for: {own['waitingFor']}")
+        OUTPUT.print(f"  waiting for: {own['waitingFor']}")
     if own["progress"] is not None:
         is_running = job["state"] == "RUNNING"
         OUTPUT.print(f"  progress: {progress_text(own['progress']) if is_running else own['progress']['text']}")
@@ -63,7 +63,7 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *
     elif own["accrued"] is not None:
         OUTPUT.print(f"  cost so far: {own['accrued']['text']} ({own['accrued']['note']})")
     if own["nodes"] is not None:
-        OUTPUT.print(f"  its nodes: {own['nodes']['text'] or 'none came up'} ({own['nodes']['note']})")
+        OUTPUT.print(f"  its nodes: {own['nodes']['text'] or 'none started'} ({own['nodes']['note']})")
     for hook in own["webhooks"] or ():
         _print_webhook(hook)
     OUTPUT.print("  in the bucket")
@@ -100,19 +100,20 @@ def _attempts(attempts: Sequence[Mapping[str, Any]]) -> Table:
 def _ended(attempt: Mapping[str, Any]) -> str:
     if attempt["endTime"] is None:
         return "runs"
-    return attempt["endReason"] or "by success"
+    return attempt["endReason"] or "succeeded"
 
 
 def _print_webhook(hook: Mapping[str, Any]) -> None:
     trouble = f": not notified since {local_time(hook['since'])}: {hook['problem']}" if hook["problem"] else ""
     if hook["numDropped"]:
-        trouble += f"; never told of {counted(hook['numDropped'], 'change')} of state: it took none for days"
+        changes = counted(hook["numDropped"], "state change")
+        trouble += f"; {changes} never delivered, because the webhook failed for days"
     OUTPUT.print(f"  webhook {hook['place']}{trouble}", style="red" if trouble else "")
 
 
 def _state(replica: Mapping[str, Any]) -> str:
     number = len(replica.get("restarts", ()))  # not recorded for jobs that ended long ago
-    again = f", launched again {number} x" if number else ""
+    again = f", relaunched {counted(number, 'time')}" if number else ""
     return f"{replica['end'] or replica['phase']}{again}"
 
 

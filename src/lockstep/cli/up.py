@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lockstep.cli.console import OUTPUT, absolute_url, print_document, warn_of_users
+from lockstep.cli.console import OUTPUT, absolute_url, print_document, warn_if_programs_run_as_root
 from lockstep.client import Client
 from lockstep.home import Home
 from lockstep.jobs.billing.budgets import parse_budgets
@@ -20,56 +20,66 @@ from lockstep.jobs.scheduling import parse_quotas
 
 def up(
     host: Annotated[
-        str, typer.Option(help="IP address of the REST interface; more than loopback needs TLS and keys.")
+        str,
+        typer.Option(
+            help="IP address that the REST interface listens on. Addresses other than loopback need TLS and API keys."
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the REST interface; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the REST interface; 0 selects a free port.")] = 0,
     tls_certificate: Annotated[
-        Path | None, typer.Option(help="Certificate of the REST interface, with its chain, in PEM.")
+        Path | None, typer.Option(help="PEM file with the REST interface's certificate and its chain.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, without a passphrase.")] = None,
-    bucket: Annotated[str, typer.Option(help="Default bucket; a folder in the home if left out.")] = "",
+    tls_key: Annotated[
+        Path | None, typer.Option(help="File with the certificate's private key, without a passphrase.")
+    ] = None,
+    bucket: Annotated[str, typer.Option(help="Default bucket for jobs. Default: a folder in the home.")] = "",
     database: Annotated[
         str,
         typer.Option(
-            help="URL of a PostgreSQL database, without its password; sqlite for the home's own. The one of last time "
-            "if left out, at first the home's own. See docs/operations.md."
+            help="URL of a PostgreSQL database, without its password, or `sqlite` for the home's own database. "
+            "Default: the database of the last start, initially the home's own. See docs/operations.md."
         ),
     ] = "",
     max_running_jobs: Annotated[
-        int | None, typer.Option(min=1, help="How many jobs run at once; the number of cores, at least 2, if left out.")
+        int | None,
+        typer.Option(
+            min=1, help="Maximum number of jobs that run at once. Default: the number of cores, but at least 2."
+        ),
     ] = None,
     run_as: Annotated[
         str,
         typer.Option(
             metavar="FIRST-LAST|auto|none",
-            help="User ids that jobs' programs run as; auto takes some where the service can, see docs/security.md.",
+            help="Range of user ids to run the programs of jobs as; `auto` chooses one if the service can switch "
+            "users. See docs/security.md.",
         ),
     ] = "auto",
     quotas: Annotated[
-        Path | None, typer.Option(help="YAML file of what each project may use; see docs/queue.md.")
+        Path | None, typer.Option(help="YAML file with the quotas of projects; see docs/queue.md.")
     ] = None,
     budgets: Annotated[
-        Path | None, typer.Option(help="YAML file of what each project may spend; see docs/costs.md.")
+        Path | None, typer.Option(help="YAML file with the budgets of projects; see docs/costs.md.")
     ] = None,
     prices: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file of what machines cost you; the published lists' prices if left out. See docs/costs.md."
+            help="YAML file with your own machine prices. Default: the published list prices. See docs/costs.md."
         ),
     ] = None,
     webhooks: Annotated[
-        Path | None, typer.Option(help="YAML file of URLs that are notified of jobs and budgets; see docs/webhooks.md.")
+        Path | None,
+        typer.Option(help="YAML file with webhooks to notify of job states and budgets; see docs/webhooks.md."),
     ] = None,
     allow_webhooks_to: Annotated[
         list[str] | None,
         typer.Option(
             metavar="HOST|NETWORK",
-            help="A host or network that jobs' own webhooks may lead to beside public addresses; may be repeated.",
+            help="Host or network that jobs' webhooks may target in addition to public addresses; may be repeated.",
         ),
     ] = None,
     print_unit: Annotated[
         bool,
-        typer.Option("--print-unit", help="Print a unit for systemd with these settings, and start nothing."),
+        typer.Option("--print-unit", help="Print a systemd unit with these settings, without starting the service."),
     ] = False,
 ) -> None:
     """Start the service on this machine, with its engine, database and REST interface."""
@@ -107,7 +117,7 @@ def up(
         from lockstep.service.process.unit import check_unit, unit_of  # as above
 
         home.create()  # systemd writes the service's log into it
-        warn_of_users({"programsWarning": check_unit(settings)})
+        warn_if_programs_run_as_root({"programsWarning": check_unit(settings)})
         print_document(f"{unit_of(settings)}\n")
         return
     with OUTPUT.status("starting the service"):
@@ -115,4 +125,4 @@ def up(
     OUTPUT.print(f"lockstep is up at {running.address.url} (pid {running.pid})")
     OUTPUT.print(f"home {home.path}, bucket {settings.bucket}")
     with Client.from_home(home) as client:
-        warn_of_users(client.service())
+        warn_if_programs_run_as_root(client.service())

@@ -27,7 +27,7 @@ def update(
     if update_labels is None and remove_labels is None and not clear_labels:
         raise InvalidInputError("update needs --update-labels, --remove-labels or --clear-labels")
     if clear_labels and remove_labels is not None:
-        raise InvalidInputError("--clear-labels takes all labels away: leave out --remove-labels")
+        raise InvalidInputError("--clear-labels removes all labels; omit --remove-labels")
     added = {} if update_labels is None else read_pairs(update_labels, flag="--update-labels")
     removed = [key.strip() for key in (remove_labels or "").split(",") if key.strip()]
     with connect(project) as client:

@@ -89,7 +89,7 @@ def find_service(home: Home) -> RunningService | None:
     except OSError as error:
         raise StorageError(
             f"the home {home.path} cannot be read: {error.strerror}",
-            action=f"set {HOME_VARIABLE} to a folder that is yours",
+            action=f"set {HOME_VARIABLE} to a folder of your own",
         ) from error
     return service if service.process.is_alive else None
 
@@ -110,7 +110,7 @@ def find_address(home: Home, *, env: Mapping[str, str]) -> ServiceAddress:
     key = _read_key(env)
     if env.get(URL_VARIABLE):
         if key is None:
-            raise ConfigError(f"{URL_VARIABLE} names a service, and no key is named", action=f"set {TOKEN_VARIABLE}")
+            raise ConfigError(f"{URL_VARIABLE} is set, but no key", action=f"set {TOKEN_VARIABLE}")
         authority = env.get(AUTHORITY_VARIABLE)
         return ServiceAddress(
             url=_read_url(env[URL_VARIABLE]), token=key, authority_file=Path(authority) if authority else None
@@ -132,14 +132,20 @@ def _read_key(env: Mapping[str, str]) -> str | None:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not text"
             raise ConfigError(f"{TOKEN_FILE_VARIABLE}: {path} cannot be read: {reason}") from None
-        if stat.S_IMODE(mode) & 0o007:
-            raise ConfigError(f"{TOKEN_FILE_VARIABLE}: everybody can read {path}", action=f"chmod 600 {path}")
+        if stat.S_IMODE(mode) & 0o077:
+            raise ConfigError(
+                f"{TOKEN_FILE_VARIABLE}: {path} gives access to users other than its owner: "
+                f"its mode is {stat.S_IMODE(mode):04o}",
+                action=f"chmod 600 {path}",
+            )
     if not value and not file:
         return None
     value = (value or "").strip()
     if not value or not value.isascii() or not value.isprintable() or " " in value:
         # The message must not show the value, because it may contain a key.
-        raise ConfigError(f"{TOKEN_FILE_VARIABLE if file else TOKEN_VARIABLE} holds no key", allowed="one key alone")
+        raise ConfigError(
+            f"{TOKEN_FILE_VARIABLE if file else TOKEN_VARIABLE} does not contain a key", allowed="exactly one key"
+        )
     return value
 
 
@@ -152,7 +158,7 @@ def _read_url(text: str) -> str:
     except ValueError:
         raise ConfigError(f"{URL_VARIABLE} is not a URL", allowed=form) from None
     if parts.username is not None or parts.password is not None:
-        raise ConfigError(f"{URL_VARIABLE} holds a user or password", allowed=form, action=f"set {TOKEN_VARIABLE}")
+        raise ConfigError(f"{URL_VARIABLE} contains a user or password", allowed=form, action=f"set {TOKEN_VARIABLE}")
     if parts.scheme not in ("http", "https") or not host or parts.path.strip("/") or parts.query or parts.fragment:
         raise ConfigError(URL_VARIABLE, received=text, allowed=form)
     if parts.scheme == "http" and not _is_loopback(host):

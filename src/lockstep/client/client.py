@@ -381,7 +381,7 @@ class Client:
             return answer.json()
         except ValueError:
             raise UnavailableError(
-                f"what answers at {self._address.url} is no service of Lockstep's", action=f"see {URL_VARIABLE}"
+                f"the server at {self._address.url} is not a Lockstep service", action=f"see {URL_VARIABLE}"
             ) from None
 
     def _unavailable(self, error: Exception) -> UnavailableError:
@@ -391,7 +391,7 @@ class Client:
                 action=f"name its authority's certificate with {AUTHORITY_VARIABLE}",
             )
         return UnavailableError(
-            f"the service at {self._address.url} does not answer: {str(error) or type(error).__name__}",
+            f"the service at {self._address.url} does not respond: {str(error) or type(error).__name__}",
             action="see `lockstep status`",
         )
 
@@ -425,13 +425,13 @@ def _error(answer: httpx.Response) -> LockstepError:
     try:
         problem = answer.json()["error"]
     except (ValueError, KeyError, TypeError):
-        return UnavailableError(f"the service answered {answer.status_code} without a reason")
+        return UnavailableError(f"the service responded with status {answer.status_code} and no reason")
     if isinstance(problem, str):  # a prediction server's form
         return _BY_HTTP_STATUS.get(answer.status_code, LockstepError)(problem)
     try:
         message = str(problem["message"])
         reasons = [str(detail["reason"]) for detail in problem.get("details", ()) if "reason" in detail]
     except (AttributeError, KeyError, TypeError):  # the form of some other server, such as a proxy
-        return UnavailableError(f"the service answered {answer.status_code} without a reason")
+        return UnavailableError(f"the service responded with status {answer.status_code} and no reason")
     kind = _BY_REASON.get(reasons[0], LockstepError) if reasons else _BY_HTTP_STATUS.get(answer.status_code)
     return (kind or LockstepError)(message)

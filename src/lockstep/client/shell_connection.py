@@ -37,7 +37,7 @@ class ShellConnection:
         try:
             asked = SHELL_REQUEST.dump_json(request).decode()
         except ValueError:  # lone surrogates, from bytes that Python could not decode as text
-            raise InvalidInputError("the command has characters that are no text") from None
+            raise InvalidInputError("the command is not valid text") from None
         is_tls = address.url.startswith("https:")
         opening = connect(
             "ws" + address.url.removeprefix("http") + path,

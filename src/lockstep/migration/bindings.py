@@ -32,7 +32,7 @@ def events(node: Any, *, is_certain: bool = True) -> Iterator[Event]:
             yield Event(name=name, binds=False, is_certain=is_certain)
         case cst.Attribute(value=value):
             yield from events(value, is_certain=is_certain)
-        case cst.Arg(value=value) | cst.NamedExpr(value=value) | cst.AnnAssign(value=value, target=None):
+        case cst.Arg(value=value) | cst.NamedExpr(value=value):
             yield from events(value, is_certain=is_certain)
             if isinstance(node, cst.NamedExpr):
                 yield from _bound(node.target, is_certain=is_certain)
@@ -103,6 +103,10 @@ def _bound(target: Any, *, is_certain: bool) -> Iterator[Event]:
 
 def _free(node: cst.CSTNode) -> Iterator[Event]:
     """Yields the names that a nested scope, such as a function, reads from the scopes around it."""
+    for default in _defaults(node):  # read outside, so a parameter of the same name does not hide the name
+        for event in events(default):
+            if not event.binds:
+                yield Event(name=event.name, binds=False, is_certain=False)
     found = [event for child in node.children for event in _within(child)]
     own = {event.name for event in found if event.binds}
     for event in found:
@@ -110,13 +114,22 @@ def _free(node: cst.CSTNode) -> Iterator[Event]:
             yield Event(name=event.name, binds=False, is_certain=False)
 
 
+def _defaults(node: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    if isinstance(node, cst.FunctionDef | cst.Lambda):
+        for parameter in _parameters(node.params):
+            if parameter.default is not None:
+                yield parameter.default
+
+
+def _parameters(node: cst.Parameters) -> Sequence[cst.Param]:
+    return (*node.params, *node.kwonly_params, *node.posonly_params)
+
+
 def _within(node: Any) -> Iterator[Event]:
     match node:
         case cst.Parameters():
-            for parameter in (*node.params, *node.kwonly_params, *node.posonly_params):
+            for parameter in _parameters(node):
                 yield Event(name=parameter.name.value, binds=True)
-                if parameter.default is not None:
-                    yield from events(parameter.default)
             for star in (node.star_arg, node.star_kwarg):
                 if isinstance(star, cst.Param):
                     yield Event(name=star.name.value, binds=True)

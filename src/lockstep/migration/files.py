@@ -16,7 +16,7 @@ from lockstep.errors import InvalidInputError, MissingInputError, StorageError, 
 from lockstep.migration.remarks import Remark
 from lockstep.migration.rewriting import rewrite
 
-_PASSED_OVER: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
+_SKIPPED_FOLDERS: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 
 
 @final
@@ -87,7 +87,7 @@ def find_scripts(path: Path) -> Iterator[Path]:
     if path.is_dir():
         found = False
         for folder, names, files in os.walk(path):
-            names[:] = sorted(name for name in names if not _is_passed_over(Path(folder, name)))
+            names[:] = sorted(name for name in names if not _is_skipped(Path(folder, name)))
             for name in sorted(files):
                 if name.endswith(".py") and not Path(folder, name).is_symlink():
                     found = True
@@ -134,5 +134,5 @@ def _lines(text: str) -> list[str]:
     return list(io.StringIO(text, newline="\n"))
 
 
-def _is_passed_over(folder: Path) -> bool:
-    return folder.name.startswith(".") or folder.name in _PASSED_OVER or (folder / "pyvenv.cfg").exists()
+def _is_skipped(folder: Path) -> bool:
+    return folder.name.startswith(".") or folder.name in _SKIPPED_FOLDERS or (folder / "pyvenv.cfg").exists()

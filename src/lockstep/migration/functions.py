@@ -41,12 +41,12 @@ class FunctionPass(AbstractPass):
                 self._making_data.add(last_name(call.args[0].value))
         for function in _all(node, cst.FunctionDef):
             if any(self._is_compiled(one.decorator) for one in function.decorators):
-                self._look_at(function)
+                self._analyze(function)
 
     def _is_compiled(self, decorator: cst.BaseExpression) -> bool:
         return self.full_name(decorator.func if isinstance(decorator, cst.Call) else decorator) == FUNCTION
 
-    def _look_at(self, function: cst.FunctionDef) -> None:
+    def _analyze(self, function: cst.FunctionDef) -> None:
         name = function.name.value
         if name in self._scheduled:  # by a coordinator: its closures take batches on the worker
             return

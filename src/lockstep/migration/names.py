@@ -128,7 +128,7 @@ class NamePass(AbstractPass):
         symbol = find_symbol(name)
         is_called = isinstance(parent, cst.Call) and parent.func is original
         if symbol is None:
-            self._say_unknown(name)
+            self._remark_on_unknown(name)
             return updated
         literal = symbol.row.literal_of(symbol.name)
         if literal is not None and name == symbol.name:
@@ -139,7 +139,7 @@ class NamePass(AbstractPass):
         if target is None and name == TAPE and self._is_entered(parent):
             return updated  # `TapePass` has remarked on it
         if target is None:
-            self._say(name, symbol)
+            self._remark_on(name, symbol)
             return updated
         return self._spelled(target, original, updated)
 
@@ -305,7 +305,7 @@ class NamePass(AbstractPass):
     def _is_on_host(self, node: cst.CSTNode) -> bool:
         return any(id(parent) in self._hosts for parent in self.parents_of(node))
 
-    def _say(self, name: str, symbol: Symbol) -> None:
+    def _remark_on(self, name: str, symbol: Symbol) -> None:
         row = symbol.row
         if row.rename is not None:
             what = f"{name} has no counterpart"
@@ -319,7 +319,7 @@ class NamePass(AbstractPass):
             )
         self.remark(f"{what}: {note}" if note else what, link=symbol.link)
 
-    def _say_unknown(self, name: str) -> None:
+    def _remark_on_unknown(self, name: str) -> None:
         if name in ("tf", "tfds", "hub"):
             self.remark(
                 f"the module {name} is used as a value: replace it by hand", link=f"{PAGE}#the-table-of-symbols"

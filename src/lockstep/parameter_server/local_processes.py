@@ -17,7 +17,7 @@ from lockstep.errors import ConfigError, InvalidInputError, WrongStateError
 from lockstep.processes import ProcessIdentity
 from lockstep.processes.guarded import GuardedProcesses
 from lockstep.processes.guardian import GuardedProgram
-from lockstep.processes.ports import HeldAddress, hold_address
+from lockstep.processes.ports import ReservedAddress, reserve_address
 from lockstep.strategies.peers.resolvers import AbstractClusterResolver
 from lockstep.topology import Topology
 
@@ -76,7 +76,7 @@ class LocalProcesses(AbstractClusterResolver):
         self._max_restarts = max_restarts
         self._lock = threading.Lock()
         self._topology: Topology | None = None
-        self._held: list[HeldAddress] = []
+        self._held: list[ReservedAddress] = []
         self._guarded: GuardedProcesses | None = None
         self._owner = os.getpid()
         self._dismissed: Callable[[], Collection[str] | None] = lambda: None
@@ -175,7 +175,7 @@ class LocalProcesses(AbstractClusterResolver):
         return topology
 
 
-def hold_cluster(*, num_workers: int, num_servers: int) -> tuple[dict[str, tuple[str, ...]], list[HeldAddress]]:
+def hold_cluster(*, num_workers: int, num_servers: int) -> tuple[dict[str, tuple[str, ...]], list[ReservedAddress]]:
     """Reserves free ports for a cluster with one chief; returns the addresses by role, and what keeps them reserved.
 
     Args:
@@ -185,7 +185,7 @@ def hold_cluster(*, num_workers: int, num_servers: int) -> tuple[dict[str, tuple
     Raises:
         EngineError: there are not enough free ports.
     """
-    held = [hold_address(HOST) for _ in range(1 + num_workers + num_servers)]
+    held = [reserve_address(HOST) for _ in range(1 + num_workers + num_servers)]
     chief, *others = (one.address for one in held)
     return {"chief": (chief,), "worker": tuple(others[:num_workers]), "ps": tuple(others[num_workers:])}, held
 

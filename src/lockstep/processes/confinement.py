@@ -28,7 +28,7 @@ KILL_S: Final = 5.0
 _PR_SET_NO_NEW_PRIVS: Final = 38  # from Linux's prctl.h
 
 
-def give_up_privileges() -> None:
+def drop_privileges() -> None:
     """Prevents this process and its children from gaining privileges and writing core dumps, and limits their number.
 
     Programs that they run get no privileges from set-user-id bits or file capabilities. All processes that are started
@@ -38,7 +38,7 @@ def give_up_privileges() -> None:
         LockstepError: this process is not root, so it cannot start a program as another user.
     """
     if os.geteuid() != 0:
-        raise LockstepError("its program is to run as another user, and its runner is not root")
+        raise LockstepError("the program must run as another user, but its runner is not root")
     if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise LockstepError(f"no_new_privs: {os.strerror(ctypes.get_errno())}")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain secrets
@@ -47,7 +47,7 @@ def give_up_privileges() -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
 
-def give(path: Path, *, user: int) -> None:
+def change_owner(path: Path, *, user: int) -> None:
     """Makes a user the owner of a folder and everything in it, and creates the folder if it does not exist.
 
     No other process may change the folder meanwhile.
@@ -64,8 +64,8 @@ def give(path: Path, *, user: int) -> None:
     os.chown(path, user, user)
 
 
-def become(user: int) -> None:
-    """Changes the user of this process permanently, after `give_up_privileges`.
+def switch_user(user: int) -> None:
+    """Changes the user of this process permanently, after `drop_privileges`.
 
     Args:
         user: the id of the user, and of the process's only group.
@@ -73,13 +73,13 @@ def become(user: int) -> None:
     Raises:
         LockstepError: this process is not root.
     """
-    give_up_privileges()
+    drop_privileges()
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
 
 
-def end_all_of(user: int) -> None:
+def kill_processes_of(user: int) -> None:
     """Kills every process of a user, whoever started it. Blocks for at most `KILL_S`.
 
     Args:

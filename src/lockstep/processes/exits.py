@@ -103,7 +103,7 @@ def finish_at_exit(finish: Callable[[], None], *, what: str) -> Callable[[], Non
     key = object()
     with _lock:
         _pending[key] = (finish, what)
-    return lambda: _take_back(key)
+    return lambda: _unregister(key)
 
 
 def finish_now(timeout_s: float) -> bool:
@@ -126,16 +126,17 @@ def finish_now(timeout_s: float) -> bool:
         _attempts.put(attempt)
         if not attempt.is_over.wait(max(0.0, deadline - time.monotonic())):
             _exit_code = _exit_code or StorageWriteError.exit_code
-            _say(f"{what} is not there: it was not finished within {timeout_s:g} s")
+            _print_error(f"{what} was not written: it was not finished within {timeout_s:g} s")
         elif attempt.error is not None:
             error = attempt.error
-            _exit_code = error.exit_code if isinstance(error, LockstepError) else StorageWriteError.exit_code
-            _say(f"{what} is not there: {error}")
-        _take_back(key)
+            code = error.exit_code if isinstance(error, LockstepError) else StorageWriteError.exit_code
+            _exit_code = _exit_code or code
+            _print_error(f"{what} was not written: {error}")
+        _unregister(key)
     return _exit_code == 0
 
 
-def _take_back(key: object) -> None:
+def _unregister(key: object) -> None:
     with _lock:
         _pending.pop(key, None)
 
@@ -158,7 +159,7 @@ def _end_by_signal(number: int, frame: FrameType | None) -> None:
     os.kill(os.getpid(), number)
 
 
-def _say(line: str) -> None:
+def _print_error(line: str) -> None:
     _flush()
     os.write(2, f"lockstep: error: {line.splitlines()[0]}\n".encode())
 

@@ -65,13 +65,13 @@ class GuardedProcesses:
             start_new_session=True,
         )
         os.close(said)
-        self._reader = threading.Thread(target=self._read, args=(events,), name="guardian", daemon=True)
+        self._reader = threading.Thread(target=self._read_events, args=(events,), name="guardian", daemon=True)
         self._reader.start()
         plan = Plan(
             programs=tuple(programs), parent=os.getpid(), cwd=str(cwd), max_restarts=max_restarts, grace_s=grace_s
         )
         try:
-            self._tell(plan.to_json())
+            self._send_line(plan.to_json())
             self._await_starts()
         except BaseException:
             self.close()
@@ -110,13 +110,15 @@ class GuardedProcesses:
         """
         with self._changed:
             if name not in self._codes:
-                raise InvalidInputError("a program to be started", received=name, allowed=sorted(self._codes) or "none")
+                raise InvalidInputError(
+                    "not a program that has ended", received=name, allowed=sorted(self._codes) or "none"
+                )
             before = self._num_starts[name]
-        self._tell(name)
+        self._send_line(name)
         with self._changed:
             self._changed.wait_for(lambda: self._is_over or self._num_starts[name] > before, START_S)
             if self._num_starts[name] == before:
-                raise EngineError(f"{name} could not be started again")
+                raise EngineError(f"{name} could not be restarted")
 
     def wait(self, names: Collection[str] | None = None, *, timeout_s: float) -> bool:
         """Waits until programs have ended and are not restarted; returns False if the time is up first.
@@ -148,27 +150,27 @@ class GuardedProcesses:
             if not all(self._num_starts.values()):
                 raise EngineError(f"{', '.join(self._names)} could not be started")
 
-    def _tell(self, line: str) -> None:
+    def _send_line(self, line: str) -> None:
         assert self._guardian.stdin is not None
         data = f"{line}\n".encode()
         try:
             while data:
                 data = data[self._guardian.stdin.write(data) :]
         except (BrokenPipeError, ValueError):
-            raise EngineError("the process that watches over the programs is gone") from None
+            raise EngineError("the guardian of the programs has ended") from None
 
-    def _read(self, events: int) -> None:
+    def _read_events(self, events: int) -> None:
         with os.fdopen(events, "rb") as lines:
             for line in lines:
-                self._take(json.loads(line))
+                self._handle_event(json.loads(line))
         with self._changed:
             if not self._is_closing:
-                LOGGER.error("the process that watches over %s was lost; they are ended", ", ".join(self._names))
+                LOGGER.error("the guardian of %s was lost; the programs are ended", ", ".join(self._names))
             self._is_over = True
             self._processes.clear()
             self._changed.notify_all()
 
-    def _take(self, event: dict[str, Any]) -> None:
+    def _handle_event(self, event: dict[str, Any]) -> None:
         name = event["name"]
         with self._changed:
             if event["event"] == STARTED:
@@ -189,8 +191,8 @@ class GuardedProcesses:
     def _report(self, name: str, event: Mapping[str, Any]) -> None:
         how, restart = event.get("problem") or describe_exit(event["code"]), event["restart"]
         if restart is not None:
-            LOGGER.warning("%s %s; it is started again: restart %d of %d", name, how, restart, self._max_restarts)
+            LOGGER.warning("%s %s; restarting it: restart %d of %d", name, how, restart, self._max_restarts)
         elif self._max_restarts:
-            LOGGER.error("%s %s; not started again: none of %d restarts is left", name, how, self._max_restarts)
+            LOGGER.error("%s %s; not restarted: all %d restarts are used", name, how, self._max_restarts)
         else:
             LOGGER.error("%s %s", name, how)

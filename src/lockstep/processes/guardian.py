@@ -108,18 +108,18 @@ class Guardian:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._num_restarts = 0
         self._control = control
-        self._asked = b""
+        self._partial_line = b""
         self._events = events
         self._outputs: list[threading.Thread] = []
         self._locks = {descriptor: threading.Lock() for descriptor in (1, 2)}
 
     def run(self) -> None:
         """Starts all programs, watches them, and ends them when the parent has ended. Blocks."""
-        wake = _wake_on(signal.SIGCHLD, signal.SIGTERM)
+        wake = _wake_descriptor(signal.SIGCHLD, signal.SIGTERM)
         with selectors.DefaultSelector() as selector:
             selector.register(self._control, selectors.EVENT_READ)
             selector.register(wake, selectors.EVENT_READ)
-            for descriptor in _watch(self._plan.parent):
+            for descriptor in _exit_descriptor(self._plan.parent):
                 selector.register(descriptor, selectors.EVENT_READ)
             for program in self._plan.programs:
                 self._start(program)
@@ -137,7 +137,7 @@ class Guardian:
     def _read_names(self) -> bool:
         """Starts the programs whose names arrived; returns False at the end of the control descriptor."""
         data = os.read(self._control, READ_BYTES)
-        *names, self._asked = (self._asked + data).split(b"\n")
+        *names, self._partial_line = (self._partial_line + data).split(b"\n")
         for name in names:
             if name.decode() not in self._running:
                 self._start(self._programs[name.decode()])
@@ -147,10 +147,10 @@ class Guardian:
         try:
             process = self._spawn(program)
         except OSError as error:
-            self._say(ENDED, program.name, code=_LOST, restart=None, problem=f"could not be started: {error}")
+            self._report(ENDED, program.name, code=_LOST, restart=None, problem=f"could not be started: {error}")
             return
         self._running[program.name] = process
-        self._say(STARTED, program.name, pid=process.pid)
+        self._report(STARTED, program.name, pid=process.pid)
 
     def _spawn(self, program: GuardedProgram) -> subprocess.Popen[bytes]:
         with contextlib.ExitStack() as stack:
@@ -173,7 +173,7 @@ class Guardian:
             if source is not None:
                 arguments = (source, f"{program.name}: ".encode(), target, self._locks[target])
                 # A thread for each stream, so that a reader that does not read blocks only its own program.
-                self._outputs.append(threading.Thread(target=_pass_on, args=arguments, daemon=True))
+                self._outputs.append(threading.Thread(target=_forward_output, args=arguments, daemon=True))
                 self._outputs[-1].start()
         return process
 
@@ -187,18 +187,18 @@ class Guardian:
             del self._running[name]
             is_again = code != 0 and self._num_restarts < self._plan.max_restarts
             self._num_restarts += is_again
-            self._say(ENDED, name, code=code, restart=self._num_restarts if is_again else None)
+            self._report(ENDED, name, code=code, restart=self._num_restarts if is_again else None)
             if is_again:
                 self._start(self._programs[name])
         own = {process.pid for process in self._running.values()}
         reap_children(lambda process: process.pid not in own)
 
-    def _say(self, event: str, name: str, **what: object) -> None:
+    def _report(self, event: str, name: str, **what: object) -> None:
         with contextlib.suppress(BrokenPipeError):  # the parent has ended, so `run` ends all programs next
             os.write(self._events, json.dumps({"event": event, "name": name, **what}).encode() + b"\n")
 
 
-def _wake_on(*numbers: signal.Signals) -> int:
+def _wake_descriptor(*numbers: signal.Signals) -> int:
     """Returns a descriptor that yields a byte for each of these signals that arrives."""
     wake, woken = os.pipe()
     os.set_blocking(wake, False)
@@ -209,7 +209,7 @@ def _wake_on(*numbers: signal.Signals) -> int:
     return wake
 
 
-def _watch(pid: int) -> Iterator[int]:
+def _exit_descriptor(pid: int) -> Iterator[int]:
     """Yields a descriptor that becomes readable when a process has ended; yields none if the system has no such.
 
     The end of standard input shows the process's end as well, unless the process has a forked child that keeps the pipe
@@ -228,7 +228,7 @@ def _end_with_parent(parent: int) -> None:
             os._exit(_LOST)
 
 
-def _pass_on(source: IO[bytes], prefix: bytes, target: int, lock: threading.Lock) -> None:
+def _forward_output(source: IO[bytes], prefix: bytes, target: int, lock: threading.Lock) -> None:
     """Copies a stream to a target line by line, with a prefix before each line.
 
     If the target fails, the stream is still read to its end, so that its program does not block.

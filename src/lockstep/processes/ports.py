@@ -30,7 +30,7 @@ _KERNELS_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 @final
-class HeldAddress:
+class ReservedAddress:
     """An address that is reserved for a program until it is closed, or this process ends.
 
     Attributes:
@@ -47,7 +47,7 @@ class HeldAddress:
             self._mark.close()
 
 
-def hold_address(host: str, *, ports: range | None = None) -> HeldAddress:
+def reserve_address(host: str, *, ports: range | None = None) -> ReservedAddress:
     """Reserves an address with a free port, and returns it.
 
     Args:
@@ -62,13 +62,13 @@ def hold_address(host: str, *, ports: range | None = None) -> HeldAddress:
         mark = _mark(port)
         if mark is not None or not _HAS_MARKS:
             if _is_free(host, port):
-                return HeldAddress(f"{host}:{port}", mark=mark)
+                return ReservedAddress(f"{host}:{port}", mark=mark)
             if mark is not None:
                 mark.close()
     raise EngineError(f"no port of {host} is free between {candidates[0]} and {candidates[-1]}")
 
 
-def hold_again(address: str, *, timeout_s: float) -> HeldAddress:
+def reserve_again(address: str, *, timeout_s: float) -> ReservedAddress:
     """Reserves an address again for a restarted program, as soon as its previous holder has ended. Blocks.
 
     The function does not check whether the port is free, because connections of the killed program may still exist.
@@ -85,7 +85,7 @@ def hold_again(address: str, *, timeout_s: float) -> HeldAddress:
     while True:
         mark = _mark(port)
         if mark is not None or not _HAS_MARKS:
-            return HeldAddress(address, mark=mark)
+            return ReservedAddress(address, mark=mark)
         if time.monotonic() > deadline:
             raise EngineError(f"{address} was given to another replica")
         time.sleep(POLL_S)
@@ -114,7 +114,7 @@ def _mark(port: int) -> socket.socket | None:
     except OSError as error:
         mark.close()
         if error.errno != errno.EADDRINUSE:
-            raise EngineError(f"port {port} cannot be kept: {error.strerror}") from error
+            raise EngineError(f"port {port} cannot be reserved: {error.strerror}") from error
         return None
     return mark
 

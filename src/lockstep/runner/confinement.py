@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from lockstep.processes.confinement import CLOSED, SEARCHABLE, give
+from lockstep.processes.confinement import CLOSED, SEARCHABLE, change_owner
 
 _CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
 
@@ -56,7 +56,7 @@ def user_variables(spool: Path, *, user: int, env: Mapping[str, str], sockets: I
         copy.chmod(0o600)
         variables[_CREDENTIALS] = str(copy)
     for folder in (home, temporary):
-        give(folder, user=user)
+        change_owner(folder, user=user)
     for path in sockets:
         if path.is_socket():
             os.chown(path, user, user)

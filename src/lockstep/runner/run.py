@@ -31,7 +31,7 @@ from lockstep.jobs.running.orders import (
 )
 from lockstep.jobs.running.packages import Code
 from lockstep.jobs.running.progress import Progress
-from lockstep.processes.confinement import give, give_up_privileges
+from lockstep.processes.confinement import change_owner, drop_privileges
 from lockstep.runner.code import unpack
 from lockstep.runner.confinement import open_path_to_work, user_variables
 from lockstep.runner.containers import ContainerRun
@@ -148,11 +148,11 @@ class Runner:
             self._selector.register(self._control, selectors.EVENT_READ, "control")
             self._selector.register(receiver, selectors.EVENT_READ, "wake")
             if self._order.user is not None:
-                give_up_privileges()
+                drop_privileges()
                 open_path_to_work(self._spool)
             code = self._fetch_code()
             if self._order.user is not None:
-                give(self._spool / "work", user=self._order.user)
+                change_owner(self._spool / "work", user=self._order.user)
             lease = self._provide_environment(code, log)
             program, serve = self._start(code, None if lease is None else lease.folder, log, on_end=wake)
             try:

@@ -16,7 +16,7 @@ from typing import Final
 
 from lockstep.errors import LockstepError, ModelError, StorageWriteError
 from lockstep.jobs.running.orders import SPOOL_VARIABLE
-from lockstep.processes.confinement import CLOSED, SEARCHABLE, become, give
+from lockstep.processes.confinement import CLOSED, SEARCHABLE, change_owner, switch_user
 from lockstep.serving.model_files import SUFFIX, fetch_for_another, find_model
 from lockstep.serving.needed_code import needed_code
 from lockstep.serving.process import OWN_FOLDER, READY_FILE, TOKEN_FILE
@@ -58,9 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for folder in (own / "home", own / "tmp"):
             folder.mkdir(mode=CLOSED)
         (own / TOKEN_FILE).write_bytes((options.folder / TOKEN_FILE).read_bytes())
-        give(own, user=options.user)
+        change_owner(own, user=options.user)
         options.folder.chmod(SEARCHABLE)
-        become(options.user)
+        switch_user(options.user)
     except (LockstepError, OSError) as error:
         sys.stderr.write(f"cannot load the model {options.model_url}: {error}\n")
         return error.exit_code if isinstance(error, LockstepError) else StorageWriteError.exit_code

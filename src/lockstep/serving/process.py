@@ -23,7 +23,7 @@ from typing import Any, Final, Self, final
 from lockstep.errors import CorruptDataError, LockstepError, StorageWriteError
 from lockstep.jobs.running.orders import SPOOL_VARIABLE
 from lockstep.processes import ProcessIdentity, find_marked
-from lockstep.processes.confinement import end_all_of
+from lockstep.processes.confinement import kill_processes_of
 
 READY_FILE: Final = "ready.json"
 TOKEN_FILE: Final = "token"  # noqa: S105 (a file's name)
@@ -212,7 +212,7 @@ def start_server(
             path.unlink(missing_ok=True)
         _remove_models(folder)
         if code.user is not None:
-            end_all_of(code.user)
+            kill_processes_of(code.user)
         _write_private(token_file, secrets.token_urlsafe(32))
         # posix_spawn instead of subprocess, whose object would have to be kept: the process may outlive this one.
         pid = os.posix_spawn(
@@ -309,7 +309,7 @@ def stop(handle: ServerHandle, *, grace_s: float = 10.0) -> None:
     _end(handle.process, grace_s=grace_s)
     _end_marked(Path(handle.folder), grace_s=0.0)  # processes that a package's code has started
     if handle.user is not None:
-        end_all_of(handle.user)
+        kill_processes_of(handle.user)
     for path in (handle.ready_file, handle.token_file, handle.record_file):
         path.unlink(missing_ok=True)
     _remove_models(Path(handle.folder))

@@ -32,7 +32,7 @@ from lockstep.jobs.running.orders import (
 )
 from lockstep.jobs.running.supervision import after_report, next_step, order_of_next_launch
 from lockstep.jobs.scheduling import NodeSpec, Resources
-from lockstep.processes.ports import HeldAddress, hold_address
+from lockstep.processes.ports import ReservedAddress, reserve_address
 from lockstep.testing.machines import FakeMachines
 
 POLL_S: Final = 0.02
@@ -49,7 +49,7 @@ class _Gang:
         self._runners = {replica.name: RunnerProcess() for replica in order.replicas}
         self._statuses: dict[str, ReplicaStatus] = {}
         self._lock = threading.Lock()
-        self._held: list[HeldAddress] = []
+        self._held: list[ReservedAddress] = []
         self._orders: dict[str, ReplicaOrder] = {}
         self._runs: dict[str, threading.Thread] = {}
         self._lost_nodes: set[str] = set()
@@ -70,7 +70,7 @@ class _Gang:
     def move(self, name: str, machine: str) -> None:
         if name not in self.status.displaced or machine == self._machines[name]:
             return
-        held = hold_address("127.0.0.1")
+        held = reserve_address("127.0.0.1")
         self._held.append(held)
         cluster = with_address(self._orders[name], held.address)
         moved = replace(self._orders[name], machine=machine)
@@ -141,7 +141,7 @@ class _Gang:
         cluster: dict[str, tuple[str, ...]] = {}
         for replica in self.order.replicas:
             if replica.role != "evaluator" and len(self.order.replicas) > 1:
-                held = hold_address("127.0.0.1")
+                held = reserve_address("127.0.0.1")
                 self._held.append(held)
                 cluster[replica.role] = (*cluster.get(replica.role, ()), held.address)
         return cluster

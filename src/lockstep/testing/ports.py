@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockstep.processes.ports import hold_address
+from lockstep.processes.ports import reserve_address
 
 
 def free_port() -> int:
@@ -10,6 +10,6 @@ def free_port() -> int:
 
     An ephemeral port may be used by another test's connection by the time that the program listens.
     """
-    held = hold_address("127.0.0.1")
+    held = reserve_address("127.0.0.1")
     held.close()
     return int(held.address.rpartition(":")[2])

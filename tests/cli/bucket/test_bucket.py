@@ -47,7 +47,7 @@ class Terminal(io.StringIO):
 def test_a_folder_is_made_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mb(["new/bucket"])
     assert (folder / "new" / "bucket").is_dir()
-    assert capsys.readouterr().out == f"made {folder}/new/bucket\n"
+    assert capsys.readouterr().out == f"created {folder}/new/bucket\n"
     with pytest.raises(ConflictError, match="already exists"):
         mb(["new/bucket"])
 
@@ -119,9 +119,9 @@ def test_streams_are_copied(
     cp(["-", "to/x"])
     cp(["to/x", "-"])
     assert capfdbinary.readouterr().out == b"\x00piped\xff"
-    with pytest.raises(InvalidInputError, match="- goes with one object"):
+    with pytest.raises(InvalidInputError, match="- can be combined with only one object"):
         cp(["from/*.txt", "-"])
-    with pytest.raises(InvalidInputError, match="- goes with one object"):
+    with pytest.raises(InvalidInputError, match="- can be combined with only one object"):
         cp(["-", "from/a.txt", "to"])
 
 
@@ -136,9 +136,9 @@ def test_what_an_object_holds_is_shown_on_a_terminal_and_not_obeyed(
 
 def test_copies_that_cannot_be_are_refused_before_the_first(folder: Path) -> None:
     for sources, error, message in (
-        (["from"], InvalidInputError, "from is a folder; say --recursive"),
+        (["from"], InvalidInputError, "from is a folder; add --recursive"),
         (["from/a.txt", "from/absent"], MissingInputError, "there is no object from/absent"),
-        (["from/a.txt", "from/b.txt"], InvalidInputError, "several sources would become to"),
+        (["from/a.txt", "from/b.txt"], InvalidInputError, "several sources would be copied to to"),
     ):
         with pytest.raises(error, match=message):
             cp([*sources, "to"])
@@ -154,7 +154,7 @@ def test_objects_are_deleted_and_folders_only_after_a_question(
         rm(["from"])
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     with pytest.raises(
-        InvalidInputError, match=r"would delete 2 objects, 2.0 KiB, and there is nobody to ask; say --yes"
+        InvalidInputError, match=r"would delete 2 objects, 2.0 KiB, and standard input is not a terminal; add --yes"
     ):
         rm(["from"], recursive=True)
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))

@@ -52,7 +52,7 @@ def failure(*words: str) -> LockstepError:
 
 def test_a_folder_without_a_containerfile_gets_one(fake: FakeContainerEngine, folder: Path) -> None:
     out = said("build", str(folder), "--tag", TAG, "--base", "reg.example.com/python:3")
-    assert "none in the folder; this one is written for the build FROM reg.example.com/python:3 WORKDIR" in out
+    assert "none in the folder; generated for this build: FROM reg.example.com/python:3 WORKDIR" in out
     assert f"building {TAG} with podman 4.3.1" in out
     assert f"built {TAG}; `lockstep image push {TAG}`" in out
     built = fake.built()

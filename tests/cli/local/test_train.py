@@ -182,7 +182,7 @@ def test_ports_are_looked_at_before_anything_starts() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(PortInUseError, match=f"port {port} is taken; choose others with --start-port"):
+        with pytest.raises(PortInUseError, match=f"port {port} is in use; choose others with --start-port"):
             find_ports(port, count=1)
     with pytest.raises(InvalidInputError, match="--start-port; received 65535; allowed: at most 65533: 3 ports"):
         find_ports(65535, count=3)

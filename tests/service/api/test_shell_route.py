@@ -183,7 +183,7 @@ def test_the_jobs_replicas_say_where_their_shells_are(bench: Bench, service: Ser
 def test_no_service_no_shell(service: Served, job: str) -> None:
     client = _client(service)
     service.close()
-    with pytest.raises(UnavailableError, match="does not answer"):
+    with pytest.raises(UnavailableError, match="does not respond"):
         _run(client, "true")
 
 

@@ -254,7 +254,7 @@ def test_what_is_too_old_is_told_no_more_and_counted(
     shown = _shown(service, "job")
     assert [hook["numDropped"] for hook in shown["lockstep"]["webhooks"]] == [2]
     print_summary(shown, [], models=[])
-    assert "never told of 2 changes of state" in capsys.readouterr().out
+    assert "2 state changes never delivered" in capsys.readouterr().out
 
 
 def test_nothing_is_sent_unsigned_where_the_secret_is_gone_or_sealed_with_another_key(

@@ -32,7 +32,7 @@ def cp(
         list[str],
         typer.Argument(metavar="SOURCE... TARGET", help="URLs, paths, patterns; - for standard input, output."),
     ],
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Folders with all that is in them.")] = False,
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Copy folders with everything in them.")] = False,
 ) -> None:
     """Copy objects between buckets and this machine.
 
@@ -78,7 +78,7 @@ def plan_copies(sources: Sequence[str], *, target: str, recursive: bool) -> list
     url, number = Counter(url for _, url in pairs).most_common(1)[0]
     if number > 1:
         raise InvalidInputError(
-            f"several sources would become {url}", action="name a folder that is there, or end the target with /"
+            f"several sources would be copied to {url}", action="give an existing folder, or end the target with /"
         )
     return pairs
 
@@ -111,12 +111,16 @@ def _download(url: str, path: Path) -> None:
 def _stream(sources: Sequence[str], target: str) -> None:
     """Copies standard input to an object, or an object to standard output."""
     if len(sources) > 1 or sources[0] == target:
-        raise InvalidInputError(f"{STREAM} goes with one object", allowed=f"cp {STREAM} URL, or cp URL {STREAM}")
+        raise InvalidInputError(
+            f"{STREAM} can be combined with only one object", allowed=f"cp {STREAM} URL, or cp URL {STREAM}"
+        )
     if target == STREAM:
         (found, *others) = find_objects(sources[0])
         if others:
             raise InvalidInputError(
-                f"{STREAM} goes with one object", received=sources[0], allowed="no pattern of several"
+                f"{STREAM} can be combined with only one object",
+                received=sources[0],
+                allowed="no pattern that matches several",
             )
         bucket_url, key = split_url(found.url)
         with open_bucket(bucket_url).open(key) as source:

@@ -15,8 +15,8 @@ from lockstep.storage import StoredObject, has_wildcard, join_url, open_bucket
 
 def ls(
     urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Buckets, folders, objects, or patterns.")],
-    long_form: Annotated[bool, typer.Option("--long", "-l", help="With sizes and times.")] = False,
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="All that is in folders, too.")] = False,
+    long_form: Annotated[bool, typer.Option("--long", "-l", help="Show sizes and times.")] = False,
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Include everything in folders.")] = False,
 ) -> None:
     """List the objects and folders in buckets and folders."""
     found: dict[str, StoredObject | None] = {}

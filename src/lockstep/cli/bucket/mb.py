@@ -17,4 +17,4 @@ def mb(
     for url in urls:
         bucket = open_bucket(url)
         bucket.create()
-        OUTPUT.print(f"made {bucket.url}")
+        OUTPUT.print(f"created {bucket.url}")

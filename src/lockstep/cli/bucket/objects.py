@@ -80,7 +80,7 @@ def find_objects(url: str, *, follows_links: bool = True) -> list[FoundObject]:
     if found:
         return [FoundObject(url=name, name=name.rpartition("/")[2], item=item) for name, item in found.items()]
     if not has_wildcard(url) and is_folder(url):
-        raise InvalidInputError(f"{url} is a folder", action="say --recursive for all that is in it")
+        raise InvalidInputError(f"{url} is a folder", action="add --recursive to include its contents")
     raise MissingInputError(f"there is no object {url}")
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from lockstep.cli.bucket.objects import find_below, find_objects
-from lockstep.cli.console import ERRORS, OUTPUT, ask, size
+from lockstep.cli.console import ERRORS, OUTPUT, confirm, size
 from lockstep.errors import InvalidInputError, counted
 from lockstep.storage import open_bucket, split_url
 
@@ -19,7 +19,9 @@ NUM_THREADS: Final = 8
 
 def rm(
     urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Objects, patterns; folders with --recursive.")],
-    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="All that is in folders; asks first.")] = False,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="Delete everything in folders; asks first.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete objects. The bucket of a store is not deleted."""
@@ -29,8 +31,10 @@ def rm(
     what = f"{counted(len(found), 'object')}, {size(sum(item.size_bytes for item in found.values()))}"
     if recursive and not yes:
         if not sys.stdin.isatty():
-            raise InvalidInputError(f"this would delete {what}, and there is nobody to ask", action="say --yes")
-        if not ask(f"delete {what} in {', '.join(urls)}?"):
+            raise InvalidInputError(
+                f"this would delete {what}, and standard input is not a terminal", action="add --yes"
+            )
+        if not confirm(f"delete {what} in {', '.join(urls)}?"):
             ERRORS.print("nothing was deleted")
             raise typer.Exit(1)
     with ThreadPoolExecutor(NUM_THREADS, "lockstep-delete") as executor:

@@ -100,7 +100,7 @@ def read_transcoding(
             raise InvalidInputError("--image-size", received=image_size, allowed="HEIGHTxWIDTH, such as 224x224")
         size = (int(found[1]), int(found[2]))
     elif resize is not None:
-        raise InvalidInputError("--resize says how, and nothing is resized", action="give --image-size HxW")
+        raise InvalidInputError("--resize needs --image-size", action="give --image-size HxW")
     words: Any = {"resizing": resize or "crop", "codec": codec}  # `Transcoding` checks them
     return Transcoding(size=size, quality=quality, **words)
 
@@ -117,7 +117,7 @@ def read_columns(texts: list[str]) -> Iterator[tuple[str, str]]:
         if not separator or not name:
             raise InvalidInputError("--column", received=text, allowed="NAME=TYPE, such as age=float")
         if name in names:
-            raise InvalidInputError("--column says twice what a column is", received=name)
+            raise InvalidInputError("--column names a column twice", received=name)
         names.add(name)
         yield name, word
 
@@ -131,7 +131,7 @@ def check_places(*, source: str, bucket: str) -> None:
     for what, url in (("SOURCE", source), ("BUCKET", bucket)):
         if url.startswith("memory://"):
             raise InvalidInputError(
-                f"{what}: what is in memory:// begins and ends with this command",
+                f"{what}: memory:// is lost when this command ends",
                 received=url,
                 allowed="a path, gs://bucket/path or s3://bucket/path",
             )
@@ -164,14 +164,10 @@ def check_fit(
 
     if seed is not None and not (source.is_sorted if shuffle is None else shuffle):
         raise InvalidInputError(
-            "--seed is of the shuffling, and nothing is shuffled", received=seed, action="give --shuffle, or no seed"
+            "--seed has no effect without shuffling", received=seed, action="give --shuffle, or omit --seed"
         )
     if max_skipped is not None and on_error == "raise":
-        raise InvalidInputError(
-            "--max-skipped is of what is left out, and --on-error raise leaves nothing out", action="give one of them"
-        )
+        raise InvalidInputError("--max-skipped has no effect with --on-error raise", action="give one of them")
     for flag, value in (("--on-error skip", on_error == "skip"), ("--max-skipped", max_skipped is not None)):
         if value and not isinstance(source, ImageFiles):
-            raise InvalidInputError(
-                f"{flag} is for images; of other sources nothing is left out: the first damage is the end"
-            )
+            raise InvalidInputError(f"{flag} is only for images; packing other sources stops at the first damage")

@@ -51,116 +51,117 @@ def pack(
             "URLs, such as gs://bucket/path."
         ),
     ],
-    bucket: Annotated[str, typer.Argument(help="Where the files go: a folder, gs://bucket/path or s3://bucket/path.")],
+    bucket: Annotated[
+        str, typer.Argument(help="The bucket to write the files to: a folder, gs://bucket/path or s3://bucket/path.")
+    ],
     name: Annotated[
-        str | None, typer.Option(help="The name to pack it under; by default the source's: of a path, its last part.")
+        str | None, typer.Option(help="The data set's name. Default: the source's name; for a path, its last part.")
     ] = None,
     split: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|SHARES",
-            help="The name of its only split (train by default); or shares of several, such as "
-            "train=0.8,val=0.1,test=0.1, dealt by a digest of each record's key. Sources that have splits keep theirs.",
+            help="The name of the only split (default: train), or the fractions of several splits, such as "
+            "train=0.8,val=0.1,test=0.1. A digest of a record's key assigns it to a split. Sources with splits of "
+            "their own keep them.",
         ),
     ] = None,
     shards: Annotated[
         int | None,
         typer.Option(
-            help="How many files each split is packed into; by default at least 8, and more where they would be longer "
-            "than about 128 MiB. Not of CSV files, whose rows are not counted ahead.",
+            help="Number of files for each split. Default: at least 8, and more if a file would be longer than about "
+            "128 MiB. Not for CSV files, whose rows are not counted in advance.",
             min=1,
         ),
     ] = None,
     records_per_shard: Annotated[
-        int | None, typer.Option(help="Instead of --shards: how many records a file has.", min=1)
+        int | None, typer.Option(help="Instead of --shards: the number of records in each file.", min=1)
     ] = None,
     shard_size: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Instead of --shards: how long a file is at most, before compression, with its unit: 64MiB, 500MB.",
+            help="Instead of --shards: the maximum size of each file before compression, with a unit: 64MiB, 500MB.",
         ),
     ] = None,
     image_size: Annotated[
-        str | None, typer.Option(metavar="HxW", help="Height and width that images are resized to, such as 224x224.")
+        str | None, typer.Option(metavar="HxW", help="Height and width to resize images to, such as 224x224.")
     ] = None,
     resize: Annotated[
         Literal["crop", "fit"] | None,
         typer.Option(
-            help="How images are resized: crop (to the size's shape, from the middle; the default) or fit "
-            "(the whole image, scaled down)."
+            help="How to resize images: crop (the default: cut to the aspect ratio around the middle, then scaled) or "
+            "fit (the whole image, scaled down)."
         ),
     ] = None,
     codec: Annotated[
         Literal["jpeg", "png"] | None,
         typer.Option(
-            help="What images are encoded as; by default jpeg where --image-size is given, and otherwise the files are "
-            "kept as they are."
+            help="Format to encode images in. Default: jpeg with --image-size; otherwise the files are kept unchanged."
         ),
     ] = None,
     quality: Annotated[
-        int | None, typer.Option(help="Of JPEGs that are encoded anew; 90 by default.", min=1, max=100)
+        int | None, typer.Option(help="Quality of JPEG images that are encoded again. Default: 90.", min=1, max=100)
     ] = None,
     key: Annotated[
         str | None,
         typer.Option(
-            metavar="COLUMN", help="Of a table: the column that records are known by; by default their number."
+            metavar="COLUMN", help="For a table: the column with the records' keys. Default: the row's number."
         ),
     ] = None,
     column: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=TYPE",
-            help="Of CSV files: what a column is: int, float, text or bool; by default what its first rows look like. "
-            "Repeatable.",
+            help="For CSV files: the type of a column: int, float, text or bool. Default: inferred from the first "
+            "rows. May be repeated.",
         ),
     ] = None,
     delimiter: Annotated[
         str | None,
         typer.Option(
             metavar="CHARACTER",
-            help="Of CSV files: what separates the columns, such as ';' or tab; by default it is found out.",
+            help="For CSV files: the character between columns, such as ';' or tab. Default: detected.",
         ),
     ] = None,
     compression: Annotated[
         Literal["gzip", "zlib"] | None,
-        typer.Option(help="Compress each file as a whole: it is smaller, and can be read from its beginning alone."),
+        typer.Option(help="Compress each file as a whole. It is smaller, but can be read only from its beginning."),
     ] = None,
     shuffle: Annotated[
         bool | None,
         typer.Option(
             "--shuffle/--no-shuffle",
-            help="Whether records are packed in another order than the source's; by default images by class are, and "
-            "nothing else.",
+            help="Whether to shuffle the records. Default: only for images in class folders.",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the shuffling; 0 by default.", min=0)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed for shuffling. Default: 0.", min=0)] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Threads that read and encode; one for each processor by default.", min=1, max=256),
+        typer.Option(help="Number of threads that read and encode. Default: one for each processor.", min=1, max=256),
     ] = None,
     on_error: Annotated[
         Literal["skip", "raise"] | None,
         typer.Option(
-            help="Of images: skip (the default): damaged ones are left out, named and counted; raise: the first one is "
-            "the end."
+            help="For images: skip (the default) leaves out damaged images, and names and counts them; raise stops at "
+            "the first one."
         ),
     ] = None,
     max_skipped: Annotated[
-        int | None, typer.Option(help="How many damaged images may be left out; 1000 by default.", min=0)
+        int | None, typer.Option(help="Maximum number of damaged images to leave out. Default: 1000.", min=0)
     ] = None,
     restart: Annotated[
         bool,
         typer.Option(
             "--restart",
-            help="Begin anew, where an interrupted run would be gone on with, or all is packed already.",
+            help="Start again from the beginning, instead of resuming an interrupted run or keeping a finished one.",
         ),
     ] = False,
-    folder: Annotated[str | None, typer.Option(help="Of fashion-mnist: the folder that has its files.")] = None,
+    folder: Annotated[str | None, typer.Option(help="For fashion-mnist: the folder with its files.")] = None,
     or_digits: Annotated[
         bool,
         typer.Option(
-            "--or-digits", help="Of fashion-mnist: take scikit-learn's digits in its place if it cannot be reached."
+            "--or-digits", help="For fashion-mnist: use scikit-learn's digits instead if it cannot be reached."
         ),
     ] = False,
 ) -> None:
@@ -204,7 +205,7 @@ def pack(
         with show_progress(OUTPUT) as report:
             packed = pack_source(found, bucket, **arguments, progress=report, say=_say)
     except KeyboardInterrupt:
-        OUTPUT.print("interrupted; the same command goes on from the last finished shard")
+        OUTPUT.print("interrupted; run the same command again to resume")
         raise
     except LockstepError as error:
         raise in_flags(error) from None
@@ -236,7 +237,7 @@ def _show(packed: Packed, bucket: str, *, elapsed_s: float) -> None:
         are = "manifest names" if len(packed.manifests) == 1 else "manifests name"
         _say(f"damaged items left out: {len(packed.skipped):,}; the {are} them")
     if packed.was_there:
-        _say("to pack it anew: --restart")
+        _say("to pack again, use --restart")
     else:
         _say(f"{counted(packed.num_records, 'record')} in {duration(elapsed_s)}")
 
@@ -245,12 +246,12 @@ def _open(source: str, *, or_digits: bool, **options: Any) -> AbstractSource:
     from lockstep.data.sources import open_source
 
     if or_digits and source != "fashion-mnist":
-        raise InvalidInputError("--or-digits is for fashion-mnist, which may be out of reach", received=source)
+        raise InvalidInputError("--or-digits is only for fashion-mnist", received=source)
     try:
         with OUTPUT.status(f"looking for {source}"):
             return open_source(source, **options)
     except UnavailableError as error:
         if not or_digits:
             raise
-        OUTPUT.print(f"{error.what}; going on with the handwritten digits of scikit-learn")
+        OUTPUT.print(f"{error.what}; using the handwritten digits of scikit-learn")
         return open_source("digits")

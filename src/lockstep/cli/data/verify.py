@@ -17,7 +17,7 @@ def verify(
     target: Annotated[
         str, typer.Argument(help="A bucket or folder, a data set's split in it, a pattern of files, or a file.")
     ],
-    threads: Annotated[int, typer.Option(help="How many files are read at once.", min=1, max=256)] = 8,
+    threads: Annotated[int, typer.Option(help="Number of files to read at once.", min=1, max=256)] = 8,
 ) -> None:
     """Verify every record of packed files, and compare the files with their manifests.
 
@@ -69,6 +69,6 @@ def verify(
         f"{decimal(round(report.size_bytes / max(report.elapsed_s, 1e-6)))}/s"
     )
     if report.num_with_manifest < num_files:
-        OUTPUT.print(f"of {counted(num_files - report.num_with_manifest, 'file')} no manifest states a checksum")
+        OUTPUT.print(f"{counted(num_files - report.num_with_manifest, 'file')} without a checksum in a manifest")
     show_notes(OUTPUT, report.notes)
     report.raise_damage()

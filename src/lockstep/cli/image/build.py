@@ -20,7 +20,7 @@ from lockstep.cli.image.containerfile import (
     find_module,
     write_containerfile,
 )
-from lockstep.cli.package import check_module, kept_files
+from lockstep.cli.package import check_module, included_files
 from lockstep.containers import ContainerEngine, check_reference, open_engine
 from lockstep.containers import build as build_arguments
 from lockstep.errors import ContainerEngineError, ImageError, InvalidInputError, MissingInputError, counted
@@ -29,18 +29,17 @@ _IGNORE_FILES = (".containerignore", ".dockerignore")
 
 
 def build(
-    folder: Annotated[Path, typer.Argument(help="Folder with the program; its ignore files count.")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="Folder with the program; its ignore files apply.")] = Path(),
     tag: Annotated[str, typer.Option(help="The image's name, such as registry.example.com/team/trainer:1.")] = "",
     containerfile: Annotated[
-        Path | None, typer.Option(help="How it is built; FOLDER's Containerfile or Dockerfile, or one is written.")
+        Path | None,
+        typer.Option(
+            help="Containerfile to use. Default: FOLDER's Containerfile or Dockerfile, otherwise a generated one."
+        ),
     ] = None,
-    base: Annotated[
-        str | None, typer.Option(help="Image that a Containerfile which is written builds on; it has Python.")
-    ] = None,
-    module_name: Annotated[
-        str | None, typer.Option(help="The module that a Containerfile which is written runs.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    base: Annotated[str | None, typer.Option(help="Base image, with Python, of a generated Containerfile.")] = None,
+    module_name: Annotated[str | None, typer.Option(help="The module that a generated Containerfile runs.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")] = False,
 ) -> None:
     """Build a container image of a program, with podman or docker.
 
@@ -51,25 +50,25 @@ def build(
         raise InvalidInputError("--tag is missing", allowed="the image's name")
     check_reference(tag, what="--tag")
     folder = folder.resolve()
-    files = kept_files(folder, what="FOLDER")
+    files = included_files(folder, what="FOLDER")
     named = _find_containerfile(folder, asked=containerfile)
     if named is not None and (base or module_name):
-        raise InvalidInputError("--base and --module-name are for a Containerfile that is written", received=str(named))
+        raise InvalidInputError("--base and --module-name are only for a generated Containerfile", received=str(named))
     text = _read(named) if named is not None else _write(folder, files, base=base, module=module_name)
-    OUTPUT.print(f"Containerfile: {named or 'none in the folder; this one is written for the build'}")
+    OUTPUT.print(f"Containerfile: {named or 'none in the folder; generated for this build:'}")
     if named is None:
         for line in text.splitlines():
             OUTPUT.print(f"    {line}", soft_wrap=True)
     OUTPUT.print(f"files: {counted(len(files), 'file')} of {folder}")
     if named is None and not any((folder / name) in files for name in (REQUIREMENTS, PROJECT)):
-        ERRORS.print(f"neither {REQUIREMENTS} nor {PROJECT}: the image has what its base has", style="dim")
+        ERRORS.print(f"no {REQUIREMENTS} or {PROJECT}: only the packages of the base image are installed", style="dim")
     if dry_run:
         OUTPUT.print(f"would build {tag}: {shlex.join(build_arguments(tag=tag, containerfile='FILE', folder='FILES'))}")
         return
     engine = open_engine()
     OUTPUT.print(f"building {tag} with {engine.describe()}")
     _build(engine, folder, files, text=text, tag=tag)
-    OUTPUT.print(f"built {tag}; `lockstep image push {tag}` puts it into its registry")
+    OUTPUT.print(f"built {tag}; `lockstep image push {tag}` pushes it to its registry")
 
 
 def _find_containerfile(folder: Path, *, asked: Path | None) -> Path | None:
@@ -118,4 +117,4 @@ def _build(engine: ContainerEngine, folder: Path, files: list[Path], *, text: st
         except OSError as error:
             raise ContainerEngineError(f"{engine.kind} could not be run: {error}") from error
     if code:
-        raise ImageError(f"{engine.kind} could not build {tag}: exit code {code}", action="its own message is above")
+        raise ImageError(f"{engine.kind} could not build {tag}: exit code {code}", action="see its output above")

@@ -43,7 +43,7 @@ def find_module(files: Sequence[str]) -> str:
     modules = [path.removesuffix(".py") for path in files if path.endswith(".py") and "/" not in path]
     if len(modules) != 1:
         raise MissingInputError(
-            "which module is the program is not clear",
+            "cannot tell which module is the program",
             received=modules or "no module at the top of the folder",
             action="name it with --module-name, or give a Containerfile",
         )

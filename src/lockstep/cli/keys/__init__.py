@@ -6,7 +6,7 @@ import typer
 
 from lockstep.cli.keys import create, listing, revoke
 
-app = typer.Typer(help="Make, list and revoke API keys: for an operator of all projects.", no_args_is_help=True)
+app = typer.Typer(help="Create, list and revoke API keys. For operators of all projects.", no_args_is_help=True)
 app.command("create")(create.create)
 app.command("list")(listing.list_keys)
 app.command("revoke")(revoke.revoke)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,27 +10,32 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lockstep.cli.console import ERRORS, connect, local_time, print_line, warn_of_users
-from lockstep.errors import InvalidInputError, StorageWriteError
+from lockstep.cli.console import ERRORS, connect, local_time, print_line, warn_if_programs_run_as_root
+from lockstep.errors import InvalidInputError, LockstepError, StorageWriteError
 from lockstep.jobs.security.access import ALL_PROJECTS, Scope
 
 DAY_S: Final = 86400.0
 
 
 def create(
-    label: Annotated[str, typer.Argument(metavar="LABEL", help="Whose key it is; jobs and events show it.")],
-    scope: Annotated[Scope, typer.Option(help="What it may do; each scope includes those before it.")] = Scope.VIEWER,
-    project: Annotated[str | None, typer.Option("--project", help="The project that it is for.")] = None,
-    all_projects: Annotated[bool, typer.Option("--all-projects", help="It is for every project.")] = False,
-    valid_days: Annotated[int, typer.Option(min=1, max=3650, help="For how many days it is valid.")] = 90,
-    never_expires: Annotated[bool, typer.Option("--never-expires", help="Until it is revoked.")] = False,
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="Name of the key's owner, as jobs and events show it.")],
+    scope: Annotated[
+        Scope, typer.Option(help="The key's permissions; each scope includes those before it.")
+    ] = Scope.VIEWER,
+    project: Annotated[str | None, typer.Option("--project", help="The project that the key is valid for.")] = None,
+    all_projects: Annotated[bool, typer.Option("--all-projects", help="The key is valid for all projects.")] = False,
+    valid_days: Annotated[int, typer.Option(min=1, max=3650, help="Number of days that the key is valid.")] = 90,
+    never_expires: Annotated[
+        bool, typer.Option("--never-expires", help="The key is valid until it is revoked.")
+    ] = False,
     output: Annotated[
-        Path | None, typer.Option(help="Write the key to this new file, for its owner alone, and do not print it.")
+        Path | None,
+        typer.Option(help="Write the key to this new file, which only its owner can read, instead of printing it."),
     ] = None,
 ) -> None:
     """Create a key, and print it. Save it, because it cannot be shown again."""
     if (project is None) != all_projects:
-        raise InvalidInputError("a key is for --project or --all-projects, and not both")
+        raise InvalidInputError("give either --project or --all-projects")
     descriptor = None if output is None else _new_file(output)
     try:
         with connect() as client:
@@ -39,7 +45,6 @@ def create(
                 project=project or ALL_PROJECTS,
                 valid_s=None if never_expires else valid_days * DAY_S,
             )
-            warn_of_users(client.service())
     except BaseException:
         if descriptor is not None and output is not None:
             os.close(descriptor)
@@ -52,6 +57,9 @@ def create(
     ERRORS.print(f"key {made['key']} of {label}, a {scope.value} of {where}, is valid until {until}")
     if descriptor is None:
         print_line(made["secret"])
+    # Only now, and without an error, so that the key is never lost.
+    with contextlib.suppress(LockstepError), connect() as client:
+        warn_if_programs_run_as_root(client.service())
 
 
 def keep(made: Mapping[str, Any], *, descriptor: int, path: Path) -> None:
@@ -63,15 +71,15 @@ def keep(made: Mapping[str, Any], *, descriptor: int, path: Path) -> None:
         path: the path of the file, for the error message.
 
     Raises:
-        StorageWriteError: the file cannot be written, so nobody has the key's secret.
+        StorageWriteError: the file cannot be written, so the key's secret is lost.
     """
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(made["secret"] + "\n")
     except OSError as error:
         raise StorageWriteError(
-            f"--output: {path} cannot be written: {error.strerror}; nobody has the key",
-            action=f"take it back with `lockstep keys revoke {made['key']}`",
+            f"--output: {path} cannot be written: {error.strerror}; the key is lost",
+            action=f"revoke it with `lockstep keys revoke {made['key']}`",
         ) from None
 
 
@@ -80,6 +88,6 @@ def _new_file(path: Path) -> int:
     try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise InvalidInputError("--output", received=str(path), allowed="a file that is not there yet") from None
+        raise InvalidInputError("--output", received=str(path), allowed="a file that does not exist yet") from None
     except OSError as error:
         raise StorageWriteError(f"--output: {path} cannot be written: {error.strerror}") from None

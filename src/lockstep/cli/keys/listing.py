@@ -31,7 +31,7 @@ def list_keys() -> None:
             local_time(key["expireTime"]),
             local_time(key["lastUsedTime"]),
         )
-    OUTPUT.print(table if keys else "no keys; the home's token is the only way in")
+    OUTPUT.print(table if keys else "no keys; only the home's token is valid")
 
 
 def _state(key: Mapping[str, Any], *, now: datetime) -> str:

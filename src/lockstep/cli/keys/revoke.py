@@ -14,11 +14,11 @@ _ID: Final = re.compile(r"lsk_[0-9a-f]{12}")
 
 
 def revoke(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The key's public name, such as lsk_0123456789ab.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The key's id, such as lsk_0123456789ab.")],
 ) -> None:
     """Revoke a key immediately and permanently. Jobs that were submitted with it continue."""
     if not _ID.fullmatch(key):  # the error does not show the value, because it may be the whole key
-        raise InvalidInputError("KEY is not a key's public name", allowed="its first 16 characters: see `keys list`")
+        raise InvalidInputError("KEY is not a key's id", allowed="its first 16 characters: see `keys list`")
     with connect() as client:
         revoked = client.revoke_key(key)
     OUTPUT.print(f"key {key} of {revoked['label']} is revoked")

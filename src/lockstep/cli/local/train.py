@@ -49,23 +49,23 @@ def train(
     ] = None,
     package_path: Annotated[Path, typer.Option(help="Folder with the program's code, in which it runs.")] = Path(),
     requirements: Annotated[
-        Path | None, typer.Option(help="File in --package-path that says what Python packages the program needs.")
+        Path | None, typer.Option(help="File in --package-path that lists the Python packages that the program needs.")
     ] = None,
     no_environment: Annotated[
-        bool, typer.Option("--no-environment", help="Build no Python environment, whatever files there are.")
+        bool, typer.Option("--no-environment", help="Build no Python environment, even if the folder lists packages.")
     ] = False,
     distributed: Annotated[bool, typer.Option("--distributed", help="Run several replicas.")] = False,
     worker_count: Annotated[
-        int | None, typer.Option(min=0, help=f"Workers beside the master; {DEFAULT_COUNT} if left out.")
+        int | None, typer.Option(min=0, help=f"Number of workers beside the master. Default: {DEFAULT_COUNT}.")
     ] = None,
     parameter_server_count: Annotated[
-        int | None, typer.Option(min=0, help=f"Parameter servers; {DEFAULT_COUNT} if left out.")
+        int | None, typer.Option(min=0, help=f"Number of parameter servers. Default: {DEFAULT_COUNT}.")
     ] = None,
     start_port: Annotated[
         int, typer.Option(min=1, max=65535, help="Port of the first replica; the others have the next ones.")
     ] = DEFAULT_START_PORT,
     job_dir: Annotated[
-        str | None, typer.Option(help="Folder or bucket URL for outputs, handed on as --job-dir.")
+        str | None, typer.Option(help="Folder or bucket URL for outputs, passed to the program as --job-dir.")
     ] = None,
     env: VariablesOption = None,
     use_chief_in_tf_config: Annotated[
@@ -77,7 +77,7 @@ def train(
     The exit code is that of the program, or of the replica that failed if there are several.
     """
     if not distributed and (worker_count is not None or parameter_server_count is not None):
-        raise InvalidInputError("--worker-count and --parameter-server-count go with --distributed")
+        raise InvalidInputError("--worker-count and --parameter-server-count need --distributed")
     folder = package_path.resolve()
     if not folder.is_dir():
         raise MissingInputError(f"--package-path: no folder {folder}")
@@ -139,7 +139,9 @@ def find_ports(start: int, *, count: int) -> list[int]:
     """
     if start + count > 65536:
         raise InvalidInputError(
-            "--start-port", received=start, allowed=f"at most {65536 - count}: {count} ports follow"
+            "--start-port",
+            received=start,
+            allowed=f"at most {65536 - count}, because {count} consecutive ports are needed",
         )
     for port in range(start, start + count):
         with socket.socket() as listener:
@@ -147,7 +149,7 @@ def find_ports(start: int, *, count: int) -> list[int]:
             try:
                 listener.bind((HOST, port))
             except OSError:
-                raise PortInUseError(f"port {port} is taken", action="choose others with --start-port") from None
+                raise PortInUseError(f"port {port} is in use", action="choose others with --start-port") from None
     return list(range(start, start + count))
 
 
@@ -240,5 +242,5 @@ def run(local: LocalRun) -> int:
         for replica in local.order.replicas:
             end_leftover_processes(replica)
             shutil.rmtree(Path(replica.spool).parent, ignore_errors=True)
-        raise LockstepError("the process that ran the replicas was killed", action="they have been ended, too")
+        raise LockstepError("the process that ran the replicas was killed", action="the replicas have been ended")
     return code

@@ -18,7 +18,7 @@ from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.clusters.shell_relay import ShellRelay
 from lockstep.errors import UnavailableError
 from lockstep.jobs.running.orders import ORDER, STATUS, ReplicaOrder, ReplicaStatus
-from lockstep.processes.ports import HeldAddress, hold_address, hold_again
+from lockstep.processes.ports import ReservedAddress, reserve_address, reserve_again
 
 LAUNCHER_CALLS: Final = 3 + 2 * 8
 """How many calls a launcher handles at once: the runner's whole run, "stop" and an address, and 2 for each shell."""
@@ -51,13 +51,13 @@ class Launcher(AbstractLocalLeftovers):
 
     def __init__(self) -> None:
         self._runner = RunnerProcess()
-        self._held: HeldAddress | None = None
+        self._held: ReservedAddress | None = None
         self._shells = ShellRelay()
         self._spool = ""
 
     def reserve_address(self) -> str:
         """Reserves an address for as long as this actor lives, and returns it as "host:port"."""
-        self._held = hold_address(ray.util.get_node_ip_address())
+        self._held = reserve_address(ray.util.get_node_ip_address())
         return self._held.address
 
     def node(self) -> str:
@@ -71,7 +71,7 @@ class Launcher(AbstractLocalLeftovers):
             EngineError: another replica has the address.
         """
         if address:
-            self._held = hold_again(address, timeout_s=TAKE_OVER_S / 2)
+            self._held = reserve_again(address, timeout_s=TAKE_OVER_S / 2)
         return address
 
     def launch(self, order_json: str, supervisor: Any) -> str:

@@ -36,7 +36,7 @@ class LoopCheckpoints:
         self._model = model
         self._keep = keep
         self._opened: ServedBackups | None = None
-        self._take_back: Callable[[], None] | None = None
+        self._cancel_exit_hook: Callable[[], None] | None = None
 
     def restore(self) -> Position | None:
         """Restores the servers and this process from the latest checkpoint.
@@ -99,8 +99,8 @@ class LoopCheckpoints:
         for closures first. A script that ends without calling it waits for a checkpoint that is being written.
         """
         if self._opened is not None:
-            if self._take_back is not None:
-                self._take_back()
+            if self._cancel_exit_hook is not None:
+                self._cancel_exit_hook()
             self._opened.close()
 
     def __enter__(self) -> Self:
@@ -141,5 +141,5 @@ class LoopCheckpoints:
                 others=[variable for variable in served.variables if id(variable) not in own],
                 on_server_restored=self._scheduler.forget_version,
             )
-            self._take_back = finish_at_exit(self._finish, what=f"the last checkpoint in {self._directory}")
+            self._cancel_exit_hook = finish_at_exit(self._finish, what=f"the last checkpoint in {self._directory}")
         return self._opened

@@ -28,7 +28,7 @@ from typing import Final, final
 import uv
 
 from lockstep.errors import InvalidInputError, StorageWriteError, UnavailableError
-from lockstep.processes.confinement import give
+from lockstep.processes.confinement import change_owner
 from lockstep.runner.confinement import take_ownership
 from lockstep.runner.python_environment.cache import EnvironmentCache, Lease
 from lockstep.runner.python_environment.sources import Source, SourceKind
@@ -152,7 +152,7 @@ class EnvironmentBuilder:
         shutil.rmtree(own, ignore_errors=True)
         try:
             for folder in (target, own):
-                give(folder, user=self._user)
+                change_owner(folder, user=self._user)
             self._env.update(UV_CACHE_DIR=str(own), HOME=str(own), TMPDIR=str(own), UV_NO_BUILD="1")
             self._install(source, target)
             take_ownership(target)
