@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lockstep.errors import EngineError
-from lockstep.processes.ports import hold_again
+from lockstep.processes.ports import reserve_again
 from lockstep.testing.podman import Podman, why_no_podman
 
 REGISTRY = """#!/bin/sh
@@ -42,5 +42,5 @@ def test_the_port_of_the_registry_is_reserved(tmp_path: Path, monkeypatch: pytes
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with Podman(tmp_path).registry() as address, pytest.raises(EngineError, match="was given to another replica"):
-        hold_again(address, timeout_s=0)
-    hold_again(address, timeout_s=0).close()
+        reserve_again(address, timeout_s=0)
+    reserve_again(address, timeout_s=0).close()

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, final
 
-from lockstep.processes.ports import hold_address
+from lockstep.processes.ports import reserve_address
 
 BUSYBOX: Final = """
 FROM scratch
@@ -90,7 +90,7 @@ class Podman:
     @contextmanager
     def registry(self) -> Iterator[str]:
         """Runs Debian's docker-registry on the loopback interface, and yields its address."""
-        held = hold_address("127.0.0.1")
+        held = reserve_address("127.0.0.1")
         address = held.address
         config = self._folder / "registry.yml"
         store = f"storage: {{filesystem: {{rootdirectory: {self._folder}/registry}}}}"

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from lockstep.errors import BackendError, ConfigError, EngineError
-from lockstep.processes.ports import hold_address
+from lockstep.processes.ports import reserve_address
 from lockstep.strategies.peers.joining import _service_port, meet, seconds_from
 from lockstep.strategies.peers.watchdog import current_watchdog
 from lockstep.topology import Topology
@@ -24,8 +24,8 @@ def test_jax_must_not_have_started():
 
 def test_nobody_else_gets_the_port_of_jaxs_service():
     with _service_port() as port, pytest.raises(EngineError, match="no port"):
-        hold_address("127.0.0.1", ports=range(port, port + 1))
-    hold_address("127.0.0.1", ports=range(port, port + 1)).close()
+        reserve_address("127.0.0.1", ports=range(port, port + 1))
+    reserve_address("127.0.0.1", ports=range(port, port + 1)).close()
 
 
 def test_seconds_from_a_variable():

@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from lockstep.errors import BackendError, ConfigError, EngineError, UnavailableError
-from lockstep.processes.ports import hold_address
+from lockstep.processes.ports import reserve_address
 from lockstep.strategies.peers.endings import ProcessExit
 from lockstep.strategies.peers.meeting import Meeting, meet_peers, open_relay
 from lockstep.strategies.peers.relay import LOOPBACK, Relay
@@ -154,7 +154,7 @@ def _service_port() -> Generator[int]:
     The kernel could give an ephemeral port to another connection before the service binds it.
     """
     try:
-        held = hold_address(LOOPBACK)
+        held = reserve_address(LOOPBACK)
     except EngineError as error:
         raise UnavailableError(f"there is no port for JAX's coordination service: {error}") from error
     try:
