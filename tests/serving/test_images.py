@@ -117,7 +117,7 @@ def test_what_files_come_to_is_bounded_before_they_are_decoded(monkeypatch: pyte
     reader = images.ImageReader(num_bytes_left=2 * PIXELS.nbytes)
     for _ in range(2):
         reader.read(PNG, shape=(8, 6, 3), dtype="uint8", place="")
-    with pytest.raises(LockstepError, match="too large"):
+    with pytest.raises(LockstepError, match="exceed the limit"):
         reader.read(PNG, shape=(8, 6, 3), dtype="uint8", place="")
 
 

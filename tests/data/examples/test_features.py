@@ -211,7 +211,7 @@ def test_a_float_that_a_record_cannot_hold_is_no_infinity(value: Any, dtype: Any
 
 def test_a_float_that_its_dtype_cannot_hold_is_not_read_as_an_infinity() -> None:
     records = [encode_example({"x": 1e6})] * 9
-    with pytest.raises(InvalidInputError, match=r"feature 'x': a number is beyond .*; received 1000000.0"):
+    with pytest.raises(InvalidInputError, match=r"feature 'x': a number is out of range .*; received 1000000.0"):
         parse_batch(records, {"x": FixedLenFeature((), np.float16)})
     assert (
         parse_batch([encode_example({"x": [np.inf, np.nan]})], {"x": FixedLenFeature((2,), np.float16)})["x"][0, 0]
@@ -221,9 +221,9 @@ def test_a_float_that_its_dtype_cannot_hold_is_not_read_as_an_infinity() -> None
 
 @pytest.mark.parametrize("value", [2, -1])
 def test_a_number_that_is_no_truth_value_is_not_read_as_one(value: int) -> None:
-    with pytest.raises(InvalidInputError, match=f"beyond .*; received {value}; allowed: 0 to 1: bool"):
+    with pytest.raises(InvalidInputError, match=f"out of range .*; received {value}; allowed: 0 to 1: bool"):
         FixedLenFeature((), bool).encode(value)
-    with pytest.raises(InvalidInputError, match=f"beyond .*; received {value}; allowed: 0 to 1: bool"):
+    with pytest.raises(InvalidInputError, match=f"out of range .*; received {value}; allowed: 0 to 1: bool"):
         parse_batch([encode_example({"x": value})], {"x": FixedLenFeature((), bool)})
 
 
@@ -241,7 +241,7 @@ def test_integers_beyond_int64_are_refused(value: Any) -> None:
     for feature in (VarLenFeature(np.int64), VarLenFeature(np.uint64)):
         with pytest.raises(InvalidInputError, match="a number is out of range of its feature's dtype; received"):
             encode_example({"x": feature.encode(value)})
-    with pytest.raises(InvalidInputError, match="feature 'x' cannot be encoded: a number is beyond"):
+    with pytest.raises(InvalidInputError, match="feature 'x' cannot be encoded: a number is out of range"):
         encode_example({"x": value})
 
 
@@ -258,5 +258,5 @@ def test_masked_values_are_not_written_as_what_stands_under_the_mask() -> None:
 
 
 def test_rows_whose_places_do_not_fit_are_refused() -> None:
-    with pytest.raises(InvalidInputError, match="a number is beyond"):
+    with pytest.raises(InvalidInputError, match="a number is out of range"):
         RaggedFeature(np.int64)._splits(np.array([2**31 - 1, 1]))

@@ -87,7 +87,7 @@ LINES = 'x,y\n1,"two\nlines, and ""quotes"""\n\n2,b\n'
         (
             "3",
             CorruptDataError,
-            "line 6 has 1 value, and the first line 2 columns; received '3'; .* if \",\" is not what",
+            "line 6 has 1 value, and the first line 2 columns; received '3'; .* if \",\" is not the delimiter",
         ),
         (",c", InvalidInputError, "line 6 has no value in column 'x'"),
         ("3,\xff", CorruptDataError, "line 6: column 2: .*invalid UTF8 data; write the file in UTF-8"),

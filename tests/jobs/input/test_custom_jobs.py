@@ -191,11 +191,11 @@ NESTED = "jobSpec.workerPoolSpecs[0]"
         (f"{POOL}.0.nfsMounts", [{}], f"{NESTED}.nfsMounts: this version mounts"),
         (f"{POOL}.0.machineSpec.reservationAffinity", {"a": 1}, f"{NESTED}.machineSpec.reservationAffinity: no"),
         (f"{POOL}.3.machineSpec.tpuTopology", "4x4", f"{POOL}[3].machineSpec.tpuTopology: a TPU slice is one machine"),
-        ("jobSpec.serviceAccount", "me@x", "jobSpec.serviceAccount: programs run as"),
+        ("jobSpec.serviceAccount", "me@x", "jobSpec.serviceAccount: service accounts"),
         ("jobSpec.network", "n", "jobSpec.network: network peering"),
         ("jobSpec.tensorboard", "t", "jobSpec.tensorboard: event files stay"),
         ("jobSpec.experiment", "e", "jobSpec.experiment: experiments are not supported"),
-        ("jobSpec.persistentResourceId", "p", "jobSpec.persistentResourceId: jobs wait"),
+        ("jobSpec.persistentResourceId", "p", "jobSpec.persistentResourceId: nodes cannot be kept"),
         (
             "jobSpec.scheduling",
             {"strategy": "SPOT"},

@@ -95,7 +95,7 @@ def test_unencrypted_goes_to_loopback_of_a_service_on_loopback_alone(is_local: b
     ],
 )
 def test_what_is_written_as_an_address_is_refused_at_once(url: str) -> None:
-    with pytest.raises(InvalidInputError, match=r"^here: .* to no .*--allow-webhooks-to") as raised:
+    with pytest.raises(InvalidInputError, match=r"^here: .* does not send .*--allow-webhooks-to") as raised:
         NOBODY.check(url, what="here")
     assert "in-the-path" not in str(raised.value)
     parse_targets(["127.0.0.0/8", "10.0.0.3", "169.254.169.254", "::1"], is_local=True).check(url, what="here")

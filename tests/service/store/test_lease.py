@@ -76,7 +76,7 @@ def test_one_holds_it_and_the_next_generation_begins_when_it_is_given_up(databas
 def test_one_that_is_not_renewed_goes_to_another(database: Engine) -> None:
     first, second = make_lease(database, "first", ttl_s=0.2), make_lease(database, "second")
     assert first.acquire_or_renew()
-    wait(second.hold)
+    wait(second.acquire_or_renew)
     assert not first.acquire_or_renew(force=True)
     assert first.generation is None
 

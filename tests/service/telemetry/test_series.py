@@ -110,7 +110,7 @@ def test_replicas_come_page_by_page(bench: Bench, service: Served, done: str, mo
         ({"replica": "worker-replica-9"}, "replica; received 'worker-replica-9'; allowed: master-replica-0, "),
         ({"attempt": 1}, "attempt; received 1; allowed: 0 to 0"),
         ({"since": "yesterday"}, "since; received 'yesterday'"),
-        ({"pageToken": "x"}, "pageToken is not one"),
+        ({"pageToken": "x"}, "pageToken was not issued"),
         ({"maxPoints": 0}, "maxPoints"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
