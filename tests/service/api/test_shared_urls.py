@@ -50,7 +50,7 @@ def context(bench: Bench) -> Iterator[ServiceContext]:
 def test_a_job_names_places_that_all_processes_find(context: ServiceContext, field: str, url: str) -> None:
     value: Any = [url] if field == "packageUris" else url
     body = {"jobId": "j", "trainingInput": {"scaleTier": "BASIC", "pythonModule": "m", field: value}}
-    with pytest.raises(InvalidInputError, match=rf"^trainingInput\.{field}.*: other processes have to find"):
+    with pytest.raises(InvalidInputError, match=rf"^trainingInput\.{field}.*: must mean the same place"):
         create(project="local", body=body, context=context, principal=HOME_PRINCIPAL)
     assert context.jobs.unfinished() == []
 
