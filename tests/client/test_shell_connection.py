@@ -40,6 +40,6 @@ def test_a_service_that_dies_leaves_a_shell_without_an_end(closing: str) -> None
 def test_what_is_no_text_is_refused() -> None:
     with (
         Client(ServiceAddress(url="http://127.0.0.1:1", token="t")) as client,
-        pytest.raises(InvalidInputError, match="no text"),
+        pytest.raises(InvalidInputError, match="not valid text"),
     ):
         client.open_shell("j", replica="master-replica-0", request=ShellRequest(command=("\udcff",)))

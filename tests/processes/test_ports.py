@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import subprocess
 import sys
@@ -88,3 +89,10 @@ def test_an_address_is_taken_again_once_its_holder_has_ended() -> None:
     with pytest.raises(EngineError):
         reserve_address(HOST, ports=range(port_of(first.address), port_of(first.address) + 1))
     again.close()
+
+
+def test_reserving_an_address_leaves_the_programs_random_numbers_alone() -> None:
+    random.seed(3)
+    before = random.getstate()
+    reserve_address("127.0.0.1").close()
+    assert random.getstate() == before

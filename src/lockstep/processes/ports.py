@@ -26,6 +26,7 @@ LAST_PORT: Final = 32_767
 NUM_TRIES: Final = 1000
 
 _HAS_MARKS: Final[bool] = sys.platform == "linux"
+_RANDOM: Final = random.SystemRandom()  # the global generator belongs to the user's program, which may have seeded it
 _KERNELS_RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
@@ -58,7 +59,7 @@ def reserve_address(host: str, *, ports: range | None = None) -> ReservedAddress
         EngineError: no port is free, or a port cannot be reserved.
     """
     candidates = _ports() if ports is None else ports
-    for port in random.sample(candidates, min(NUM_TRIES, len(candidates))):
+    for port in _RANDOM.sample(candidates, min(NUM_TRIES, len(candidates))):
         mark = _mark(port)
         if mark is not None or not _HAS_MARKS:
             if _is_free(host, port):

@@ -12,6 +12,7 @@ from lockstep.storage.faults import Fault, find_fault
 from lockstep.storage.remote import AbstractRemoteBucket, missing_extra
 from lockstep.storage.retrying import RetryPolicy
 
+_RANDOM: Final = random.SystemRandom()  # the global generator belongs to the user's program, which may have seeded it
 _PART_PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
 
 
@@ -65,7 +66,7 @@ def _file_system_class(num_attempts: int) -> Any:
             except Exception as error:
                 if find_fault(error) is not Fault.TRANSIENT:
                     raise
-                await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 - no secret
+                await asyncio.sleep(pause_s * _RANDOM.uniform(0.5, 1))
         return await request_once(self, *arguments, **options)
 
     def on_google(self: Any) -> bool:

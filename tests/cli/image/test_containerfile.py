@@ -61,7 +61,9 @@ def test_the_program_is_found_where_it_is_clear(files: list[str], module: str) -
 
 
 def test_where_it_is_not_clear_it_is_asked_for() -> None:
-    with pytest.raises(MissingInputError, match=r"which module is the program; received \['a', 'b'\]; name it with --module-name"):
+    with pytest.raises(
+        MissingInputError, match=r"which module is the program; received \['a', 'b'\]; name it with --module-name"
+    ):
         find_module(["a.py", "b.py"])
     with pytest.raises(MissingInputError, match="received 'no module at the top of the folder'"):
         find_module(["README.md"])

@@ -184,5 +184,7 @@ def test_ports_are_looked_at_before_anything_starts() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(PortInUseError, match=f"port {port} is in use; choose others with --start-port"):
             find_ports(port, count=1)
-    with pytest.raises(InvalidInputError, match="--start-port; received 65535; allowed: at most 65533, because 3 consecutive ports"):
+    with pytest.raises(
+        InvalidInputError, match="--start-port; received 65535; allowed: at most 65533, because 3 consecutive ports"
+    ):
         find_ports(65535, count=3)

@@ -121,7 +121,7 @@ def test_an_order_that_workers_cannot_give_is_refused(kind: str) -> None:
         worker_batches({"x": KINDS[kind](), "shuffle": "batch"}, context=ALONE)
     if kind == "PyDataset":
         return
-    with pytest.raises(InvalidInputError, match="shuffle=True beside data that has an order of its own"):
+    with pytest.raises(InvalidInputError, match="shuffle=True with data that has its own order"):
         worker_batches({"x": KINDS[kind](), "shuffle": True}, context=ALONE)
 
 

@@ -199,7 +199,7 @@ def test_a_route_that_does_not_say_who_may_use_it_is_nobodys(service: Served) ->
     service.app.add_api_route("/undeclared", undeclared)
     answer = service.client(service.key(OPERATOR)).get("/undeclared")
     assert answer.status_code == FORBIDDEN
-    assert "it does not say who may use it" in answer.json()["error"]["message"]
+    assert "declares no scope" in answer.json()["error"]["message"]
 
 
 async def _connect() -> dict[str, Any]:

@@ -139,7 +139,7 @@ def test_two_first_secrets_at_once_have_one_key(bench: Bench, monkeypatch: pytes
     names = {"ONE": "one", "OTHER": "other"}
     setting = [
         threading.Thread(
-            target=bench.vault.put, kwargs={"project": "local", "name": name, "value": SECRET, "by": "ann"}
+            target=bench.vault.put, kwargs={"project": "local", "name": name, "value": SECRET, "principal_label": "ann"}
         )
         for name in names.values()
     ]

@@ -347,7 +347,7 @@ def _shuffles(data: Any, arguments: Mapping[str, Any]) -> bool:
     has_numbers = isinstance(data, keras.utils.PyDataset) or not comes_in_batches(data)
     if shuffle and "shuffle" in arguments and not has_numbers and not getattr(data, "is_shuffled", False):
         raise InvalidInputError(
-            "fit was given shuffle=True beside data that has an order of its own",
+            "fit was given shuffle=True with data that has its own order",
             received=type(data).__name__,
             allowed="shuffle=False, or nothing",
             action="shuffle the data before",
