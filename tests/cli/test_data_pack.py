@@ -202,7 +202,7 @@ def test_options_that_are_not_usable_are_named(pets: str, bucket: str, options: 
         (["--codec", "png"], r"\(--image-size, --resize, --codec, --quality\) are for image files"),
         (
             ["--shards", "2"],
-            r"\(--shards\) needs the number of records, .*; give --records-per-shard or --shard-size in its",
+            r"--shards needs the number of records, .*; give --records-per-shard or --shard-size in its",
         ),
         (["--column", "y=int"], r"a\.csv has no such column \(--column\); received 'y'; allowed: x"),
         (
