@@ -249,8 +249,8 @@ def test_a_package_in_a_confined_server_reads_nothing_of_roots_and_leaves_nothin
     assert not [name for name in seen["env"] if name.startswith(("AWS_", "GOOGLE_", "LOCKSTEP_HOME"))]
     _plant(handle, folder)
     serving.stop(handle)
-    theirs = [process for process in psutil.process_iter() if USER in process.uids()]
-    assert not [process for process in theirs if process.status() != psutil.STATUS_ZOMBIE]
+    theirs = [process for process in psutil.process_iter(["uids", "status"]) if USER in process.info["uids"]]
+    assert not [process for process in theirs if process.info["status"] != psutil.STATUS_ZOMBIE]
     assert not (folder / OWN_FOLDER).exists()
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeAlias, cast
 
 from lockstep.errors import BackendError, InvalidInputError
+from lockstep.strategies.peers.watchdog import current_watchdog
 from lockstep.topology import virtual_devices_env
 from lockstep.upstream.jax_processes import backend_started
 
@@ -116,6 +117,9 @@ def devices_of_job() -> tuple[Device, ...]:
     found = sorted(cast("list[Any]", jax.devices()), key=lambda device: (device.process_index, device.id))
     counts = Counter(device.process_index for device in found)
     if len(set(counts.values())) > 1:
+        watchdog = current_watchdog()
+        if watchdog is not None:
+            watchdog.compare("devices_of_job", [])  # waits for all processes: whoever raised first would look lost
         raise BackendError(
             "the processes of a job have different numbers of devices",
             received=list(counts.values()),
