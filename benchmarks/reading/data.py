@@ -57,7 +57,7 @@ def _raw() -> Iterator[Mapping[str, Any]]:
 
 def _write_files(folder: Path) -> None:
     """Cuts parts of many sizes out of scikit-learn's two photographs."""
-    from sklearn.datasets import load_sample_image
+    from sklearn.datasets import load_sample_image  # pip install scikit-learn: only these measurements need it
 
     from lockstep.data.images import encode_image, resize_image
 

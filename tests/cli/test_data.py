@@ -54,7 +54,7 @@ def test_inspect_shows_what_is_packed(bucket: str) -> None:
         "classes   10: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9",
         "features  image: uint8, 28 x 28, kept as its bytes",
         "          label: int64, one value",
-        "source    the handwritten digits of scikit-learn",
+        "source    the handwritten digits that come with Lockstep",
         "options   num_shards=2",
         "  label: 0",
     ):

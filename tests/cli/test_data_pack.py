@@ -47,7 +47,7 @@ def bucket(tmp_path: Path) -> str:
 def test_pack_says_what_it_did(bucket: str) -> None:
     lines = run("pack", "digits", bucket, "--shards", "2").splitlines()
     assert lines == [
-        "digits: from the handwritten digits of scikit-learn",
+        "digits: from the handwritten digits that come with Lockstep",
         "features  image: uint8, 28 x 28, kept as its bytes",
         "          label: int64, one value",
         f"train: 1,438 records in 2 shards, {lines[3].split(', ')[-2]}, in {bucket}",
@@ -81,8 +81,8 @@ def test_digits_stand_in_only_when_they_may(bucket: str, tmp_path: Path, monkeyp
     assert open_bucket(bucket).list() == []
     lines = run("pack", "fashion-mnist", bucket, "--or-digits").splitlines()
     assert lines[0].startswith("Fashion-MNIST is not on this machine and could not be downloaded")
-    assert lines[0].endswith("using the handwritten digits of scikit-learn")
-    assert lines[1] == "digits: from the handwritten digits of scikit-learn"
+    assert lines[0].endswith("using the handwritten digits that come with Lockstep")
+    assert lines[1] == "digits: from the handwritten digits that come with Lockstep"
     assert open_bucket(bucket).exists("digits-train.manifest.json")
 
 

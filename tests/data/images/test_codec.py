@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.datasets import load_sample_image
+from tests.data.images.photo import photo
 
 from lockstep.data import encode_example
 from lockstep.data.images import codec
 from lockstep.data.images.codec import decode_image, encode_image, image_size, resize_image
 from lockstep.errors import CorruptDataError, InvalidInputError
 
-PHOTO: np.ndarray = load_sample_image("china.jpg")[:320, :480]
+PHOTO: np.ndarray = photo(320, 480)
 
 
 def saved(image: np.ndarray | Image.Image, kind: str = "JPEG", **options: Any) -> bytes:

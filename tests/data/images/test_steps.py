@@ -7,7 +7,7 @@ import jax
 import keras
 import numpy as np
 import pytest
-from sklearn.datasets import load_sample_image
+from tests.data.images.photo import photo
 
 from lockstep.data.images import (
     CenterCrop,
@@ -25,7 +25,7 @@ from lockstep.data.images.array_pool import ArrayPool
 from lockstep.data.reading.randomness import RecordRandom
 from lockstep.errors import CorruptDataError, InvalidInputError
 
-PHOTO: np.ndarray = load_sample_image("flower.jpg")[:120, :160]
+PHOTO: np.ndarray = photo(120, 160, seed=1)
 NO_DRAWS = np.empty(0)
 
 

@@ -2,7 +2,6 @@ import gzip
 import hashlib
 import http.server
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -230,18 +229,12 @@ def test_digits() -> None:
     assert not first["image"][:, 26:].any()
 
 
-def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn", None)  # what Python holds for a module that cannot be imported
-    with pytest.raises(MissingInputError, match="scikit-learn, which is not installed; run: pip install scikit-learn"):
-        Digits()
-
-
 def test_sources_by_name(tmp_path: Path) -> None:
     assert SOURCES == ("fashion-mnist", "digits")
     assert open_source("digits").name == "digits"
     with pytest.raises(InvalidInputError, match=r"no such data set; received 'digit'; .*did you mean 'digits'"):
         open_source("digit")
-    with pytest.raises(InvalidInputError, match="the digits come with scikit-learn, not in a folder"):
+    with pytest.raises(InvalidInputError, match="the digits come with Lockstep, not in a folder"):
         open_source("digits", folder=tmp_path)
     with pytest.raises(MissingInputError, match=f"{tmp_path} lacks train-images"):
         open_source("fashion-mnist", folder=tmp_path)

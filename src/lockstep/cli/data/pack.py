@@ -161,7 +161,7 @@ def pack(
     or_digits: Annotated[
         bool,
         typer.Option(
-            "--or-digits", help="For fashion-mnist: use scikit-learn's digits instead if it cannot be reached."
+            "--or-digits", help="For fashion-mnist: use the digits that come with Lockstep if it cannot be reached."
         ),
     ] = False,
 ) -> None:
@@ -253,5 +253,5 @@ def _open(source: str, *, or_digits: bool, **options: Any) -> AbstractSource:
     except UnavailableError as error:
         if not or_digits:
             raise
-        OUTPUT.print(f"{error.what}; using the handwritten digits of scikit-learn")
+        OUTPUT.print(f"{error.what}; using the handwritten digits that come with Lockstep")
         return open_source("digits")

@@ -51,7 +51,7 @@ def open_source(
 
     Raises:
         InvalidInputError: the kind of data set is unknown, an option does not apply to it, or an extra is missing.
-        MissingInputError: a file does not exist, or scikit-learn is not installed.
+        MissingInputError: a file does not exist.
         CorruptDataError: a file is damaged or has the wrong format.
         UnavailableError: the data set could not be found or downloaded.
     """
@@ -109,9 +109,7 @@ def _open_named(name: str, folder: str | os.PathLike[str] | None) -> AbstractSou
     if name == "fashion-mnist":
         return find_fashion_mnist(folder)
     if folder is not None:
-        raise InvalidInputError(
-            "the digits come with scikit-learn, not in a folder (folder)", received=os.fspath(folder)
-        )
+        raise InvalidInputError("the digits come with Lockstep, not in a folder (folder)", received=os.fspath(folder))
     return Digits()
 
 
