@@ -82,7 +82,9 @@ def test_a_second_up_is_refused(machine: Machine) -> None:
     assert len(error.splitlines()) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.heavy)]
+)
 def test_a_stream_that_ends_leaves_the_job_to_finish(machine: Machine, number: signal.Signals) -> None:
     job = f"unwatched_{number.name}"
     stream = machine.start("submit", job, *machine.package(), "--", "40", "0.05")

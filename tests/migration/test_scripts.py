@@ -145,7 +145,7 @@ def test_every_script_is_told_of() -> None:
 
 
 def _light(name: str) -> object:
-    is_light = name in ("keras_fit", "custom_training", "trainer", "subclassed")
+    is_light = name in ("keras_fit", "custom_training")
     return name if is_light else pytest.param(name, marks=pytest.mark.heavy)
 
 

@@ -41,11 +41,20 @@ SETUPS = (
 )
 
 
-def few_light(cells):
-    """Marks cells as heavy, but for a few that have each strategy, net, and optimizer with each dtype once at least."""
+def of_each_value(cell):
+    """The strategy, the net, and the optimizer with its dtype."""
+    return {cell.setup.name, cell.net, (cell.dtype, cell.optimizer)}
+
+
+def of_each_strategy(cell):
+    return {cell.setup.name}
+
+
+def few_light(cells, values_of):
+    """Marks cells as heavy, but for a few that have each of the values once at least."""
     params, seen = [], set()
     for cell in cells:
-        values = {cell.setup.name, cell.net, (cell.dtype, cell.optimizer)}
+        values = values_of(cell)
         params.append(pytest.param(cell, marks=() if values - seen else pytest.mark.heavy))
         seen |= values
     return params

@@ -148,7 +148,7 @@ drawn = given(
 
 
 @drawn
-@settings(DRAWN, max_examples=4)
+@settings(DRAWN, max_examples=3)
 def test_a_few(numbers, strategy, num_rows):
     check(numbers, strategy, num_rows)
 

@@ -167,8 +167,17 @@ def on_one_device(kind):
     return train(OneDeviceStrategy("cpu:0"), kind)[1]
 
 
-@pytest.mark.parametrize("kind", ["gan", "distiller"])
-@pytest.mark.parametrize("name", STRATEGIES)
+LIGHT = {("mirrored", "gan"), ("central", "gan"), ("sharded", "distiller"), ("tpu", "distiller")}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        pytest.param(name, kind, marks=() if (name, kind) in LIGHT else pytest.mark.heavy)
+        for name in STRATEGIES
+        for kind in ("gan", "distiller")
+    ],
+)
 def test_a_step_that_takes_the_batch_alone_gives_the_numbers_of_one_device(name, kind):
     expected = on_one_device(kind)
     model, found = train(STRATEGIES[name](), kind)
@@ -181,7 +190,7 @@ def test_a_step_that_takes_the_batch_alone_gives_the_numbers_of_one_device(name,
         assert kept == {jax.devices("cpu")[0]}
 
 
-@pytest.mark.parametrize("kind", ["gan", "distiller"])
+@pytest.mark.parametrize("kind", ["gan", pytest.param("distiller", marks=pytest.mark.heavy)])
 def test_the_numbers_are_those_of_the_same_step_run_as_written(kind):
     def run_as_written(epochs):
         keras.utils.set_random_seed(3)
@@ -226,7 +235,9 @@ class CallsKeras(Plain):
         return super().predict_step(data)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name", ["mirrored", "sharded", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("central", "tpu"))]
+)
 def test_keras_own_step_may_be_called_with_the_batch_alone(name):
     found = {}
     for make in (Plain, CallsKeras):
