@@ -78,7 +78,14 @@ def test_run(family, rows):
         return  # all of them need the whole batch
     num_rows = ROWS[rows]
     found = train_by_run(MirroredStrategy(cpus(4)), family, num_rows)
-    check(found, on_one_device(family, num_rows, in_run=True))
+    expected = on_one_device(family, num_rows, in_run=True)
+    if family == "normalisation":
+        # The kernel that the layer assigns in training is kept in a custom loop, as in TensorFlow. Keras's `fit` on JAX
+        # drops it, because a step returns the other variables alone.
+        alone = train_by_run(OneDeviceStrategy("cpu:0"), family, num_rows)
+        kernel = "update of spectral_normalization/dense/kernel"
+        expected = {**expected, kernel: alone[kernel]}
+    check(found, expected)
 
 
 NEWER = {"Mosaic", "TernaryDense"}

@@ -316,3 +316,29 @@ def test_the_global_batch_size_may_be_an_array():
     assert float(average(np.ones(4, np.float32), np.int32(8))) == 0.5
     with pytest.raises(InvalidInputError, match="global_batch_size"):
         compute_average_loss(np.ones(4), global_batch_size=0)
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_a_variable_that_a_loss_assigns_keeps_it_and_its_gradient_is_that_of_its_reads(is_compiled):
+    """As with `tf.GradientTape`, no gradient flows through what is assigned."""
+    weight = keras.Variable(3.0)
+
+    def loss():
+        before = weight * weight
+        weight.assign(2.0 * weight)
+        return before + weight**3
+
+    def step():
+        value, (gradient,) = value_and_grad(loss, [weight])
+        return value, gradient
+
+    value, gradient = (function(step) if is_compiled else step)()
+    assert (float(value), float(gradient), float(weight.value)) == (9.0 + 216.0, 6.0 + 108.0, 6.0)
+    weight.assign(float("nan"))
+
+    def repaired():
+        weight.assign(1.0)
+        return weight**2
+
+    value, (gradient,) = value_and_grad(repaired, [weight])
+    assert (float(value), float(gradient), float(weight.value)) == (1.0, 2.0, 1.0)

@@ -26,8 +26,11 @@ def value_and_grad(
 ) -> tuple[Any, list[Any]]:
     """Computes a loss and its gradients with respect to Keras variables.
 
-    All other variables that the loss function assigns (batch statistics, the state of random generators, metrics) have
-    their new values when this function returns. Unbuilt layers create their variables in the first call.
+    The variables that the loss function assigns (batch statistics, the state of random generators, metrics) have their
+    new values when this function returns. If it assigns one of the variables to differentiate with respect to, as
+    ``keras.layers.SpectralNormalization`` does, the gradient is that of the reads of the variable, before and after:
+    none flows through the assigned value. ``tf.GradientTape`` does the same. Unbuilt layers create their variables in
+    the first call.
 
     Args:
         loss_fn: a function without arguments that returns the loss, a float scalar. With ``has_aux``, it returns the
@@ -101,13 +104,33 @@ class _Loss:
         self._loss_fn = loss_fn
 
     def __call__(self, values: list[Any]) -> tuple[Any, tuple[Any, list[Any]]]:
-        with LiftedScope(self.outer) as scope:
+        given = {id(variable): value for variable, value in zip(self.variables, values, strict=True)}
+
+        def assigned(variable: Any, value: Any) -> Any:
+            return _replace(given[id(variable)], value) if id(variable) in given else value
+
+        with LiftedScope(self.outer, writing=assigned) as scope:
             for variable, value in zip(self.variables, values, strict=True):
                 scope.set(variable, value)
             result = self._loss_fn()
             loss, aux = result if self.has_aux else (result, None)
             self.written = list(scope.written.values())
             return _scalar(loss), (aux, [scope.get_current_value(variable) for variable in self.written])
+
+
+@jax.custom_jvp
+def _replace(variable: jax.Array, value: jax.Array) -> jax.Array:
+    """Returns a value that is assigned to a variable, through which no gradient flows. Reading it reads the variable.
+
+    So the gradient of a variable is the sum over all reads of it, as with ``tf.GradientTape``.
+    """
+    del variable
+    return value
+
+
+@_replace.defjvp
+def _(primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    return primals[1], tangents[0]
 
 
 def _differentiated(compute: _Loss) -> tuple[Any, list[Any]]:

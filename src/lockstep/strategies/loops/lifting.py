@@ -67,6 +67,8 @@ class LiftedScope(keras.StatelessScope):
         parent: the scope that supplies the values of variables that have no value in this scope.
         entering: a function that changes a variable's value when it comes from the parent. By default, the value is
             used unchanged.
+        writing: a function that changes the value that is assigned to a variable. By default, the value is assigned
+            unchanged.
         is_abstract: whether a variable without a value in the scopes reads as zeros. Then only its shape matters, and
             its own value does not become a constant of a program.
     """
@@ -76,11 +78,13 @@ class LiftedScope(keras.StatelessScope):
         parent: LiftedScope | None = None,
         *,
         entering: Callable[[Any, Any], Any] | None = None,
+        writing: Callable[[Any, Any], Any] | None = None,
         is_abstract: bool = False,
     ) -> None:
         super().__init__(initialize_variables=False, collect_losses=True)
         self.parent = parent
         self._entering = entering
+        self._writing = writing
         self._is_abstract = is_abstract
         self._variables: dict[int, Any] = {}
         self.written: dict[int, Any] = {}
@@ -132,7 +136,7 @@ class LiftedScope(keras.StatelessScope):
         updates.check_up_to_date(variable, self.root.deferred)
         if self.parent is None and id(variable) not in self.state_mapping:
             self.unknown[id(variable)] = variable
-        self.set(variable, value)
+        self.set(variable, value if self._writing is None else self._writing(variable, value))
         self.written[id(variable)] = variable
         if not writes_are_uniform():
             self._differing.add(id(variable))
