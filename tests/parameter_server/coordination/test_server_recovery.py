@@ -30,8 +30,8 @@ def test_a_server_that_does_not_come_back_is_waited_for_once(
         server = ParameterServer(listener)
         while server.num_applied < 20:
             server.step()
+        is_gone.set()  # before others can notice that it has gone
         listener.close()
-        is_gone.set()
         raise SystemExit(0)
 
     def reach_and_note(self: Cluster, index: int, *, within_s: float | None = None) -> Link:
