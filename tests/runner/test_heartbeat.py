@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 from lockstep.heartbeat import Beat, HeartbeatSender
+from lockstep.jobs.running.orders import ReplicaOrder, ServerOrder
 from lockstep.local_sockets import short_address
 from lockstep.runner.heartbeat import BEATS_AT_ONCE, HeartbeatListener
 from lockstep.runner.silence import Silence
@@ -60,10 +62,29 @@ def test_a_flood_does_not_keep_the_reader(tmp_path: Path) -> None:
 
 
 def test_silence_is_too_long_after_its_limit() -> None:
-    silence = Silence(limit_s=600.0, now=100.0)
+    order = ReplicaOrder(name="r", role="master", index=0, job="j", command=("x",), spool="/s", log_url="/l")
+    silence = Silence(replace(order, stuck_after_s=600.0), now=100.0)
     assert not silence.is_too_long(700.0)
     assert silence.is_too_long(700.1)
     assert silence.describe(700.1) == "600 s without a heartbeat or a line"
-    silence.record_sign(500.0)
+    silence.record_line(500.0)
     assert not silence.is_too_long(1100.0)
-    assert not Silence(limit_s=None, now=0.0).is_too_long(1e9)
+    assert not Silence(order, now=0.0).is_too_long(1e9)
+
+
+def test_lines_of_a_server_are_no_sign_and_its_first_heartbeat_may_come_later_than_the_others() -> None:
+    server = ServerOrder(ready_within_s=60.0, silent_within_s=3.0)
+    order = ReplicaOrder(
+        name="r", role="master", index=0, job="j", command=("x",), spool="/s", log_url="/l", server=server
+    )
+    silence = Silence(order, now=0.0)
+    silence.record_start(100.0)
+    silence.record_line(150.0)
+    assert not silence.is_too_long(160.0)
+    assert silence.is_too_long(160.1)
+    assert silence.describe(160.1) == "it was not ready within 60 s"
+    silence.record_heartbeat(155.0)
+    silence.record_line(157.0)
+    assert not silence.is_too_long(158.0)
+    assert silence.is_too_long(158.1)
+    assert silence.describe(159.0) == "it did not respond for 4 s"

@@ -78,8 +78,10 @@ def _wait(client: Client, operation: dict[str, Any]) -> dict[str, Any]:
     deadline = time.monotonic() + TIMEOUT_S
     while not operation.get("done"):
         if time.monotonic() > deadline:
+            own = operation["metadata"].get("version", {}).get("lockstep", {})
             raise UnavailableError(
-                f"the prediction server was not ready within {TIMEOUT_S:.0f} s", action="see `lockstep status`"
+                f"the prediction server was not ready within {TIMEOUT_S:.0f} s",
+                action=f"it waits for {own['waitingFor']}" if "waitingFor" in own else "see `lockstep status`",
             )
         time.sleep(0.1)
         operation = client.operation(operation["name"])

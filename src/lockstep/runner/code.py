@@ -1,12 +1,15 @@
-"""Downloads the user's code from the bucket to the node and unpacks it."""
+"""Downloads the user's code, and a server's files, from the bucket to the node."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
+from lockstep.errors import CorruptDataError
+from lockstep.jobs.running.orders import FileOrder
 from lockstep.jobs.running.packages import Code, unpack_package
-from lockstep.storage import read_url
+from lockstep.storage import open_bucket, read_url, split_url
 
 
 def unpack(packages: Sequence[str], *, folder: Path) -> list[Code]:
@@ -28,3 +31,29 @@ def unpack(packages: Sequence[str], *, folder: Path) -> list[Code]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     return [unpack_package(url, data=read_url(url), folder=folder) for url in packages]
+
+
+def fetch_files(files: Sequence[FileOrder], *, folder: Path) -> None:
+    """Downloads a server's files into a folder, and checks that they are what was deployed.
+
+    Args:
+        files: the files.
+        folder: the folder, which exists.
+
+    Raises:
+        MissingInputError: If a file does not exist.
+        StorageError: If a file could not be read.
+        CorruptDataError: If a file's content has changed since it was deployed.
+    """
+    for file in files:
+        bucket_url, key = split_url(file.url)
+        open_bucket(bucket_url).download(key, path=folder / file.name)
+        with (folder / file.name).open("rb") as opened:
+            found = hashlib.file_digest(opened, "sha256").hexdigest()
+        if found != file.sha256:
+            raise CorruptDataError(
+                f"{file.url} has changed since it was deployed",
+                received=f"the SHA-256 digest {found}",
+                allowed=file.sha256,
+                action="deploy it as another version",
+            )

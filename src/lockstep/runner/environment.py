@@ -13,6 +13,20 @@ from lockstep.jobs.running.packages import Code
 from lockstep.spools import HEARTBEAT_SOCKET
 from lockstep.topology import Accelerators, Outputs, Task, Topology, framework_env, virtual_devices_env
 
+CREDENTIALS: Final = frozenset(
+    {
+        "GOOGLE_APPLICATION_CREDENTIALS",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_PROFILE",
+        "AWS_REGION",
+        "AWS_DEFAULT_REGION",
+        "AWS_ENDPOINT_URL",
+    }
+)
+"""The node's variables that give a job's program access to its bucket. A server does not get them."""
+
 PASSED_ON: Final = frozenset(
     {
         "PATH",
@@ -30,15 +44,7 @@ PASSED_ON: Final = frozenset(
         # the node's GPUs that the engine granted
         "CUDA_VISIBLE_DEVICES",
         "NVIDIA_VISIBLE_DEVICES",
-        # the access of the job's program to its bucket
-        "GOOGLE_APPLICATION_CREDENTIALS",
-        "AWS_ACCESS_KEY_ID",
-        "AWS_SECRET_ACCESS_KEY",
-        "AWS_SESSION_TOKEN",
-        "AWS_PROFILE",
-        "AWS_REGION",
-        "AWS_DEFAULT_REGION",
-        "AWS_ENDPOINT_URL",
+        *CREDENTIALS,
     }
 )
 """The node's variables that a program may see. All others, such as the engine's token, stay with the runner."""
@@ -74,7 +80,8 @@ def program_environment(
         environment: the folder of the program's Python environment; None if it uses the node's.
         node: the environment variables of the runner.
     """
-    env = {name: value for name, value in node.items() if name in PASSED_ON or name.startswith("LC_")}
+    passed_on = PASSED_ON if order.server is None else PASSED_ON - CREDENTIALS
+    env = {name: value for name, value in node.items() if name in passed_on or name.startswith("LC_")}
     env[SPOOL_VARIABLE] = order.spool
     env[HEARTBEAT_VARIABLE] = str(Path(order.spool) / HEARTBEAT_SOCKET)
     env["PYTHONFAULTHANDLER"] = "1"  # shows the stacks if the program crashes or is stuck

@@ -32,7 +32,7 @@ from lockstep.jobs.running.orders import (
 from lockstep.jobs.running.packages import Code
 from lockstep.jobs.running.progress import Progress
 from lockstep.processes.confinement import change_owner, drop_privileges
-from lockstep.runner.code import unpack
+from lockstep.runner.code import fetch_files, unpack
 from lockstep.runner.confinement import open_path_to_work, user_variables
 from lockstep.runner.containers import ContainerRun
 from lockstep.runner.environment import program_environment
@@ -55,6 +55,8 @@ LOG_CLOSE_S: Final = 5.0
 RESCUE_S: Final = 3600.0
 """How long the last entries are kept in memory, and the replica unended, if bucket and disk both fail, in seconds."""
 RESCUE_PAUSE_S: Final = 1.0
+STUCK_SERVER_GRACE_S: Final = 1.0
+"""The time between SIGABRT and SIGKILL for a server that does not respond, in seconds."""
 FETCH_TIMEOUT_S: Final = 600.0
 CONTAINER_TIMEOUT_S: Final = 4000.0
 READ_BYTES: Final = 64 * 1024
@@ -84,7 +86,7 @@ class Runner:
         self._splitters: dict[str, LineSplitter] = {}
         self._groupers: dict[str, EntryGrouper] = {}
         self._heartbeats = HeartbeatListener(self._spool / HEARTBEAT_SOCKET)
-        self._silence = Silence(limit_s=order.stuck_after_s, now=time.monotonic())
+        self._silence = Silence(order, now=time.monotonic())
         self._metrics: MetricsRecorder | None = None
         self._shells: ShellServer | None = None
         self._stuck: str | None = None
@@ -163,7 +165,7 @@ class Runner:
                 metrics = self._metrics = MetricsRecorder(self._order, meter=program.meter)
                 self._watch_output(program)
                 self._selector.register(self._heartbeats, selectors.EVENT_READ, "heartbeat")
-                self._silence.record_sign(program.started)
+                self._silence.record_start(program.started)
                 self._loop(program, metrics, log)
             finally:  # even after an error: nobody would watch the program any more
                 if self._shells is not None:
@@ -176,13 +178,20 @@ class Runner:
         return self._finish(log, self._program_end(program), usage=self._used.plus(program.final_usage()))
 
     def _fetch_code(self) -> list[Code]:
-        """Downloads and unpacks the code; "stop" ends the wait for a bucket that does not answer."""
-        packages = self._order.packages
+        """Downloads the code and a server's files; "stop" ends the wait for a bucket that does not answer."""
+        packages, work = self._order.packages, self._spool / "work"
+        files = () if self._order.server is None else self._order.server.files
+
+        def fetch() -> list[Code]:
+            code = unpack(packages, folder=work)
+            fetch_files(files, folder=code[0].folder if code else work)
+            return code
+
         return wait_for(
-            lambda: unpack(packages, folder=self._spool / "work"),
+            fetch,
             control=self._control,
             timeout_s=FETCH_TIMEOUT_S,
-            what=f"its code could not be downloaded from {packages}",
+            what=f"its code could not be downloaded from {(*packages, *(file.url for file in files))}",
         )
 
     def _provide_environment(self, code: list[Code], log: LogWriter) -> Lease | None:
@@ -245,10 +254,10 @@ class Runner:
                 elif key.data in self._splitters:
                     self._read_output(key.fd, key.data, log)
                 elif key.data == "heartbeat" and self._heartbeats.read():
-                    self._silence.record_sign(time.monotonic())
+                    self._record_heartbeat()
             now = time.monotonic()
             if not reading:  # the program waits for this runner
-                self._silence.record_sign(now)
+                self._silence.record_line(now)
             if self._kill_time is None and self._silence.is_too_long(now):
                 self._end_stuck(program, now)
             if self._kill_time is not None and now > self._kill_time:
@@ -261,6 +270,11 @@ class Runner:
                 usage = self._used.plus(program.meter.sample())
                 metrics.sample(self._heartbeats.progress)
                 self._update(usage=usage, progress=self._progress, metrics=metrics.latest)
+
+    def _record_heartbeat(self) -> None:
+        self._silence.record_heartbeat(time.monotonic())
+        if self._order.server is not None and self._status.ready_time_s is None:
+            self._update(ready_time_s=time.time(), progress=self._progress)
 
     def _pause_output(self, program: AbstractProgram, *, paused: bool) -> None:
         for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
@@ -288,7 +302,8 @@ class Runner:
     def _end_stuck(self, program: AbstractProgram, now: float) -> None:
         """Ends a stuck program with SIGABRT, on which Python writes the stacks of all threads to the log."""
         self._stuck = self._silence.describe(now)
-        self._kill_time = now + self._order.grace_s
+        # Nobody waits for a trainer's stacks, but requests wait for the next server.
+        self._kill_time = now + (self._order.grace_s if self._order.server is None else STUCK_SERVER_GRACE_S)
         self._signal(program, signal.SIGABRT)
 
     def _read_output(self, descriptor: int, name: str, log: LogWriter) -> bool:
@@ -297,7 +312,7 @@ class Runner:
             data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:
             return False
-        self._silence.record_sign(time.monotonic())
+        self._silence.record_line(time.monotonic())
         splitter = self._splitters[name]
         self._log_lines(name, splitter.feed(data) if data else splitter.finish(), log)
         if not data:

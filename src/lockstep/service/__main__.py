@@ -40,11 +40,11 @@ from lockstep.service.listening import LOOPBACK, bind, check_binding, local_url,
 from lockstep.service.notifications.posting import RestrictedPost
 from lockstep.service.notifications.webhooks import Webhooks, read_webhooks
 from lockstep.service.prediction.deployments import Deployments
-from lockstep.service.prediction.version_code import code_rules
+from lockstep.service.prediction.routing import Routes
 from lockstep.service.problems import Problems
 from lockstep.service.process.ends import record_unobserved_death
 from lockstep.service.process.keeper import LOCK_FLAG, Keeper, write_keeper
-from lockstep.service.security.job_folders import JobFolders
+from lockstep.service.security.job_folders import JobFolders, job_folders
 from lockstep.service.security.users import decide_users, users_warning
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import BUDGETS, QUOTAS, Settings, home_name
@@ -183,8 +183,10 @@ def _build(settings: Settings) -> ServiceContext:
     nodes = NodeStore(database, guard=lease.check)
     provisioner = _provisioner(cluster, nodes=nodes, catalogue=catalogue, problems=problems)
     vault = Vault(store=SecretStore(database), key_path=home.secret_key)
+    jobs, models = JobStore(database), ModelStore(database)
     controller = Controller(
         store=JobStore(database, guard=lease.check),
+        models=models,
         lease=lease,
         vault=vault,
         cluster=cluster,
@@ -204,17 +206,16 @@ def _build(settings: Settings) -> ServiceContext:
         token=_token(home),
         keys=keys,
         vault=vault,
-        jobs=JobStore(database),
-        models=ModelStore(database),
+        jobs=jobs,
+        models=models,
         cluster=cluster,
         catalogue=catalogue,
         nodes=nodes,
         sizes=StoredSizeStore(database, guard=lease.check),
         provisioner=provisioner,
         controller=controller,
-        deployments=Deployments(
-            store=ModelStore(database, guard=lease.check), folder=home.spool / "servers", rules=code_rules(settings)
-        ),
+        deployments=_deployments(database, lease, settings=settings, cluster=cluster, wake=controller.wake),
+        routes=Routes(models=models, jobs=jobs, vault=vault),
         problems=problems,
         webhooks=Webhooks(
             read_webhooks(settings.webhooks),
@@ -223,6 +224,20 @@ def _build(settings: Settings) -> ServiceContext:
             restricted_post=RestrictedPost(settings.webhook_targets),
         ),
         started_time_s=time.time(),
+    )
+
+
+def _deployments(
+    database: Engine, lease: Lease, *, settings: Settings, cluster: AbstractCluster, wake: Callable[[], object]
+) -> Deployments:
+    return Deployments(
+        models=ModelStore(database, guard=lease.check),
+        jobs=JobStore(database, guard=lease.check),
+        cluster=cluster,
+        bucket=settings.bucket,
+        folder=settings.home.spool / "deployments",
+        folders=job_folders(settings),
+        wake=wake,
     )
 
 

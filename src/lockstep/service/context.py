@@ -13,6 +13,7 @@ from lockstep.service.control.controller import Controller
 from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.notifications.webhooks import Webhooks
 from lockstep.service.prediction.deployments import Deployments
+from lockstep.service.prediction.routing import Routes
 from lockstep.service.problems import Problems
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
@@ -38,7 +39,8 @@ class ServiceContext:
         catalogue: the catalogue of machines and prices.
         provisioner: the provisioner; None if the cluster has a fixed set of nodes.
         controller: the controller.
-        deployments: the prediction servers.
+        deployments: starts and ends the prediction servers of versions.
+        routes: chooses the prediction servers that requests are sent to.
         problems: the current problems of the service.
         webhooks: the delivery of webhooks, both the operator's and those of jobs.
         started_time_s: the start time of this service process, in seconds since 1970 UTC.
@@ -58,6 +60,7 @@ class ServiceContext:
     provisioner: Provisioner | None
     controller: Controller
     deployments: Deployments
+    routes: Routes
     problems: Problems
     webhooks: Webhooks
     started_time_s: float

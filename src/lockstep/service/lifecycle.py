@@ -29,18 +29,19 @@ from lockstep.errors import (
     WrongStateError,
 )
 from lockstep.home import Home
-from lockstep.jobs.machines.catalogue import load_catalogue
+from lockstep.jobs.machines.catalogue import Catalogue, load_catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
 from lockstep.jobs.running.orders import SPOOL_VARIABLE
-from lockstep.jobs.running.states import JobEvent, JobState
+from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
 from lockstep.jobs.security.access import HOME_LABEL
 from lockstep.processes import ProcessIdentity, find_marked
+from lockstep.service.control.ends import JobEnds
+from lockstep.service.control.evidence import Evidence
 from lockstep.service.control.provisioner import release_all
-from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.process.keeper import end_keeper, find_keeper
 from lockstep.service.process.lifecycle_lock import is_locked, lifecycle_lock
 from lockstep.service.settings import BUDGETS, QUOTAS, Settings, home_name
-from lockstep.service.store import Holder, JobStore, ModelStore, NodeStore, excluding, holder_of, open_database
+from lockstep.service.store import Holder, JobStore, NodeStore, excluding, holder_of, open_database
 
 START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
@@ -200,9 +201,11 @@ def down(settings: Settings, *, cancel: bool, progress: Callable[[str], None]) -
                 _release_gangs(cluster, JobStore(database), progress=progress)
             if cluster.provisioning is not None and database is not None:
                 release_all(NodeStore(database), cluster.provisioning, is_own=other is None, progress=progress)
-        progress("ending the engine" if choice.is_owned else "leaving the engine")
-        cluster.shut_down()
-        _end_leftovers(home)
+            progress("ending the engine" if choice.is_owned else "leaving the engine")
+            cluster.shut_down()
+            _end_leftovers(home)
+            if database is not None and other is None:
+                _record_ends_of_servers(database, settings=settings, cluster=cluster, catalogue=catalogue)
         for path in (home.address, home.service_end):  # an earlier death does not concern the next service
             path.unlink(missing_ok=True)
 
@@ -237,7 +240,7 @@ def _end_with_jobs(
     lock: int,
     progress: Callable[[str], None],
 ) -> None:
-    """Ends the service and its prediction servers, once all jobs are over."""
+    """Ends the service once all jobs are over."""
     for number in range(MAX_CANCEL_ROUNDS):
         if cancel:
             running = _cancel_jobs(settings, database, running=running, lock=lock, progress=progress)
@@ -246,8 +249,6 @@ def _end_with_jobs(
             break
         if not cancel or number + 1 == MAX_CANCEL_ROUNDS:
             raise _jobs_running(left)
-    progress("ending prediction servers")
-    Deployments(store=ModelStore(database), folder=settings.home.spool / "servers").end_all()
 
 
 def _release_gangs(cluster: AbstractCluster, store: JobStore, *, progress: Callable[[str], None]) -> None:
@@ -261,6 +262,32 @@ def _release_gangs(cluster: AbstractCluster, store: JobStore, *, progress: Calla
             store.update(job.uid, gang_released=True)
     except EngineError as error:
         progress(f"the engine still holds resources of {len(left)} jobs: {error}")
+
+
+def _record_ends_of_servers(
+    database: Engine, *, settings: Settings, cluster: AbstractCluster, catalogue: Catalogue
+) -> None:
+    """Records that the prediction servers ended with the service. The next service starts others for their versions."""
+    store = JobStore(database)
+    ends = JobEnds(
+        store=store,
+        cluster=cluster,
+        catalogue=catalogue,
+        evidence=Evidence(clock=time.time),
+        settings=settings,
+        provisioner=None,
+        clock=time.time,
+    )
+    reason = str(EndReason(kind=EndKind.CANCELLED, details=("lockstep down",)))
+    for job in store.servers():
+        if job.state not in (JobState.CANCELLING, *TERMINAL):
+            detail = "the service was ended: lockstep down"
+            job = store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail=detail, end_reason=reason)
+        if job.state is JobState.CANCELLING:
+            ends.record_end(
+                job, JobEvent.CANCELLED, None, detail="it ended with the service", end_reason=job.end_reason
+            )
+        store.update(job.uid, gang_released=True)
 
 
 def _check_not_of_systemd(home: Home) -> None:

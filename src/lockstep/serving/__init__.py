@@ -1,31 +1,11 @@
-"""Prediction servers: a loaded model, a batcher, and the server process around them.
+"""The prediction server: a loaded model, a batcher, and the HTTP interface around them.
 
-The service uses this module to start, watch and end servers as processes. The module imports neither JAX nor Keras. The
-server itself is ``python -m lockstep.serving``.
+The service starts ``python -m lockstep.serving`` as the program of a job. This module imports neither JAX nor Keras.
 """
 
-from lockstep.serving.process import (
-    ServerCode,
-    ServerFailed,
-    ServerHandle,
-    ServerReady,
-    ServerStarting,
-    ServerStatus,
-    poll,
-    start_server,
-    stop,
-    stop_all,
-)
+from __future__ import annotations
 
-__all__ = [
-    "ServerCode",
-    "ServerFailed",
-    "ServerHandle",
-    "ServerReady",
-    "ServerStarting",
-    "ServerStatus",
-    "poll",
-    "start_server",
-    "stop",
-    "stop_all",
-]
+from typing import Final
+
+SERVER_TOKEN: Final = "LOCKSTEP_SERVER_TOKEN"  # noqa: S105 (a variable's name)
+"""The environment variable with the bearer token that a prediction server requires."""

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive
 
 from lockstep.errors import AuthenticationError, BodyTooLargeError, LockstepError
+from lockstep.heartbeat import SEND_INTERVAL_S, report_progress
 from lockstep.serving.batcher import Batcher, BatchPolicy
 from lockstep.serving.instances import Arrays, InputSpec, read_instances, read_request, write_response
 from lockstep.serving.lanes import Lanes
@@ -25,6 +26,8 @@ MAX_BODY_BYTES: Final = 32 * 2**20
 BYTES_OF_A_NUMBER: Final = 10
 """The approximate size of one number in a JSON response."""
 HTTP_CLIENT_GONE: Final = 499
+MAX_RUN_S: Final = 60.0
+"""How long one run of the model may take, in seconds. After that, the server counts as stuck and is replaced."""
 
 
 @final
@@ -63,7 +66,9 @@ def make_app(model: LoadedModel, *, options: AppOptions) -> FastAPI:
         async with batcher, lanes:
             if options.on_ready is not None:
                 options.on_ready()
+            beats = asyncio.create_task(_send_heartbeats(batcher))
             yield
+            beats.cancel()
 
     app = FastAPI(title="Lockstep prediction server", lifespan=lifespan, openapi_url=None)
 
@@ -111,6 +116,14 @@ def check_token(header: str | None, *, token: str) -> None:
         raise AuthenticationError(
             "the request is not authorised", allowed="the header Authorization: Bearer TOKEN with this server's token"
         )
+
+
+async def _send_heartbeats(batcher: Batcher) -> None:
+    """Reports that requests are answered, and how many wait. Stays silent while a run of the model takes too long."""
+    while True:
+        if batcher.run_s < MAX_RUN_S:
+            report_progress(requests=batcher.num_requests, waiting=batcher.num_waiting)
+        await asyncio.sleep(SEND_INTERVAL_S)
 
 
 def _read(body: bytes, specs: Sequence[InputSpec]) -> Arrays:

@@ -7,6 +7,7 @@ computes.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -77,6 +78,9 @@ class Batcher:
     Args:
         predict: runs the model on arrays of shape ``[n, ...]`` by input name; called in a thread of the batcher.
         policy: the policy of batching requests.
+
+    Attributes:
+        num_requests: the number of requests so far.
     """
 
     def __init__(self, predict: Predict, *, policy: BatchPolicy) -> None:
@@ -86,6 +90,18 @@ class Batcher:
         self._arrived = asyncio.Event()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
         self._loop_task: asyncio.Task[None] | None = None
+        self._run_start: float | None = None
+        self.num_requests = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """The number of requests that wait for a run."""
+        return len(self._waiting)
+
+    @property
+    def run_s(self) -> float:
+        """How long the current run of the model has taken so far, in seconds; 0 if it does not run."""
+        return 0.0 if self._run_start is None else time.monotonic() - self._run_start
 
     async def __aenter__(self) -> Self:
         self._loop_task = asyncio.create_task(self._serve())
@@ -130,6 +146,7 @@ class Batcher:
             answer=asyncio.get_running_loop().create_future(),
         )
         self._waiting.append(request)
+        self.num_requests += 1
         self._arrived.set()
         return await request.answer
 
@@ -141,6 +158,7 @@ class Batcher:
                 continue
             try:
                 taken = [request.take(num_rows) for request, num_rows in batch]
+                self._run_start = time.monotonic()
                 outputs = await loop.run_in_executor(self._executor, self._run, taken)
             except asyncio.CancelledError:
                 for request, _ in batch:
@@ -152,6 +170,8 @@ class Batcher:
                     if not request.answer.done():
                         request.answer.set_exception(error)
                 continue
+            finally:
+                self._run_start = None
             start = 0
             for request, num_rows in batch:
                 rows = slice(start, start + num_rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,8 +14,7 @@ import numpy as np
 from lockstep.errors import LockstepError, ModelError
 from lockstep.serving.images import num_channels_of
 from lockstep.serving.instances import Arrays, InputSpec
-from lockstep.serving.model_files import SUFFIX, fetch, find_model
-from lockstep.serving.process import LOADING_PREFIX
+from lockstep.serving.model_files import SUFFIX
 
 SIZE_STEP: Final = 8
 
@@ -80,42 +78,36 @@ class LoadedModel:
     @classmethod
     def load(
         cls,
-        url: str,
+        path: Path,
         *,
         max_batch_size: int = 64,
-        folder: Path | None = None,
         display_url: str | None = None,
         prepare: Callable[[Path], None] | None = None,
     ) -> LoadedModel:
         """Loads a ``.keras`` file. Files that contain code are rejected (Keras's safe mode).
 
         Args:
-            url: the bucket URL of the file, or of a folder with one such file, as in the contract's ``deploymentUri``.
+            path: the path of the file.
             max_batch_size: the maximum number of instances in one run.
-            folder: the folder for the downloaded file; the system's temporary folder by default.
-            display_url: the URL of the model in error messages, if it is not ``url``.
+            display_url: the URL of the model in error messages; the path by default.
             prepare: called with the file before it is loaded; registers the classes that the model needs with Keras.
 
         Raises:
             ModelError: the file does not exist, cannot be read, or is not a ``.keras`` file.
         """
-        url = find_model(url)
-        display_url = display_url or url
-        with tempfile.TemporaryDirectory(prefix=LOADING_PREFIX, dir=folder) as loading:
-            path = Path(loading) / f"model{SUFFIX}"
-            try:
-                fetch(url, path=path)
-                if not zipfile.is_zipfile(path):
-                    raise ModelError(f"it is not a {SUFFIX} file")
-                if prepare is not None:
-                    prepare(path)
-                model = keras.saving.load_model(path, safe_mode=True, compile=False)
-            except LockstepError as error:
-                raise ModelError(f"cannot load the model {display_url}: {error}") from None
-            except Exception as error:
-                # Keras raises many classes here, and its messages quote whole configurations.
-                reason = (str(error) or type(error).__name__).replace(str(path), display_url).splitlines()[0]
-                raise ModelError(f"cannot load the model {display_url}: {reason[:400]}") from error
+        display_url = display_url or str(path)
+        try:
+            if not zipfile.is_zipfile(path):
+                raise ModelError(f"it is not a {SUFFIX} file" if path.exists() else "there is no such file")
+            if prepare is not None:
+                prepare(path)
+            model = keras.saving.load_model(path, safe_mode=True, compile=False)
+        except LockstepError as error:
+            raise ModelError(f"cannot load the model {display_url}: {error}") from None
+        except Exception as error:
+            # Keras raises many classes here, and its messages quote whole configurations.
+            reason = (str(error) or type(error).__name__).replace(str(path), display_url).splitlines()[0]
+            raise ModelError(f"cannot load the model {display_url}: {reason[:400]}") from error
         return cls(cast("keras.Model", model), max_batch_size=max_batch_size)
 
     @property

@@ -1,4 +1,4 @@
-"""Finds the file of a version's model, and downloads model files and packages for the prediction server."""
+"""Finds the file of a version's model, and downloads it for the version."""
 
 from __future__ import annotations
 
@@ -35,17 +35,6 @@ def find_model(url: str) -> str:
     return join_url(url, keys[0])
 
 
-def fetch(url: str, *, path: Path) -> None:
-    """Downloads an object to a file.
-
-    Raises:
-        MissingInputError: there is no such object.
-        StorageError: the object could not be read.
-    """
-    bucket_url, key = split_url(url)
-    open_bucket(bucket_url).download(key, path=path)
-
-
 def fetch_for_another(url: str, *, path: Path, bucket: str) -> None:
     """Downloads an object to a file for another user, who must not gain access to other projects' files in this way.
 
@@ -65,7 +54,8 @@ def fetch_for_another(url: str, *, path: Path, bucket: str) -> None:
     top, place = Path(os.path.realpath(bucket)), Path(os.path.abspath(url.removeprefix("file://")))
     shared = next((each for each in (Path(os.path.abspath(bucket)), top) if place.is_relative_to(each)), None)
     if not bucket.startswith("/") or shared is None:
-        fetch(url, path=path)
+        bucket_url, key = split_url(url)
+        open_bucket(bucket_url).download(key, path=path)
         return
     own = top.joinpath(*place.relative_to(shared).parts[:1])  # the folder of the project, or of staged code
     try:

@@ -1,12 +1,10 @@
-"""Unpacks a version's packages in the prediction server's process, and imports the modules that the model needs."""
+"""Imports the modules of a version's packages that its model needs, in the prediction server's process."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import importlib.util
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,60 +13,46 @@ from typing import Final, final
 import keras
 
 from lockstep.errors import ModelError
-from lockstep.jobs.running.packages import unpack_package
 from lockstep.serving.needed_code import NeededCode, needed_code
-from lockstep.storage import read_url
 
 OWN_LAYERS: Final = "lockstep.parameter_server"
-CODE_FOLDER: Final = "code"
 NUM_NAMED: Final = 3
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class PackageCode:
-    """The code of a version.
+    """The code of a version, which the runner has put on the module path.
 
     Attributes:
-        packages: the URLs of the version's packages, in the order in which they are searched for modules.
+        has_code: whether the version has packages.
         program: the module that the version's job ran; None if it is not known.
-        refusal: the reason why code of jobs may not run here; None if it may.
-        folder: the folder in which packages are unpacked.
     """
 
-    packages: Sequence[str] = ()
+    has_code: bool = False
     program: str | None = None
-    refusal: str | None = None
-    folder: Path
 
     def register_classes(self, file: Path) -> None:
         """Registers the classes that a model needs with Keras, by importing the packages' modules. Runs their code.
 
-        Nothing is unpacked or imported if the model uses only Keras's and Lockstep's classes.
+        Nothing is imported if the model uses only Keras's and Lockstep's classes.
 
         Args:
             file: the path of the model's file.
 
         Raises:
-            ModelError: there is no package, its code may not run here, or it does not have what the model needs.
-            StorageError: a package could not be read.
-            InvalidInputError: a package is of an unknown kind.
-            CorruptDataError: a package is damaged.
+            ModelError: there is no package, or it does not have what the model needs.
         """
         needed = needed_code(file)
         if any(module.startswith(f"{OWN_LAYERS}.") for module in needed.modules):
             importlib.import_module(OWN_LAYERS)
         if not (missing := _missing(needed)):
             return
-        said = f"it needs {_named(missing)}, which {'is' if len(missing) == 1 else 'are'} not Keras's"
-        if not self.packages:
+        if not self.has_code:
             raise ModelError(
-                said,
+                f"it needs {_named(missing)}, which {'is' if len(missing) == 1 else 'are'} not Keras's",
                 action="deploy it with --job, so that the job's package goes along, or name one with --package-uri",
             )
-        if self.refusal is not None:
-            raise ModelError(f"{said}, and code of a job is not loaded here: {self.refusal}")
-        self._unpack()
         for module in needed.modules:
             _import(module)
         if self.program is not None and (missing := _missing(needed)):
@@ -79,13 +63,6 @@ class PackageCode:
                 action="put @keras.saving.register_keras_serializable(package=...) above it, as it was in training, in "
                 "a module that the job's program imports",
             )
-
-    def _unpack(self) -> None:
-        folder = self.folder / CODE_FOLDER
-        folder.mkdir(exist_ok=True)
-        code = [unpack_package(url, data=read_url(url), folder=folder) for url in self.packages]
-        sys.path[:0] = dict.fromkeys(str(path) for package in code for path in package.module_path)
-        os.chdir(code[0].folder)  # as for a job's program
 
 
 def _missing(needed: NeededCode) -> list[str]:
@@ -104,7 +81,7 @@ def _import(module: str) -> None:
         reason = (str(error) or "no reason given").splitlines()[0][:300]
         action = ""
         if isinstance(error, ModuleNotFoundError):
-            action = "add it to the package, or install it where the service runs"
+            action = "add it to the package, or to the package's requirements.txt"
         raise ModelError(
             f"module {module} of its package cannot be imported: {type(error).__name__}: {reason}", action=action
         ) from error

@@ -22,7 +22,16 @@ from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.problems import Problems
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings, sqlite_url
-from lockstep.service.store import JobRecord, JobStore, Lease, NodeStore, SecretStore, SpendingStore, open_database
+from lockstep.service.store import (
+    JobRecord,
+    JobStore,
+    Lease,
+    ModelStore,
+    NodeStore,
+    SecretStore,
+    SpendingStore,
+    open_database,
+)
 from lockstep.testing.local_cluster import LocalCluster
 
 TIMEOUT_S = 30.0
@@ -42,6 +51,7 @@ def make_controller(
     lease = Lease(database, is_exclusive=True)
     return Controller(
         store=JobStore(database, clock=clock, guard=lease.check),
+        models=ModelStore(database, clock=clock),
         lease=lease,
         vault=Vault(store=SecretStore(database), key_path=settings.home.secret_key),
         cluster=cluster,

@@ -100,8 +100,8 @@ class _Gang:
                 return
         cluster = self._cluster()
         for replica in self.order.replicas:
-            self._orders[replica.name] = replace(replica, cluster=cluster)
-            self._take(initial_status(replica, now_s=time.time()))
+            order = self._orders[replica.name] = replace(replica, cluster=cluster)
+            self._take(initial_status(order, now_s=time.time()))
         for order in self._orders.values():
             self._launch(order)
         while self.status.end is None:
@@ -140,7 +140,8 @@ class _Gang:
     def _cluster(self) -> dict[str, tuple[str, ...]]:
         cluster: dict[str, tuple[str, ...]] = {}
         for replica in self.order.replicas:
-            if replica.role != "evaluator" and len(self.order.replicas) > 1:
+            is_found = replica.role != "evaluator" and len(self.order.replicas) > 1
+            if is_found or replica.server is not None:
                 held = reserve_address("127.0.0.1")
                 self._held.append(held)
                 cluster[replica.role] = (*cluster.get(replica.role, ()), held.address)

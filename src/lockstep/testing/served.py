@@ -23,6 +23,7 @@ from lockstep.service.context import ServiceContext
 from lockstep.service.notifications.posting import RestrictedPost
 from lockstep.service.notifications.webhooks import Operators, Webhooks
 from lockstep.service.prediction.deployments import Deployments
+from lockstep.service.prediction.routing import Routes
 from lockstep.service.security.keys import digest, make_key
 from lockstep.service.store import KeyStore, ModelStore, NodeStore, StoredSizeStore, WebhookStore, open_database
 from lockstep.testing.bench import Bench
@@ -64,7 +65,15 @@ class Served:
             catalogue=load_catalogue(),
             provisioner=bench.provisioner,
             controller=bench.controller,
-            deployments=Deployments(store=models, folder=bench.home.spool),
+            deployments=Deployments(
+                models=models,
+                jobs=bench.store,
+                cluster=bench.cluster,
+                bucket=bench.settings.bucket,
+                folder=bench.home.spool / "deployments",
+                wake=bench.controller.wake,
+            ),
+            routes=Routes(models=models, jobs=bench.store, vault=bench.vault),
             problems=bench.problems,
             webhooks=Webhooks(
                 operators or {},

@@ -23,11 +23,14 @@ from lockstep.jobs.running.orders import (
     ReplicaPhase,
     ReplicaRestart,
     ReplicaStatus,
+    ServerOrder,
     initial_status,
 )
 from lockstep.jobs.running.restarts import RestartCondition, RestartPolicy
 from lockstep.jobs.running.supervision import (
     LINGER_S,
+    MAX_SERVER_RESTARTS,
+    SERVER_WINDOW_S,
     Step,
     after_report,
     next_step,
@@ -346,3 +349,43 @@ def test_orders_and_statuses_travel_as_json() -> None:
         end=GangEnd(outcome=GangOutcome.FAILED, reason="r", culprit="master"),
     )
     assert GANG_STATUS.validate_json(GANG_STATUS.dump_json(status)) == status
+
+
+SERVER = GangOrder(
+    gang_id="g",
+    replicas=(replace(GANG.replicas[0], server=ServerOrder(ready_within_s=300.0, silent_within_s=3.0)),),
+)
+
+
+def _server_step(status: ReplicaStatus, *, now_s: float = 10.0, lost_nodes: Collection[str] = ()) -> Step:
+    statuses = {status.name: status}
+    return next_step(SERVER, statuses=statuses, stop_requested=False, now_s=now_s, lost_nodes=lost_nodes)
+
+
+@pytest.mark.parametrize("end", [KILLED, OK, ProgramEnd(exit_code=1), ProgramEnd(fault=Fault.STUCK, problem="silent")])
+def test_a_server_that_was_ready_is_launched_again_however_it_ended(end: ProgramEnd) -> None:
+    step = _server_step(replace(_ended("master", end), ready_time_s=2.0))
+    assert step.end is None
+    assert step.restarts["master"].number == 1
+    again = order_of_next_launch(
+        SERVER.replicas[0], last=replace(_ended("master", end), ready_time_s=2.0), restart=step.restarts["master"]
+    )
+    assert initial_status(again, now_s=11.0).ready_time_s is None, "it has to say so again"
+
+
+def test_a_server_that_cannot_start_is_over_and_one_whose_machine_failed_is_not() -> None:
+    assert _server_step(_ended("master", ProgramEnd(exit_code=65))).end == GangEnd(
+        outcome=GangOutcome.FAILED, reason="replica master: exit code 65", culprit="master"
+    )
+    assert _server_step(_ended("master", KILLED)).restarts
+    assert _server_step(_ended("master", KILLED), lost_nodes=("master",)).end is not None
+
+
+def test_a_server_that_ends_again_and_again_is_over() -> None:
+    def status(num_restarts: int) -> ReplicaStatus:
+        restarts = tuple(ReplicaRestart(number=n + 1, time_s=10.0 + n, reason="x") for n in range(num_restarts))
+        return replace(_ended("master", KILLED), restarts=restarts)
+
+    assert _server_step(status(MAX_SERVER_RESTARTS - 1), now_s=20.0).restarts
+    assert _server_step(status(MAX_SERVER_RESTARTS), now_s=20.0).end is not None
+    assert _server_step(status(MAX_SERVER_RESTARTS), now_s=20.0 + SERVER_WINDOW_S).restarts, "they were long ago"

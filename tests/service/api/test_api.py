@@ -18,7 +18,7 @@ from sqlalchemy import update
 from lockstep.errors import UnavailableError
 from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.jobs.scheduling import Quota
-from lockstep.service.prediction.deployments import Deployments, ServerAddress
+from lockstep.service.prediction.routing import Routes, ServerAddress
 from lockstep.service.store.tables import JOB_ATTEMPTS
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import HOME_TOKEN, Served
@@ -264,7 +264,7 @@ def test_a_version_that_is_not_ready_says_so(service: Served) -> None:
     service.http.post("/v1/projects/local/models/m/versions", json={"name": "v1", "deploymentUri": "/m"})
     answer = service.http.post("/v1/projects/local/models/m:predict", json={"instances": []})
     assert answer.status_code == 503
-    assert "not ready" in answer.json()["error"]["message"]
+    assert "none of its servers is ready" in answer.json()["error"]["message"]
     assert service.http.post("/v1/projects/local/models/x:predict", json={}).status_code == 404
 
 
@@ -377,12 +377,12 @@ def test_whoever_waits_for_a_versions_server_keeps_nobody_else(
 ) -> None:
     looking, goes_on = threading.Event(), threading.Event()
 
-    def address(_self: Deployments, **_asked: str | None) -> ServerAddress:
+    def find(_self: Routes, **_asked: str | None) -> list[ServerAddress]:
         looking.set()
         goes_on.wait(10)
         raise UnavailableError("not ready")
 
-    monkeypatch.setattr(Deployments, "address", address)
+    monkeypatch.setattr(Routes, "find", find)
     answers: list[int] = []
 
     def predict() -> None:

@@ -16,6 +16,7 @@ from lockstep.service.context import ServiceContext
 from lockstep.service.notifications.posting import post
 from lockstep.service.notifications.webhooks import Webhooks
 from lockstep.service.prediction.deployments import Deployments
+from lockstep.service.prediction.routing import Routes
 from lockstep.service.store import KeyStore, ModelStore, NodeStore, StoredSizeStore, WebhookStore, open_database
 from lockstep.testing.bench import Bench
 
@@ -37,7 +38,15 @@ def context(bench: Bench) -> Iterator[ServiceContext]:
         cluster=bench.cluster,
         catalogue=load_catalogue(),
         controller=bench.controller,
-        deployments=Deployments(store=models, folder=bench.home.spool / "servers"),
+        deployments=Deployments(
+            models=models,
+            jobs=bench.store,
+            cluster=bench.cluster,
+            bucket=bench.settings.bucket,
+            folder=bench.home.spool / "deployments",
+            wake=bench.controller.wake,
+        ),
+        routes=Routes(models=models, jobs=bench.store, vault=bench.vault),
         problems=bench.problems,
         webhooks=Webhooks({}, store=WebhookStore(database), vault=bench.vault, restricted_post=post),
         started_time_s=0.0,

@@ -15,7 +15,7 @@ from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.jobs.scheduling import NodeSpec, Quota
 from lockstep.service.control.controller import Controller
 from lockstep.service.control.schedule import Schedule
-from lockstep.service.store import JobStore, Lease, open_database
+from lockstep.service.store import JobStore, Lease, ModelStore, open_database
 from lockstep.testing.bench import Bench
 from lockstep.testing.local_cluster import LocalCluster
 from lockstep.testing.scripted_cluster import AttemptScript, ScriptedCluster
@@ -153,6 +153,7 @@ def test_who_takes_over_looks_where_jobs_are_by_now(bench: Bench, tmp_path: Path
     first, second = (
         Controller(
             store=JobStore(database, guard=lease.check),
+            models=ModelStore(database),
             lease=lease,
             vault=bench.vault,
             cluster=cluster,

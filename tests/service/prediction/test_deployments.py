@@ -1,235 +1,280 @@
-"""Versions and their servers: real processes, whose model is a pipe that nobody writes to, so that none loads one.
-
-What a server says when it is ready is written by the test, at the moment that the test needs.
-"""
+"""Versions and their servers, on a real controller, runner and processes. The servers load no model."""
 
 from __future__ import annotations
 
-import json
 import os
+import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
+from lockstep.cli.package import stage_folder
 from lockstep.errors import NotFoundError, UnavailableError
-from lockstep.service.prediction.deployments import MAX_RESTARTS, RECOVERED_AFTER_S, RESTART_PAUSE_S, Deployments
+from lockstep.jobs.running.states import JobState
+from lockstep.service.prediction import deployments as deployments_module
+from lockstep.service.prediction import servers as servers_module
+from lockstep.service.prediction.deployments import MAX_FAILURES, Deployments, is_ready
+from lockstep.service.prediction.routing import Routes
+from lockstep.service.settings import sqlite_url
 from lockstep.service.store import (
+    JobRecord,
+    JobStore,
     LeaseLostError,
     ModelStore,
-    OperationRecord,
     VersionRecord,
     VersionState,
     open_database,
 )
-from lockstep.serving import ServerHandle, start_server
-from lockstep.serving.process import LOADING_PREFIX
+from lockstep.testing.bench import Bench
 
 WAIT_S = 30.0
 
+SERVER = '''
+"""Accepts connections, and says so. It does what its model's file says."""
+import os, pathlib, signal, socket, sys, time
+from lockstep.heartbeat import report_progress
+from lockstep.topology import Topology
+
+what = pathlib.Path(next(arg for arg in sys.argv if arg.startswith("--model=")).removeprefix("--model=")).read_text()
+if what == "broken":
+    sys.exit("the reason")
+host, _, port = Topology.from_env().synchronous_addresses[0].rpartition(":")
+listener = socket.create_server((host, int(port)))
+assert len(os.environ["LOCKSTEP_SERVER_TOKEN"]) == 64
+while what != "slow":
+    report_progress(waiting=0)
+    time.sleep(0.1)
+time.sleep(600)
+'''
+
 
 class Site:
-    """One version of a model, its deployments, and a clock that the test sets."""
+    """A model, its deployments, and the controller that they stand on."""
 
-    def __init__(self, path: Path) -> None:
-        self.folder = path / "servers"
-        self.model_url = str(path / "model.keras")
-        os.mkfifo(self.model_url)
-        self.now_s = 1000.0
-        self.database = open_database(f"sqlite:///{path / 'd.db'}")
+    def __init__(self, bench: Bench, path: Path) -> None:
+        self.bench = bench
+        self.path = path
+        self.offset_s = 0.0
+        self.database: Engine = open_database(sqlite_url(bench.home))
         self.models = ModelStore(self.database)
-        self.deployments = Deployments(store=self.models, folder=self.folder, clock=lambda: self.now_s)
+        self.jobs = JobStore(self.database)
+        self.deployments = self.make_deployments()
+        self.routes = Routes(models=self.models, jobs=self.jobs, vault=bench.vault)
         self.models.create_model(project="p", name="m", description="", labels={})
-        self.creation = self.models.create_version(
-            project="p",
-            model="m",
-            name="v1",
-            description="",
-            labels={},
-            deployment_uri=self.model_url,
-            machine_type="n1-standard-4",
+        (path / "code").mkdir()
+        (path / "code" / "fake_server.py").write_text(SERVER)
+        self.package = stage_folder(path / "code", staging=str(path / "staging"))
+
+    def make_deployments(self, models: ModelStore | None = None) -> Deployments:
+        return Deployments(
+            models=models or self.models,
+            jobs=self.jobs,
+            cluster=self.bench.cluster,
+            bucket=str(self.bench.home.bucket),
+            folder=self.path / "temporary",
+            wake=self.bench.controller.wake,
+            clock=lambda: time.time() + self.offset_s,
         )
 
-    @property
-    def version(self) -> VersionRecord:
-        return self.models.get_version(project="p", model="m", name="v1")
+    def create(self, what: str = "serve", *, name: str = "v1", num_servers: int = 1) -> str:
+        """Creates a version; returns the name of the operation."""
+        model = self.path / name / "model.keras"
+        model.parent.mkdir(exist_ok=True)
+        model.write_text(what)
+        return self.models.create_version(
+            project="p",
+            model="m",
+            name=name,
+            description="",
+            labels={},
+            deployment_uri=str(model),
+            machine_type="n1-standard-4",
+            package_uris=[self.package],
+            num_servers=num_servers,
+        ).name
 
-    @property
-    def handle(self) -> ServerHandle:
-        server = self.version.server
-        assert server is not None
-        return ServerHandle.from_json(server)
+    def version(self, name: str = "v1") -> VersionRecord:
+        return self.models.get_version(project="p", model="m", name=name)
 
-    def begin_deletion(self) -> OperationRecord:
-        return self.models.begin_delete_version(project="p", model="m", name="v1")
+    def servers(self) -> list[JobRecord]:
+        return self.jobs.servers()
 
-    def step(self, *, after_s: float = 0.0) -> VersionRecord:
-        self.now_s += after_s
+    def server(self) -> JobRecord:
+        (server,) = [server for server in self.servers() if server.state is not JobState.CANCELLING]
+        return server
+
+    def step(self) -> None:
+        self.bench.step()
         self.deployments.step()
-        return self.version
 
-    def say_ready(self) -> None:
-        ready = {"pid": self.handle.pid, "url": "http://127.0.0.1:1", "input": []}
-        self.handle.ready_file.write_text(json.dumps(ready))
+    def step_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < deadline, "\n".join(map(str, (*self.models.list_versions(), *self.servers())))
+            self.step()
+            time.sleep(0.02)
 
-    def serve(self) -> VersionRecord:
-        """Brings the version to a server that is ready."""
-        self.step()
-        self.say_ready()
-        return self.step()
+    def step_until_state(self, state: VersionState) -> VersionRecord:
+        self.step_until(lambda: self.version().state is state)
+        return self.version()
 
-    def kill(self) -> None:
-        process = psutil.Process(self.handle.pid)
-        process.kill()
-        process.wait(WAIT_S)
+    def step_until_ready(self, num_servers: int = 1) -> None:
+        self.step_until(lambda: sum(map(is_ready, self.servers())) == num_servers == len(self.servers()))
 
-    def start_unrecorded(self) -> psutil.Process:
-        """Starts the version's server as a service does that is killed before it can record the handle."""
-        handle = start_server(model_url=self.model_url, folder=self.folder / "p" / "m" / "v1")
-        return psutil.Process(handle.pid)
+    def signal(self, number: signal.Signals) -> None:
+        pid = self.server().replicas[0].status.pid
+        assert pid is not None
+        os.kill(pid, number)
+
+    def is_answered(self) -> bool:
+        try:
+            return bool(self.routes.find(project="p", model="m", version=None))
+        except UnavailableError:
+            return False
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path)
+def site(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(servers_module, "SERVER_MODULE", "fake_server")
+    made = Site(bench, tmp_path)
     yield made
-    made.deployments.end_all()
     made.database.dispose()
 
 
-def test_a_version_is_ready_when_its_server_is(site: Site) -> None:
-    version = site.step()
-    assert (version.state, version.server is not None) == (VersionState.CREATING, True)
-    with pytest.raises(UnavailableError, match="CREATING"):
-        site.deployments.address(project="p", model="m", version=None)
-    site.say_ready()
-    assert site.step().state is VersionState.READY
-    assert site.models.get_operation(project="p", name=site.creation.name).end_time_s is not None
-    address = site.deployments.address(project="p", model="m", version=None)
-    assert address.token == site.handle.token_file.read_text()
+def test_a_version_is_ready_when_its_server_is_and_goes_with_it(site: Site) -> None:
+    creation = site.create()
+    with pytest.raises(UnavailableError, match="version v1 of model m is CREATING, and none of its servers is ready"):
+        site.routes.find(project="p", model="m", version=None)
+    site.step_until_state(VersionState.READY)
+    assert site.models.get_operation(project="p", name=creation).end_time_s is not None
+    (address,) = site.routes.find(project="p", model="m", version="v1")
+    assert address.url == f"http://{site.server().replicas[0].status.address}"
+    assert len(address.token) == 64
+    assert address.token not in str(site.server()), "it is recorded nowhere"
+    deletion = site.models.begin_delete_version(project="p", model="m", name="v1").name
+    site.step_until(lambda: site.models.list_versions() == [] == site.servers())
+    assert site.models.get_operation(project="p", name=deletion).error_message is None
+    with pytest.raises(NotFoundError):
+        site.version()
 
 
-def test_a_server_that_went_with_its_machine_says_nothing_of_its_model(site: Site) -> None:
-    handle = site.step().server
-    assert handle is not None
-    site.kill()
-    gone = {**handle, "process": {**handle["process"], "start": "another-boot/4711"}}
-    site.models.update_version(site.version, server=gone)
-    version = site.step()
-    assert (version.state, version.server, version.num_restarts) == (VersionState.CREATING, None, 0)
-    assert site.step().server is not None
-    site.say_ready()
-    assert site.step().state is VersionState.READY
+def test_a_version_is_what_was_deployed_whatever_becomes_of_the_original(site: Site) -> None:
+    site.create()
+    site.step_until_state(VersionState.READY)
+    (file,) = site.version().files
+    (site.path / "v1" / "model.keras").write_text("broken")
+    site.signal(signal.SIGKILL)
+    site.step_until(lambda: site.server().num_restarts == 1 and is_ready(site.server()))
+    assert Path(file.url).read_text() == "serve"
+    Path(file.url).write_text("tampered")
+    site.signal(signal.SIGKILL)
+    site.step_until(lambda: "has changed since it was deployed" in str(site.server().replicas[0].status.end))
 
 
-def test_each_restart_in_a_row_waits_twice_as_long(site: Site) -> None:
-    site.serve()
-    for number in range(3):
-        ended = site.handle
-        site.kill()
-        version = site.step()
-        assert (version.state, version.server, version.num_restarts) == (VersionState.READY, None, number + 1)
-        pause_s = RESTART_PAUSE_S * 2**number
-        assert site.step(after_s=pause_s * 0.99).server is None
-        site.step(after_s=pause_s * 0.02)
-        assert site.handle != ended
-        site.say_ready()
+def test_a_server_that_cannot_start_fails_its_version_and_says_why(site: Site) -> None:
+    creation = site.create("broken")
+    version = site.step_until_state(VersionState.FAILED)
+    assert version.error_message == "the reason"
+    assert site.models.get_operation(project="p", name=creation).error_message == "the reason"
+    site.step_until(lambda: not site.servers())
+    site.step()
+    assert not site.servers(), "no other one is tried"
+
+
+def test_a_model_that_is_not_there_fails_its_version(site: Site) -> None:
+    site.create()
+    (site.path / "v1" / "model.keras").unlink()
+    version = site.step_until_state(VersionState.FAILED)
+    assert "model.keras" in (version.error_message or "")
+    assert not site.servers()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_server_that_dies_or_hangs_is_launched_again_in_its_place(site: Site, number: signal.Signals) -> None:
+    site.create()
+    site.step_until_state(VersionState.READY)
+    before = site.server().replicas[0].status
+    site.signal(number)
+    site.step_until(lambda: not is_ready(site.server()))
+    assert site.version().state is VersionState.READY
+    site.step_until_ready()
+    after = site.server().replicas[0].status
+    assert after.address == before.address
+    assert after.pid != before.pid
+    assert len(after.restarts) == 1
+
+
+def test_a_server_whose_node_is_lost_is_replaced_by_another(site: Site) -> None:
+    site.create()
+    site.step_until_state(VersionState.READY)
+    lost = site.server()
+    site.bench.cluster.lose_node(f"{lost.uid}-0")
+    site.step_until(lambda: site.jobs.get_by_uid(lost.uid).state is JobState.FAILED)
+    site.step_until_ready()
+    assert site.server().uid != lost.uid
+    assert (site.version().state, site.version().num_failures) == (VersionState.READY, 0)
+
+
+def test_each_server_that_cannot_start_any_more_waits_twice_as_long(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.create()
+    site.step_until_state(VersionState.READY)
+    Path(site.version().files[0].url).write_text("tampered")
+    site.bench.cluster.lose_node(f"{site.server().uid}-0")
+    for number in range(1, MAX_FAILURES + 1):
+        site.step_until(lambda number=number: site.version().num_failures == number)
         site.step()
+        assert not [server for server in site.servers() if server.state is JobState.QUEUED], "it pauses"
+        site.offset_s += deployments_module.FIRST_PAUSE_S * 2.0 ** (number - 1)
+    version = site.step_until_state(VersionState.FAILED)
+    assert "has changed since it was deployed" in (version.error_message or "")
 
 
-def test_a_server_that_ends_again_and_again_fails_its_version(site: Site) -> None:
-    site.models.update_version(site.serve(), num_restarts=MAX_RESTARTS)
-    site.handle.log_file.write_text("the reason\n")
-    site.kill()
-    version = site.step()
-    assert (version.state, version.error_message, version.server) == (VersionState.FAILED, "the reason", None)
-    assert site.step(after_s=3600.0) == version
-
-
-def test_a_server_that_stayed_up_has_its_earlier_ends_forgotten(site: Site) -> None:
-    site.models.update_version(site.serve(), num_restarts=MAX_RESTARTS)
-    assert site.step(after_s=RECOVERED_AFTER_S * 0.99).num_restarts == MAX_RESTARTS
-    assert site.step(after_s=RECOVERED_AFTER_S * 0.02).num_restarts == 0
-    site.kill()
-    assert site.step().state is VersionState.READY
-
-
-def test_only_time_in_which_the_server_was_ready_counts_as_recovery(site: Site) -> None:
-    site.serve()
-    site.kill()
-    site.step(after_s=RECOVERED_AFTER_S)
-    site.step(after_s=RESTART_PAUSE_S)
-    assert site.step(after_s=RECOVERED_AFTER_S).num_restarts == 1, "it loads its model"
-    site.say_ready()
-    assert site.step(after_s=RECOVERED_AFTER_S).num_restarts == 1, "it is ready only now"
-    assert site.step(after_s=RECOVERED_AFTER_S).num_restarts == 0
-
-
-def test_a_clock_that_is_set_back_does_not_hold_a_restart_up(site: Site) -> None:
-    site.serve()
-    site.kill()
-    assert site.step().server is None
-    assert site.step(after_s=-500.0).server is not None
-
-
-def test_a_server_whose_files_are_broken_is_ended_before_it_is_replaced(site: Site) -> None:
-    site.serve()
-    process = psutil.Process(site.handle.pid)
-    site.handle.ready_file.write_text("{")
-    assert site.step().num_restarts == 1
-    assert not process.is_running()
+def test_servers_are_as_many_as_wanted_and_share_the_requests(site: Site) -> None:
+    site.create(num_servers=3)
+    site.step_until_ready(3)
+    first, second, third = site.routes.find(project="p", model="m", version=None)
+    site.routes.begin(first)
+    assert site.routes.find(project="p", model="m", version=None)[-1] == first
+    site.routes.begin(second)
+    site.routes.begin(second)
+    assert site.routes.find(project="p", model="m", version=None) == [third, first, second]
+    site.routes.end(first)
+    assert site.routes.find(project="p", model="m", version=None)[-1] == second
+    site.models.update_version(site.version(), num_servers=1)
+    site.step_until_ready(1)
+    assert site.version().state is VersionState.READY
 
 
 def test_a_deletion_that_begins_while_a_pass_looks_is_not_undone(site: Site) -> None:
-    site.step()
-    process = psutil.Process(site.handle.pid)
-    site.say_ready()
-    operations: list[OperationRecord] = []
-
-    def clock() -> float:
-        if not operations:  # between the look at the version and its change to READY
-            operations.append(site.begin_deletion())
-        return 0.0
-
-    Deployments(store=site.models, folder=site.folder, clock=clock).step()
-    assert site.version.state is VersionState.DELETING
-    site.deployments.step()
-    assert not process.is_running()
-    with pytest.raises(NotFoundError):
-        _ = site.version
-    (operation,) = operations
-    assert site.models.get_operation(project="p", name=operation.name).error_message is None
-    assert site.models.get_operation(project="p", name=operation.name).end_time_s is not None
+    site.create()
+    site.step_until(lambda: bool(site.servers()))
+    version = site.version()
+    site.models.begin_delete_version(project="p", model="m", name="v1")
+    assert not site.models.update_version(version, state=VersionState.READY)
+    site.step_until(lambda: site.models.list_versions() == [] == site.servers())
 
 
-def test_a_server_that_no_version_knows_of_ends_with_its_version(site: Site) -> None:
-    process = site.start_unrecorded()
-    site.begin_deletion()
-    site.deployments.step()
-    assert not process.is_running()
-    with pytest.raises(NotFoundError):
-        _ = site.version
-
-
-def test_end_all_ends_servers_that_no_version_knows_of(site: Site) -> None:
-    process = site.start_unrecorded()
-    site.deployments.end_all()
-    assert not process.is_running()
+def test_servers_go_on_without_the_service_and_the_next_one_finds_them(site: Site) -> None:
+    site.create()
+    site.step_until_state(VersionState.READY)
+    before = site.server()
+    site.bench.restart()
+    site.deployments = site.make_deployments()
+    for _ in range(5):
+        site.step()
+    assert site.server().uid == before.uid
+    assert site.server().replicas[0].status.pid == before.replicas[0].status.pid
 
 
 def test_a_pass_ends_when_the_lease_is_lost(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    site.models.create_version(
-        project="p",
-        model="m",
-        name="v2",
-        description="",
-        labels={},
-        deployment_uri=site.model_url,
-        machine_type="n1-standard-4",
-    )
+    for name in ("v1", "v2"):
+        site.create(name=name)
     num_writes, stop = 0, threading.Event()
 
     def guard(_connection: Connection) -> None:
@@ -241,7 +286,7 @@ def test_a_pass_ends_when_the_lease_is_lost(site: Site, caplog: pytest.LogCaptur
         stop.set()  # after one pass
         return True
 
-    deployments = Deployments(store=ModelStore(site.database, guard=guard), folder=site.folder)
+    deployments = site.make_deployments(ModelStore(site.database, guard=guard))
     with pytest.raises(LeaseLostError):
         deployments.step()
     assert num_writes == 1, "the second version is left to the holder of the lease"
@@ -249,28 +294,3 @@ def test_a_pass_ends_when_the_lease_is_lost(site: Site, caplog: pytest.LogCaptur
     assert num_writes == 2
     logged = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert logged == [("WARNING", "another service has taken the lease over")]
-
-
-def test_after_end_all_the_versions_get_new_servers(site: Site) -> None:
-    site.serve()
-    ended = site.handle
-    site.deployments.end_all()
-    assert not psutil.pid_exists(ended.pid)
-    version = site.step()
-    assert (version.state, version.num_restarts, version.server_ready_time_s) == (VersionState.READY, 0, None)
-    assert site.handle != ended
-
-
-def test_what_a_server_leaves_that_dies_while_it_loads_is_removed(site: Site) -> None:
-    site.step()
-    folder = Path(site.handle.folder)
-    left = folder / f"{LOADING_PREFIX}dead"
-    left.mkdir()
-    (left / "model.keras").write_text("half of it")
-    site.kill()
-    assert site.step().state is VersionState.FAILED
-    assert not list(folder.glob(f"{LOADING_PREFIX}*"))
-    left.mkdir()
-    handle = start_server(model_url=site.model_url, folder=folder)
-    assert not left.exists()
-    psutil.Process(handle.pid).kill()

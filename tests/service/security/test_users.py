@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +14,7 @@ import psutil
 import pytest
 from tests.runner.python_environment.wheels import index_of, make_wheel
 from tests.runner.test_shell_server import Talk
-from tests.service.reachable import make_python
+from tests.service.security.confined import IS_ROOT, POOL, Place
 
 from lockstep.cli.package import stage_folder
 from lockstep.errors import InvalidInputError
@@ -28,15 +24,8 @@ from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.service.security import users
 from lockstep.service.security.job_folders import JobFolders
 from lockstep.service.security.users import UserPool, decide_users
-from lockstep.service.settings import Settings
 from lockstep.service.store import JobRecord
-from lockstep.testing.bench import Bench, open_bench
-
-POOL = UserPool(first=59500, last=59600)
-
-IS_ROOT = pytest.mark.skipif(
-    sys.platform != "linux" or os.geteuid() != 0, reason="only root on Linux may start programs as other users"
-)
+from lockstep.testing.bench import Bench
 
 PROGRAM = """
 import json, os, pathlib, subprocess, sys, time
@@ -69,45 +58,6 @@ with short_address(pathlib.Path(os.environ[HEARTBEAT_VARIABLE])) as address:
 time.sleep(3)
 print("done")
 """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A folder that others may pass through, and a Python in it that they may run."""
-
-    folder: Path
-    python: Path
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Place]:
-    folder = Path(tempfile.mkdtemp(prefix="lockstep-users-", dir="/tmp"))
-    folder.chmod(0o755)
-    before = dict(os.environ)
-    try:
-        python, variables = make_python(folder)
-        os.environ.update(variables)
-        yield Place(folder=folder, python=python)
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture
-def confined(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    """A bench whose home programs may pass through, whose runners and programs are the reachable Python's."""
-    monkeypatch.setattr(sys, "executable", str(place.python))
-    home = Home(path=Path(tempfile.mkdtemp(prefix="h", dir=place.folder)))
-    settings = Settings(home=home, bucket=str(home.bucket), max_running_jobs=2, users=POOL)
-    home.token.write_text("the-token")
-    home.engine.mkdir()
-    (home.engine / "ray-token").write_text("the-engines-token")
-    with open_bench(settings) as made:
-        home.database.chmod(0o644)  # as a service without users would have made it
-        JobFolders(home=home, bucket=settings.bucket, pool=POOL).prepare()
-        made.vault.put(project="local", name="password", value="a secret value", principal_label="ann")
-        yield made
 
 
 def _submit(

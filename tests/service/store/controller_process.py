@@ -20,7 +20,7 @@ from lockstep.service.control.controller import Controller
 from lockstep.service.problems import Problems
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobStore, Lease, SecretStore, connect_database
+from lockstep.service.store import JobStore, Lease, ModelStore, SecretStore, connect_database
 from lockstep.testing.scripted_cluster import FIRST_START_S, AttemptScript, ScriptedCluster
 
 
@@ -58,6 +58,7 @@ def main() -> None:
     home = Home(path=place)
     controller = Controller(
         store=JobStore(engine, guard=lease.check),
+        models=ModelStore(engine),
         lease=lease,
         vault=Vault(store=SecretStore(engine), key_path=home.secret_key),
         cluster=ScriptedCluster(place / "engine", script=[AttemptScript.RUNS], before_act=begin_pass),

@@ -240,7 +240,7 @@ class Launchers:
         return make_launcher(self._replicas[name], group=group, position=position, is_shared=self._is_shared)
 
     def _has_address(self, replica: ReplicaOrder) -> bool:
-        return len(self._replicas) > 1 and replica.role != "evaluator"
+        return replica.server is not None or (len(self._replicas) > 1 and replica.role != "evaluator")
 
     def _is_up(self, machine: str) -> bool:
         found: list[dict[str, Any]] = ray.nodes()

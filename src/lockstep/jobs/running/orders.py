@@ -53,6 +53,41 @@ class ContainerOrder:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class FileOrder:
+    """A file that the runner downloads for the program, which needs no access to the bucket for it.
+
+    Attributes:
+        url: the bucket URL.
+        name: the name in the program's working folder.
+        sha256: the SHA-256 digest of the content, in hexadecimal. A file with other content is not served.
+    """
+
+    url: str
+    name: str
+    sha256: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ServerOrder:
+    """How a program is watched that answers requests until it is stopped, such as a prediction server.
+
+    Its first heartbeat says that it accepts requests. From then on, its heartbeats say that it can answer them. Its
+    output says neither.
+
+    Attributes:
+        ready_within_s: the maximum time from the start to the first heartbeat, in seconds.
+        silent_within_s: the maximum time between heartbeats after the first one, in seconds.
+        files: the files that the server needs. It gets no credentials for buckets.
+    """
+
+    ready_within_s: float
+    silent_within_s: float
+    files: tuple[FileOrder, ...] = ()
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class ReplicaOrder:
     """The order for one replica: the program to run, and how.
 
@@ -66,7 +101,7 @@ class ReplicaOrder:
             line that starts with something else. In a container, the arguments of its entry point.
         container: the container that the program runs in; None if the program is a process of the node.
         cluster: the addresses by role, for ``TF_CONFIG``. The engine fills them in when the gang is placed. Empty for a
-            gang of one replica.
+            gang of one replica that is no server.
         environment: environment variables for the program, in addition to those that the runner sets.
         secrets: the values of further environment variables, which must never be shown. The service fills them in when
             it places the gang, and records the order without them.
@@ -91,6 +126,7 @@ class ReplicaOrder:
         web_access: whether shells may be opened beside the program.
         stuck_after_s: the time without a heartbeat or a line of output after which the program is stuck, in seconds;
             None for no limit.
+        server: how the program is watched if it is a server; None if it is not.
         earlier: the status at the end of the previous launch, if this launch continues from it; the gang supervisor
             fills it in.
     """
@@ -125,6 +161,7 @@ class ReplicaOrder:
     grace_s: float = 10.0
     web_access: bool = False
     stuck_after_s: float | None = None
+    server: ServerOrder | None = None
     earlier: ReplicaStatus | None = None
 
 
@@ -249,9 +286,12 @@ class ReplicaStatus:
         name: the replica's name.
         phase: the replica's phase.
         host: the name of the node that it runs on.
+        address: the address that others connect to, as ``host:port``; "" if nobody does.
         pid: the process id of its program on that node; None before the start.
         placed_time_s: the time when the engine placed it, in seconds since 1970 UTC.
         started_time_s: the time when its program first started.
+        ready_time_s: the time of a server's first heartbeat in the current launch; None before it, and for other
+            programs.
         ended_time_s: the time when it ended.
         seen_time_s: the time of its runner's last report, by the clock of its node; None before the first one.
         usage: the resources that its programs used, over all launches.
@@ -264,9 +304,11 @@ class ReplicaStatus:
     name: str
     phase: ReplicaPhase
     host: str = ""
+    address: str = ""
     pid: int | None = None
     placed_time_s: float | None = None
     started_time_s: float | None = None
+    ready_time_s: float | None = None
     ended_time_s: float | None = None
     seen_time_s: float | None = None
     usage: ProgramUsage = ProgramUsage()
@@ -283,9 +325,19 @@ def initial_status(order: ReplicaOrder, *, now_s: float) -> ReplicaStatus:
         order: the order of the replica.
         now_s: the current time, in seconds since 1970 UTC.
     """
+    address = address_of(order)
     if order.earlier is None:
-        return ReplicaStatus(name=order.name, phase=ReplicaPhase.PLACED, placed_time_s=now_s)
-    return replace(order.earlier, phase=ReplicaPhase.PLACED, pid=None, ended_time_s=None, metrics={}, end=None)
+        return ReplicaStatus(name=order.name, phase=ReplicaPhase.PLACED, address=address, placed_time_s=now_s)
+    return replace(
+        order.earlier,
+        phase=ReplicaPhase.PLACED,
+        address=address,
+        pid=None,
+        ready_time_s=None,
+        ended_time_s=None,
+        metrics={},
+        end=None,
+    )
 
 
 def address_of(order: ReplicaOrder) -> str:
@@ -406,6 +458,9 @@ class GangStatus:
     displaced: Mapping[str, str] = field(default_factory=dict[str, str])
     has_leftovers: bool = False
 
+
+FILES: Final = TypeAdapter(tuple[FileOrder, ...])
+"""Reads and writes the `FileOrder`s of a server as JSON."""
 
 ORDER: Final = TypeAdapter(ReplicaOrder)
 """Reads and writes a `ReplicaOrder` as JSON."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
-from lockstep.jobs.running.ends import should_restart, why_replica_ended
+from lockstep.jobs.running.ends import MACHINE_KINDS, EndReason, should_restart, why_replica_ended
 from lockstep.jobs.running.orders import (
     GangEnd,
     GangOrder,
@@ -23,6 +23,11 @@ LINGER_S: Final = 30.0
 
 Workers leave their last collective in order, and an evaluator evaluates the last checkpoint.
 """
+
+
+MAX_SERVER_RESTARTS: Final = 5
+"""The maximum number of times that a server is launched again within `SERVER_WINDOW_S`."""
+SERVER_WINDOW_S: Final = 600.0
 
 
 @final
@@ -61,6 +66,9 @@ def next_step(
     another one; the limit only counts while no worker is left. The leader's success is the job's success: its parameter
     servers are then stopped at once, and its workers and evaluators after `LINGER_S`.
 
+    A server that ends is launched again, whatever its exit code is, unless it was never ready because of its own fault,
+    or has ended too often: see `MAX_SERVER_RESTARTS`.
+
     Args:
         order: the order of the gang; its first replica leads.
         statuses: the last known status of each replica by name; a replica without one is not placed yet.
@@ -72,10 +80,11 @@ def next_step(
     known = [statuses[name] for name in roles if name in statuses]
     living = [status.name for status in known if status.phase is not ReplicaPhase.ENDED]
     leader = statuses.get(order.replicas[0].name)
-    succeeded = leader is not None and leader.end is not None and leader.end.succeeded
+    succeeded = leader is not None and leader.end is not None and leader.end.succeeded and not _is_server(order)
     restarts, displaced = _restarts(order, known, lost_nodes=() if succeeded else lost_nodes, now_s=now_s)
     failure = _first_failure([status for status in known if status.name not in {*restarts, *displaced}])
-    if stop_requested or failure is not None or (leader is not None and leader.phase is ReplicaPhase.ENDED):
+    is_over = leader is not None and leader.phase is ReplicaPhase.ENDED and leader.name not in restarts
+    if stop_requested or failure is not None or is_over:
         restarts, displaced = {}, ()
     phase = _phase(known, num_replicas=len(roles), num_living=len(living) + len(restarts) + len(displaced))
     if phase is GangPhase.ENDED:
@@ -120,8 +129,10 @@ def restartable_alone(order: GangOrder) -> frozenset[str]:
     Only a job with parameter servers has them. Its workers belong to them: each one works without the others, and its
     state is on the servers. So do its evaluators, for which nobody waits. The leader does not, because it distributes
     the work. Parameter servers do only if the job's policy says so: a new server has to be given the state that it
-    lacks.
+    lacks. A server does too.
     """
+    if _is_server(order):
+        return frozenset(replica.name for replica in order.replicas)
     policy = order.restart_policy
     if policy is None or policy.whole_job or all(replica.role != "ps" for replica in order.replicas):
         return frozenset()
@@ -147,19 +158,19 @@ def _restarts(
 
     The second value has the names of those that can be launched again once they have another machine.
     """
-    policy = order.restart_policy
     alone = restartable_alone(order).difference(lost_nodes)
     waiting = _may_wait(order, known, now_s=now_s).intersection(lost_nodes)
-    if policy is None or not (alone or waiting):
+    if not (alone or waiting):
         return {}, ()
     num_restarts = order.num_restarts + sum(len(status.restarts) for status in known)
     found: dict[str, ReplicaRestart] = {}
     displaced: list[str] = []
-    for status in sorted(_failures(known), key=_end_time_s):
+    ended = _ends(known) if _is_server(order) else _failures(known)
+    for status in sorted(ended, key=_end_time_s):
         assert status.end is not None
         reason = why_replica_ended(status, end=status.end)
         num_coming = num_restarts + len(found) + len(displaced)
-        if not should_restart(reason, policy=policy, num_restarts=num_coming):
+        if not _should_restart(order, status, reason, num_restarts=num_coming, now_s=now_s):
             continue
         if status.name in alone:
             number = num_restarts + len(found) + 1
@@ -167,6 +178,21 @@ def _restarts(
         elif status.name in waiting:
             displaced.append(status.name)
     return found, tuple(displaced)
+
+
+def _should_restart(
+    order: GangOrder, status: ReplicaStatus, reason: EndReason, *, num_restarts: int, now_s: float
+) -> bool:
+    if _is_server(order):
+        was_ready = status.ready_time_s is not None or bool(status.restarts)
+        num_recent = sum(now_s - restart.time_s < SERVER_WINDOW_S for restart in status.restarts)
+        return (was_ready or reason.kind in MACHINE_KINDS) and num_recent < MAX_SERVER_RESTARTS
+    policy = order.restart_policy
+    return policy is not None and should_restart(reason, policy=policy, num_restarts=num_restarts)
+
+
+def _is_server(order: GangOrder) -> bool:
+    return order.replicas[0].server is not None
 
 
 def _may_wait(order: GangOrder, known: Sequence[ReplicaStatus], *, now_s: float) -> frozenset[str]:
@@ -192,8 +218,12 @@ def _phase(known: Sequence[ReplicaStatus], *, num_replicas: int, num_living: int
     return GangPhase.RUNNING if started else GangPhase.STARTING
 
 
+def _ends(known: Sequence[ReplicaStatus]) -> list[ReplicaStatus]:
+    return [s for s in known if s.end is not None and not s.end.stopped]
+
+
 def _failures(known: Sequence[ReplicaStatus]) -> list[ReplicaStatus]:
-    return [s for s in known if s.end is not None and not s.end.succeeded and not s.end.stopped]
+    return [s for s in _ends(known) if s.end is not None and not s.end.succeeded]
 
 
 def _first_failure(known: Sequence[ReplicaStatus]) -> ReplicaStatus | None:

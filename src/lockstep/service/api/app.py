@@ -48,7 +48,7 @@ def create_app(context: ServiceContext) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # One pool of connections to the prediction servers. They are on loopback, so proxy variables are ignored.
+        # One pool of connections to the prediction servers. They are on the nodes, so proxy variables are ignored.
         async with httpx.AsyncClient(timeout=60.0, trust_env=False) as client:
             app.state.http = client
             yield

@@ -22,6 +22,7 @@ from lockstep.service.api.forms import (
     NodeCostsForm,
     OperationForm,
     OperationMetadataForm,
+    OwnVersionForm,
     TrainingOutputForm,
     VersionForm,
 )
@@ -133,7 +134,7 @@ def job_resource(
     resource = cast("JobForm", job_fields(job))
     resource["lockstep"] = {
         "simulated": job.simulated,
-        "waitingFor": missing_machines if waits is None else _describe_waiting(waits),
+        "waitingFor": missing_machines if waits is None else describe_waiting(waits),
         "endReason": job.end_reason,
         "numRestarts": job.num_restarts,
         "submittedBy": job.submitted_by,
@@ -151,7 +152,8 @@ def job_resource(
     return resource
 
 
-def _describe_waiting(waits: Waiting) -> str:
+def describe_waiting(waits: Waiting) -> str:
+    """Describes a position in the queue, and what the job waits for."""
     latest = "" if waits.start_by_s is None else f"; it starts by {timestamp(waits.start_by_s)} at the latest"
     return f"position {waits.position}: {waits.reason}{latest}"
 
@@ -198,15 +200,21 @@ def model_resource(model: ModelRecord, *, default: VersionRecord | None) -> Mode
     return resource
 
 
-def version_resource(version: VersionRecord, *, is_default: bool) -> VersionForm:
-    """Returns a version as the contract's ``GoogleCloudMlV1__Version``."""
+def version_resource(version: VersionRecord, *, is_default: bool, waiting_for: str | None = None) -> VersionForm:
+    """Returns a version as the contract's ``GoogleCloudMlV1__Version``.
+
+    Args:
+        version: the version.
+        is_default: whether it is the default of its model.
+        waiting_for: what its next prediction server waits for in the queue; None if none waits.
+    """
     resource: VersionForm = {
         "name": f"projects/{version.project}/models/{version.model}/versions/{version.name}",
         "deploymentUri": version.deployment_uri,
         "createTime": timestamp(version.create_time_s),
         "machineType": version.machine_type,
         "state": version.state,
-        "manualScaling": {"nodes": 1},
+        "manualScaling": {"nodes": version.num_servers},
     }
     if version.description:
         resource["description"] = version.description
@@ -216,14 +224,21 @@ def version_resource(version: VersionRecord, *, is_default: bool) -> VersionForm
         resource["errorMessage"] = version.error_message
     if version.package_uris:
         resource["packageUris"] = list(version.package_uris)
+    own: OwnVersionForm = {}
     if version.python_module is not None:
-        resource["lockstep"] = {"pythonModule": version.python_module}
+        own["pythonModule"] = version.python_module
+    if waiting_for is not None:
+        own["waitingFor"] = waiting_for
+    if own:
+        resource["lockstep"] = own
     if is_default:
         resource["isDefault"] = True
     return resource
 
 
-def operation_resource(operation: OperationRecord, *, version: VersionRecord | None = None) -> OperationForm:
+def operation_resource(
+    operation: OperationRecord, *, version: VersionRecord | None = None, waiting_for: str | None = None
+) -> OperationForm:
     """Returns an operation as ``GoogleLongrunning__Operation``. With `version`, a finished creation includes it."""
     model_name = f"projects/{operation.project}/models/{operation.model}"
     metadata: OperationMetadataForm = {
@@ -233,7 +248,7 @@ def operation_resource(operation: OperationRecord, *, version: VersionRecord | N
         "modelName": model_name,
     }
     if version is not None:
-        metadata["version"] = version_resource(version, is_default=False)
+        metadata["version"] = version_resource(version, is_default=False, waiting_for=waiting_for)
     resource: OperationForm = {
         "name": f"projects/{operation.project}/operations/{operation.name}",
         "metadata": metadata,

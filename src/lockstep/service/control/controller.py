@@ -35,10 +35,12 @@ from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
 from lockstep.service.store import (
     DATABASE_FAULTS,
+    JobKind,
     JobRecord,
     JobStore,
     Lease,
     LeaseLostError,
+    ModelStore,
     describe_fault,
 )
 
@@ -51,6 +53,7 @@ class Controller:
 
     Args:
         store: the store of jobs and events; the lease guards its writes.
+        models: the store of versions.
         lease: the lease, which decides which service acts.
         vault: the projects' secrets.
         cluster: the engine, started.
@@ -71,6 +74,7 @@ class Controller:
         self,
         *,
         store: JobStore,
+        models: ModelStore,
         lease: Lease,
         vault: Vault,
         cluster: AbstractCluster,
@@ -100,6 +104,7 @@ class Controller:
         )
         self._starts = JobStarts(
             store=store,
+            models=models,
             lease=lease,
             vault=vault,
             cluster=cluster,
@@ -303,7 +308,7 @@ class Controller:
             self._ends.fail_or_restart(job, left, EndReason(kind=EndKind.NODE_LOST), message)
 
     def _is_over_time(self, job: JobRecord) -> bool:
-        if job.state is not JobState.RUNNING or job.run_start_time_s is None:
+        if job.kind is JobKind.SERVER or job.state is not JobState.RUNNING or job.run_start_time_s is None:
             return False
         limit_s = training_input_of(job).scheduling.max_running_time_s
         earlier = self._store.attempts(job.uid) if job.num_restarts else []

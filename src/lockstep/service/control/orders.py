@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from lockstep.jobs.input.gangs import Gang, Replica
 from lockstep.jobs.machines.catalogue import Catalogue
-from lockstep.jobs.running.orders import ContainerOrder, GangOrder, ReplicaOrder
+from lockstep.jobs.running.orders import ContainerOrder, GangOrder, ReplicaOrder, ServerOrder
 from lockstep.service.control.containers import container_order
 from lockstep.service.control.job_inputs import training_input_of
 from lockstep.service.control.job_urls import log_url, metrics_url
@@ -54,6 +54,7 @@ def gang_order(
     cluster: AbstractAccelerators,
     attempt: int = 0,
     user: int | None = None,
+    server: ServerOrder | None = None,
     gets_others: bool = False,
 ) -> GangOrder:
     """Returns the order for one attempt of a job, on the nodes that the scheduler chose for its replicas.
@@ -67,6 +68,7 @@ def gang_order(
         cluster: the cluster, or an assumption about it.
         attempt: the number of the attempt, from 0.
         user: the user id that its programs run as; None for the service's own.
+        server: how a prediction server is watched; None for other jobs.
         gets_others: whether a lost machine is replaced by another one.
     """
     own = training_input_of(job).lockstep
@@ -85,6 +87,7 @@ def gang_order(
                 reserves=not cluster.simulates_machines,
             ),
             simulated=is_simulated(replica, gang=gang, cluster=cluster),
+            server=server,
             settings=settings,
             catalogue=catalogue,
         )
@@ -108,6 +111,7 @@ def _replica_order(
     user: int | None,
     container: ContainerOrder | None,
     simulated: bool,
+    server: ServerOrder | None,
     settings: Settings,
     catalogue: Catalogue,
 ) -> ReplicaOrder:
@@ -130,9 +134,9 @@ def _replica_order(
         spool=str(settings.home.spool / f"{job.uid}-{attempt}" / replica.name),
         log_url=log_url(job, replica=replica.name, attempt=attempt),
         metrics_url=metrics_url(job, replica=replica.name, attempt=attempt),
-        model_dir=job.outputs["model"],
-        checkpoint_dir=job.outputs["checkpoints"],
-        tensorboard_dir=job.outputs["tensorboard"],
+        model_dir=job.outputs.get("model"),
+        checkpoint_dir=job.outputs.get("checkpoints"),
+        tensorboard_dir=job.outputs.get("tensorboard"),
         accelerator_type=None if accelerator is None else accelerator.type.value,
         accelerator_count=0 if accelerator is None else accelerator.count,
         vcpus=machine.vcpus,
@@ -140,6 +144,7 @@ def _replica_order(
         simulated=simulated,
         node=node,
         web_access=asked.enable_web_access,
+        server=server,
         stuck_after_s=asked.lockstep.stuck_after_s if replica.role in _WATCHED_ROLES else None,
     )
 

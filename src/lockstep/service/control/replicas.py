@@ -10,7 +10,7 @@ from lockstep.jobs.running.ends import EndKind, why_replica_ended
 from lockstep.jobs.running.orders import GANG_ORDER, Fault, GangOrder, GangStatus
 from lockstep.service.control.job_inputs import gang_of, training_input_of
 from lockstep.service.control.provisioner import Provisioner
-from lockstep.service.store import EventNote, JobRecord, JobStore, Move, ReplicaRecord
+from lockstep.service.store import EventNote, JobKind, JobRecord, JobStore, Move, ReplicaRecord
 
 REPLICA_DISPLACED: Final = "replica_displaced"
 """The kind of the event that a replica lost its machine, and waits for another one."""
@@ -62,11 +62,13 @@ def _new_restarts(job: JobRecord, status: GangStatus) -> list[EventNote]:
         for replica in status.replicas
         for restart in replica.restarts[recorded.get(replica.name, 0) :]
     ]
-    at_most = training_input_of(job).lockstep.restart_policy.max_restarts
+    at_most = f" of at most {training_input_of(job).lockstep.restart_policy.max_restarts}"
+    if job.kind is JobKind.SERVER:
+        at_most = ""
     return [
         EventNote(
             kind=REPLICA_RESTARTED,
-            detail=f"{restart.reason}: only {name} is launched again, restart {restart.number} of at most {at_most}",
+            detail=f"{restart.reason}: only {name} is launched again, restart {restart.number}{at_most}",
             time_s=restart.time_s,
         )
         for restart, name in sorted(found, key=lambda each: each[0].number)

@@ -16,7 +16,7 @@ from typing import Final, final
 from lockstep.clusters import AbstractCluster
 from lockstep.errors import ConfigError
 from lockstep.jobs.input.gangs import Gang, Replica, describe_machine, resolve
-from lockstep.jobs.input.spec import AcceleratorType
+from lockstep.jobs.input.spec import AcceleratorType, TrainingInput
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.provisioning import StockOut
 from lockstep.jobs.running.states import TERMINAL, JobState
@@ -35,12 +35,17 @@ from lockstep.service.control.job_inputs import order_of, training_input_of
 from lockstep.service.control.orders import is_simulated
 from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.settings import Settings
-from lockstep.service.store import DATABASE_FAULTS, JobRecord, JobStore, LeaseLostError
+from lockstep.service.store import DATABASE_FAULTS, JobKind, JobRecord, JobStore, LeaseLostError
 
 LOGGER: Final = logging.getLogger(__name__)
 
 JOB_SLOTS: Final = "job slots"
 """A resource of the first node of an engine whose machine types reserve nothing. Each job takes one."""
+
+SERVER_SLOTS: Final = "server slots"
+"""The same for prediction servers, which do not wait for jobs to end."""
+MAX_SERVERS: Final = 100
+"""The maximum number of prediction servers on an engine whose machine types reserve nothing."""
 
 STOCK_OUT: Final = "stock-out:"
 """The prefix of the uids by which the scheduler treats the nodes of a stock-out as in use."""
@@ -51,11 +56,14 @@ OTHERS: Final = "others:"
 PREPARING_S: Final = 600.0
 """How long a gang is assumed to take from its start to RUNNING, for promises to later jobs."""
 
+FOR_EVER_S: Final = 1e9
+"""How long a prediction server is assumed to hold its machine: about 30 years."""
+
 ENDING_S: Final = 60.0
 """How long a job is assumed to hold its machines after its ``maxRunningTime``, for its grace time and its last log."""
 
 _ACCELERATORS: Final = tuple(kind.value for kind in AcceleratorType)
-_OTHERS: Final = (JOB_SLOTS, "vcpus", "memory_mib")
+_OTHERS: Final = (JOB_SLOTS, SERVER_SLOTS, "vcpus", "memory_mib")
 
 
 @final
@@ -128,6 +136,7 @@ class Schedule:
         self._clock = clock
         self._lock = threading.Lock()
         self._nodes: dict[str, NodeSpec] = {}
+        self._slots = {JOB_SLOTS: settings.max_running_jobs, SERVER_SLOTS: MAX_SERVERS}
         # A project that may be held needs a queue of its own, even without a quota.
         held = {} if spending is None else dict.fromkeys(spending.projects, Quota())
         quotas = {**held, **settings.quotas}
@@ -355,8 +364,7 @@ class Schedule:
         if _reserves_machines(nodes) or not nodes:
             return list(nodes)
         first, *others = nodes
-        slots = {**first.resources, JOB_SLOTS: self._settings.max_running_jobs}
-        return [replace(first, resources=slots), *others]
+        return [replace(first, resources={**first.resources, **self._slots}), *others]
 
     def _update_jobs(self) -> list[Unreadable]:
         """Updates the scheduler's jobs from the database; returns the queued jobs that cannot be read."""
@@ -395,22 +403,24 @@ class Schedule:
     def _queued_job(self, job: JobRecord) -> QueuedJob:
         asked = training_input_of(job)
         gang = resolve(asked, catalogue=self._catalogue)
+        is_server = job.kind is JobKind.SERVER
         return QueuedJob(
             uid=job.uid,
             name=job.job_id,
             project=job.project,
             priority=job.priority,
             create_time_s=job.create_time_s,
-            demands=self._demands(gang, region=asked.region),
-            hold_s=PREPARING_S + asked.scheduling.max_running_time_s + ENDING_S,
+            demands=self._demands(gang, region=asked.region, slot=SERVER_SLOTS if is_server else JOB_SLOTS),
+            hold_s=_hold_s(job, asked),
             accelerators=_accelerators(gang),
         )
 
-    def _demands(self, gang: Gang, *, region: str | None) -> tuple[Demand, ...]:
+    def _demands(self, gang: Gang, *, region: str | None, slot: str = JOB_SLOTS) -> tuple[Demand, ...]:
         """Returns what a gang needs from nodes. Consecutive replicas with equal needs share a demand."""
         reserves = _reserves_machines(list(self._nodes.values()))
         needs = [
-            self._machine_demand(replica) if reserves else self._slot_demand(replica, gang=gang) for replica in gang
+            self._machine_demand(replica) if reserves else self._slot_demand(replica, gang=gang, slot=slot)
+            for replica in gang
         ]
         types: list[tuple[str, ...]] = [()] * len(gang)
         if self._provisioner is not None:
@@ -427,21 +437,22 @@ class Schedule:
         asked = replica.accelerator
         return name, (*(() if asked is None else ((asked.type.value, asked.count),)), *sizes)
 
-    def _slot_demand(self, replica: Replica, *, gang: Gang) -> tuple[str, tuple[tuple[str, int], ...]]:
-        slot = ((JOB_SLOTS, 1),) if replica is gang.replicas[0] else ()
+    def _slot_demand(self, replica: Replica, *, gang: Gang, slot: str) -> tuple[str, tuple[tuple[str, int], ...]]:
+        taken = ((slot, 1),) if replica is gang.replicas[0] else ()
         real = self._real_accelerators(replica, gang=gang)
-        name = (
-            f"{real[0][1]} x {real[0][0]}"
-            if real
-            else f"{JOB_SLOTS} of this service's {self._settings.max_running_jobs}"
-        )
-        return name, (*real, *slot)
+        name = f"{real[0][1]} x {real[0][0]}" if real else f"{slot} of this service's {self._slots[slot]}"
+        return name, (*real, *taken)
 
     def _real_accelerators(self, replica: Replica, *, gang: Gang) -> tuple[tuple[str, int], ...]:
         asked = replica.accelerator
         if asked is None or is_simulated(replica, gang=gang, cluster=self._cluster):
             return ()
         return ((asked.type.value, asked.count),)
+
+
+def _hold_s(job: JobRecord, asked: TrainingInput) -> float:
+    """Returns how long a job is assumed to hold its machines, in seconds. Nobody knows when a server ends."""
+    return FOR_EVER_S if job.kind is JobKind.SERVER else PREPARING_S + asked.scheduling.max_running_time_s + ENDING_S
 
 
 def _reserves_machines(nodes: Sequence[NodeSpec]) -> bool:

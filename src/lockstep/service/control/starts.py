@@ -12,7 +12,7 @@ from lockstep.errors import CorruptDataError, EngineError, NotFoundError
 from lockstep.jobs.input.candidates import num_candidates
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
-from lockstep.jobs.running.orders import GANG_ORDER, GangOrder
+from lockstep.jobs.running.orders import GANG_ORDER, GangOrder, ServerOrder
 from lockstep.jobs.running.states import JobEvent
 from lockstep.service.control.ends import JobEnds
 from lockstep.service.control.evidence import Evidence
@@ -22,11 +22,17 @@ from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.security.job_folders import job_folders
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobRecord, JobStore, Lease
+from lockstep.service.store import JobKind, JobRecord, JobStore, Lease, ModelStore
+from lockstep.serving import SERVER_TOKEN
 from lockstep.topology import CLUSTER_TOKEN
 
 MAX_ATTEMPTS: Final = 3
 """The maximum number of times that a gang is placed if its programs were never observed to run."""
+
+READY_WITHIN_S: Final = 600.0
+"""How long a prediction server may take to load and compile its model, in seconds."""
+SILENT_WITHIN_S: Final = 3.0
+"""The time without a heartbeat after which a prediction server is replaced, in seconds."""
 
 NEVER_RAN: Final = EndReason(kind=EndKind.NODE_LOST, details=("before it ran",))
 """The end reason of an attempt that was lost before its programs ran."""
@@ -38,6 +44,7 @@ class JobStarts:
 
     Args:
         store: the store of jobs.
+        models: the store of versions, whose files prediction servers get.
         lease: the lease, which this service must hold to start a gang.
         vault: the projects' secrets.
         cluster: the engine.
@@ -53,6 +60,7 @@ class JobStarts:
         self,
         *,
         store: JobStore,
+        models: ModelStore,
         lease: Lease,
         vault: Vault,
         cluster: AbstractCluster,
@@ -64,6 +72,7 @@ class JobStarts:
         clock: Callable[[], float],
     ) -> None:
         self._store = store
+        self._models = models
         self._lease = lease
         self._vault = vault
         self._cluster = cluster
@@ -170,6 +179,8 @@ class JobStarts:
         user = next((replica.user for replica in order.replicas if replica.user is not None), None)
         if self._folders is not None and user is not None:
             self._folders.open(job, user=user)
+        if job.kind is JobKind.SERVER:
+            values = {SERVER_TOKEN: self._vault.derive(job.uid, purpose=SERVER_TOKEN)}
         if any(replica.role == "ps" for replica in order.replicas):
             # Generated here and stored nowhere: if a gang is placed twice, the engine keeps the first order.
             values = {**values, CLUSTER_TOKEN: secrets.token_hex()}
@@ -187,11 +198,19 @@ class JobStarts:
             cluster=self._cluster,
             attempt=attempt,
             user=self._choose_user(job),
+            server=self._server_order(job),
             gets_others=self._provisioner is not None,
         )
         assert self._lease.generation is not None, "who places a gang holds the lease"
         within_s = self._settings.place_within_s
         return replace(order, owner=self._lease.owner, generation=self._lease.generation, place_within_s=within_s)
+
+    def _server_order(self, job: JobRecord) -> ServerOrder | None:
+        """Returns how a prediction server is watched, and which files it gets; None for other jobs."""
+        if job.version_uid is None:
+            return None
+        version = self._models.get_version_by_uid(job.version_uid)
+        return ServerOrder(ready_within_s=READY_WITHIN_S, silent_within_s=SILENT_WITHIN_S, files=version.files)
 
     def _choose_user(self, job: JobRecord) -> int | None:
         """Returns the user id for a job's programs; None if they run as the service's own user.
@@ -201,7 +220,7 @@ class JobStarts:
         """
         if self._settings.users is None:
             return None
-        pool = self._settings.users.of_jobs
+        pool = self._settings.users
         orders = [order_of(other) for other in self._store.placed_jobs() if other.uid != job.uid]
         taken = {replica.user for order in orders if order for replica in order.replicas if replica.user is not None}
         user = pool.choose(job.uid, taken=taken)

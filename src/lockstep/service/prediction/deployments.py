@@ -1,72 +1,89 @@
-"""Starts, watches, restarts and ends the prediction server of each deployed version."""
+"""Advances deployed versions: copies their files, starts and ends their servers, and records their states.
+
+A prediction server is a job of its own, which the controller places, watches and bills like any other. This loop only
+decides how many there are.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, final
 
-from lockstep import serving
-from lockstep.errors import LockstepError, UnavailableError
-from lockstep.processes.confinement import SEARCHABLE
-from lockstep.service.prediction.version_code import CodeRules
-from lockstep.service.store import DATABASE_FAULTS, LeaseLostError, ModelStore, VersionRecord, VersionState
-from lockstep.serving import ServerFailed, ServerHandle, ServerReady
+from lockstep.clusters import AbstractCluster
+from lockstep.errors import LockstepError, WrongStateError
+from lockstep.jobs.running.ends import EndKind, EndReason
+from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
+from lockstep.service.prediction.files import copy_files, delete_files
+from lockstep.service.prediction.servers import start_server
+from lockstep.service.security.job_folders import JobFolders
+from lockstep.service.store import (
+    DATABASE_FAULTS,
+    JobRecord,
+    JobStore,
+    LeaseLostError,
+    ModelStore,
+    VersionRecord,
+    VersionState,
+)
+from lockstep.storage import may_succeed_later
 
 LOGGER: Final = logging.getLogger(__name__)
 
 POLL_INTERVAL_S: Final = 0.2
 
-MAX_RESTARTS: Final = 5
-"""The number of consecutive restarts of a server before its version fails."""
-RESTART_PAUSE_S: Final = 1.0
-"""The pause before the first restart of a server. Each further pause is twice as long."""
-RECOVERED_AFTER_S: Final = 300.0
-"""How long a server must be ready before its count of restarts is reset."""
+MAX_FAILURES: Final = 5
+"""The number of servers in a row that end before they are ready, after which a version that was READY fails."""
+FIRST_PAUSE_S: Final = 1.0
+"""The pause after the first such end. Each further pause is twice as long."""
 
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class ServerAddress:
-    """The address of a version's prediction server.
-
-    Attributes:
-        url: the base URL, on loopback.
-        token: the bearer token of the server.
-    """
-
-    url: str
-    token: str
+_OWN_FAULTS: Final = (EndKind.USER_ERROR, EndKind.OUT_OF_MEMORY, EndKind.STUCK)
+"""Ends that a server that was never ready has caused itself."""
+_NODES: Final = (EndKind.NODE_LOST, EndKind.PREEMPTED)
+"""Ends that say nothing of the next server, which starts on another node."""
 
 
 @final
 class Deployments:
     """Advances versions through their states: CREATING, then READY or FAILED, then DELETING, then removed.
 
-    Servers outlive the service. Their handles are in the database, so the next service can adopt them.
+    Everything it knows is in the database, so another service can continue with it.
 
     Args:
-        store: the store of models and versions.
-        folder: the folder for the servers' logs and tokens.
-        rules: the rules for code of packages in servers.
+        models: the store of models and versions.
+        jobs: the store of jobs, and so of prediction servers.
+        cluster: the engine.
+        bucket: the URL of the service's default bucket.
+        folder: a local folder for temporary files.
+        folders: closes folders to programs with user ids of their own; None if programs have none.
+        wake: called when the controller has something to do.
         clock: the clock, in seconds since 1970 UTC.
     """
 
     def __init__(
         self,
         *,
-        store: ModelStore,
+        models: ModelStore,
+        jobs: JobStore,
+        cluster: AbstractCluster,
+        bucket: str,
         folder: Path,
-        rules: CodeRules = CodeRules(),  # noqa: B008 (frozen)
+        folders: JobFolders | None = None,
+        wake: Callable[[], object],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store = store
+        self._models = models
+        self._jobs = jobs
+        self._cluster = cluster
+        self._bucket = bucket
         self._folder = folder
-        self._rules = rules
+        self._folders = folders
+        self._wake = wake
         self._clock = clock
 
     def run(self, stop: threading.Event, *, has_lease: Callable[[], bool]) -> None:
@@ -84,7 +101,7 @@ class Deployments:
                 continue
             except LeaseLostError as error:
                 LOGGER.warning("%s", error)
-            except Exception:  # a failed pass must not end the loop that keeps every server alive
+            except Exception:  # a failed pass must not end the loop that every version depends on
                 LOGGER.exception("a pass over the deployments failed")
 
     def step(self) -> None:
@@ -93,122 +110,114 @@ class Deployments:
         Raises:
             LeaseLostError: If another service has acquired the lease. The pass ends, since all its writes would fail.
         """
-        for version in self._store.list_versions():
+        servers: defaultdict[str, list[JobRecord]] = defaultdict(list)
+        for server in self._jobs.servers():
+            servers[str(server.version_uid)].append(server)
+        for version in self._models.list_versions():
             try:
-                self._advance(version)
+                self._advance(version, servers.pop(version.uid, []))
             except LeaseLostError:
                 raise
             except LockstepError as error:
                 LOGGER.error("version %s of %s: %s", version.name, version.model, error)
 
-    def address(self, *, project: str, model: str, version: str | None) -> ServerAddress:
-        """Returns the address of a version's server, or of the default version's server if `version` is None.
-
-        Raises:
-            NotFoundError: If there is no such model or version.
-            UnavailableError: If the server is not ready.
-        """
-        record = self._store.get_version(project=project, model=model, name=version)
-        status = None if record.server is None else serving.poll(ServerHandle.from_json(record.server))
-        if record.state is not VersionState.READY or not isinstance(status, ServerReady):
-            raise UnavailableError(
-                f"version {record.name} of model {model} is {record.state}, its server is not ready",
-                action=record.error_message or "try again soon",
-            )
-        return ServerAddress(url=status.url, token=status.token)
-
-    def end_all(self) -> None:
-        """Ends every server. The versions stay, and get new servers when the service starts again.
-
-        Also ends servers that no version refers to, because the service died before it recorded them.
-        """
-        for version in self._store.list_versions():
-            if version.server is not None:
-                serving.stop(ServerHandle.from_json(version.server))
-                self._store.update_version(version, server=None, server_ready_time_s=None)
-        serving.stop_all(folder=self._folder)
-
-    def _advance(self, version: VersionRecord) -> None:
+    def _advance(self, version: VersionRecord, servers: Sequence[JobRecord]) -> None:
         """Advances one version by one step.
 
         The version may have changed since it was read. An update applies only if the state has not changed; otherwise
         a later pass handles the new state.
         """
-        handle = None if version.server is None else ServerHandle.from_json(version.server)
+        live = [server for server in servers if server.state not in (JobState.CANCELLING, *TERMINAL)]
         if version.state is VersionState.DELETING:
-            if handle is not None:
-                serving.stop(handle)
-            serving.stop_all(folder=self._server_folder(version))
-            self._store.remove_version(version)
+            self._end(live, detail="its version was deleted")
+            if not servers:
+                delete_files(version, bucket=self._bucket)
+                self._models.remove_version(version)
         elif version.state is VersionState.FAILED:
-            return
-        elif handle is None:
-            if not self._is_in_backoff(version):
-                self._start(version)
-        else:
-            status = serving.poll(handle)
-            if isinstance(status, ServerFailed):
-                serving.stop(handle)  # its process may still run: its files cannot be read
-                if handle.process.is_of_this_boot:
-                    self._restart_or_fail(version, status)
-                else:  # it ended with its machine, or is on another service's machine: no sign of a bad model
-                    self._store.update_version(version, server=None, server_ready_time_s=None)
-            elif isinstance(status, ServerReady):
-                self._note_ready(version)
+            self._end(live, detail="its version failed")
+        elif not version.files:
+            self._copy(version)
+        elif not self._note_failure(version):
+            self._note_ready(version, live)
+            self._scale(version, live)
 
-    def _server_folder(self, version: VersionRecord) -> Path:
-        return self._folder / version.project / version.model / version.name
-
-    def _is_in_backoff(self, version: VersionRecord) -> bool:
-        if version.server_end_time_s is None or version.num_restarts == 0:
-            return False
-        pause_s = RESTART_PAUSE_S * 2.0 ** (version.num_restarts - 1)
-        # A clock that was set back must not make the pause longer.
-        return 0 <= self._clock() - version.server_end_time_s < pause_s
-
-    def _start(self, version: VersionRecord) -> None:
-        code = self._rules.server_code(version, taken=self._users())
-        folder = self._server_folder(version)
-        if code.user is not None:
-            self._make_traversable(folder)
-        handle = serving.start_server(model_url=version.deployment_uri, folder=folder, code=code)
+    def _copy(self, version: VersionRecord) -> None:
+        if self._folders is not None:
+            self._folders.close_models(version.project)
         try:
-            self._store.update_version(version, server=handle.to_json())
-        except LeaseLostError:
-            serving.stop(handle)
-            raise
-
-    def _users(self) -> set[int]:
-        """Returns the user ids that servers run as."""
-        servers = [version.server for version in self._store.list_versions() if version.server is not None]
-        users = {ServerHandle.from_json(server).user for server in servers}
-        return {user for user in users if user is not None}
-
-    def _make_traversable(self, folder: Path) -> None:
-        """Lets a server's user reach its folder, but list none of the folders above it."""
-        folder.mkdir(parents=True, exist_ok=True)
-        for part in (folder, *folder.parents):
-            if part.is_relative_to(self._folder):
-                part.chmod(SEARCHABLE)
-
-    def _note_ready(self, version: VersionRecord) -> None:
-        now_s = self._clock()
-        if version.state is VersionState.CREATING:
-            self._store.update_version(version, state=VersionState.READY, server_ready_time_s=now_s)
-        elif version.server_ready_time_s is None:
-            self._store.update_version(version, server_ready_time_s=now_s)
-        elif version.num_restarts > 0 and now_s - version.server_ready_time_s >= RECOVERED_AFTER_S:
-            self._store.update_version(version, num_restarts=0)
-
-    def _restart_or_fail(self, version: VersionRecord, status: ServerFailed) -> None:
-        """Schedules a restart of a server that was ready before; fails a version whose server never became ready.
-
-        A server that never became ready has a model that cannot be served. After `MAX_RESTARTS` restarts, the version
-        fails too.
-        """
-        ended = {"server": None, "server_ready_time_s": None, "server_end_time_s": self._clock()}
-        if version.state is VersionState.CREATING or version.num_restarts >= MAX_RESTARTS:
-            self._store.update_version(version, state=VersionState.FAILED, error_message=status.reason, **ended)
+            files = copy_files(version, bucket=self._bucket, folder=self._folder)
+        except LockstepError as error:
+            if not may_succeed_later(error):
+                self._models.update_version(version, state=VersionState.FAILED, error_message=str(error))
             return
-        LOGGER.warning("the server of version %s of %s ended: %s", version.name, version.model, status.reason)
-        self._store.update_version(version, num_restarts=version.num_restarts + 1, **ended)
+        self._models.update_version(version, files=files)
+
+    def _note_failure(self, version: VersionRecord) -> bool:
+        """Records that a server has ended before it was ready; returns whether it did, or the version failed.
+
+        A server that was ready is launched again where it is, and only ends if it does not stay up.
+        """
+        server = self._jobs.last_server(version.uid)
+        if server is None or server.state not in (JobState.FAILED, JobState.SUCCEEDED) or server.end_time_s is None:
+            return False
+        if version.last_failure_time_s is not None and server.end_time_s <= version.last_failure_time_s:
+            return False
+        kind = (server.end_reason or EndKind.USER_ERROR.value).partition("(")[0]
+        if kind in _NODES:
+            self._models.update_version(version, last_failure_time_s=server.end_time_s)
+            return True
+        num_failures = version.num_failures + 1
+        changes = {"num_failures": num_failures, "last_failure_time_s": server.end_time_s}
+        if num_failures > MAX_FAILURES or (version.state is VersionState.CREATING and kind in _OWN_FAULTS):
+            reason = _why_ended(server)
+            self._models.update_version(version, state=VersionState.FAILED, error_message=reason, **changes)
+        else:
+            LOGGER.warning("a server of version %s of %s ended: %s", version.name, version.model, _why_ended(server))
+            self._models.update_version(version, **changes)
+        return True
+
+    def _note_ready(self, version: VersionRecord, live: Sequence[JobRecord]) -> None:
+        if not any(is_ready(server) for server in live):
+            return
+        if version.state is VersionState.CREATING:
+            self._models.update_version(version, state=VersionState.READY, num_failures=0)
+        elif version.num_failures:
+            self._models.update_version(version, num_failures=0)
+
+    def _scale(self, version: VersionRecord, live: Sequence[JobRecord]) -> None:
+        """Starts a server if there are too few, and ends the newest if there are too many."""
+        if len(live) < version.num_servers and not self._is_in_pause(version):
+            simulated = self._cluster.simulates_machines
+            start_server(version, jobs=self._jobs, bucket=self._bucket, simulated=simulated)
+            self._wake()
+        by_readiness = sorted(live, key=lambda server: (not is_ready(server), server.create_time_s))
+        self._end(by_readiness[version.num_servers :], detail="its version needs fewer servers")
+
+    def _is_in_pause(self, version: VersionRecord) -> bool:
+        if version.last_failure_time_s is None or version.num_failures == 0:
+            return False
+        # A clock that was set back must not make the pause longer.
+        return 0 <= self._clock() - version.last_failure_time_s < FIRST_PAUSE_S * 2.0 ** (version.num_failures - 1)
+
+    def _end(self, servers: Sequence[JobRecord], *, detail: str) -> None:
+        for server in servers:
+            with contextlib.suppress(WrongStateError):  # it has just ended by itself
+                reason = EndReason(kind=EndKind.CANCELLED, details=("by the service",))
+                self._jobs.advance(server.uid, JobEvent.CANCEL_REQUESTED, detail=detail, end_reason=str(reason))
+                self._wake()
+
+
+def is_ready(server: JobRecord) -> bool:
+    """Returns whether a prediction server accepts requests, as far as the engine has reported."""
+    if server.state is not JobState.RUNNING or len(server.replicas) != 1:
+        return False
+    status = server.replicas[0].status
+    return status.ready_time_s is not None and status.ended_time_s is None
+
+
+def _why_ended(server: JobRecord) -> str:
+    """Returns the last line of a server's output if it ended by itself, or else how it ended."""
+    replica = server.replicas[0].status if server.replicas else None
+    if replica is not None and replica.end is not None and replica.end.exit_code and replica.end.tail:
+        return replica.end.tail[-1]
+    return (server.error_message or f"its server ended: {server.state}").splitlines()[0]

@@ -18,11 +18,12 @@ from lockstep.errors import InvalidInputError
 from lockstep.home import Home
 from lockstep.service.security.users import UserPool
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobRecord
+from lockstep.service.store import JobKind, JobRecord
 
 SEARCHABLE: Final = 0o711
 CLOSED: Final = 0o700
 JOBS: Final = "jobs"
+MODELS: Final = "models"
 _STAGED: Final = "packages"
 
 
@@ -62,6 +63,18 @@ class JobFolders:
                 self._make_traversable(job)
                 for folder in job.iterdir():
                     _close(folder)
+            for models in self._bucket.glob(f"*/{MODELS}"):
+                _close(models)
+
+    def close_models(self, project: str) -> None:
+        """Creates a project's folder for versions, if it does not exist, and closes it to all programs.
+
+        Only runners access it: they download a version's files for its servers, and upload the servers' logs.
+        """
+        if self._bucket is not None:
+            self._make_traversable(self._bucket / project)
+            (self._bucket / project / MODELS).mkdir(exist_ok=True, mode=CLOSED)
+            _close(self._bucket / project / MODELS)
 
     def check(self, url: str, *, what: str, project: str) -> None:
         """Rejects a folder for outputs that a job's program could not write to, or must not own.
@@ -79,8 +92,10 @@ class JobFolders:
         path = Path(url).resolve()
         own = None if self._bucket is None else self._bucket / project
         if own is not None and path.is_relative_to(own):
-            if path == own or path.is_relative_to(own / JOBS):
-                raise InvalidInputError(what, received=url, allowed=f"a folder of its own in {own}, not {own / JOBS}")
+            taken = next((own / name for name in (JOBS, MODELS) if path.is_relative_to(own / name)), None)
+            if path == own or taken is not None:
+                allowed = f"a folder of its own in {own}, not {taken or own / JOBS}"
+                raise InvalidInputError(what, received=url, allowed=allowed)
             return
         there = next(folder for folder in (path, *path.parents) if folder.exists())
         if not there.stat().st_mode & 0o002:
@@ -97,6 +112,9 @@ class JobFolders:
             job: the job.
             user: the user id; nothing else runs as this user.
         """
+        if job.kind is JobKind.SERVER:
+            self.close_models(job.project)
+            return
         logs = Path(job.outputs["logs"])
         if self._bucket is not None and logs.is_relative_to(self._bucket):
             self._make_traversable(logs.parent)

@@ -29,9 +29,6 @@ _MAX_ID: Final = 2**31 - 1
 class UserPool:
     """A range of user ids that jobs' programs run as. An id belongs to one job at a time, with the equal group id.
 
-    The last tenth of the range is reserved for prediction servers that run code of packages. There, an id belongs to
-    one version at a time.
-
     Attributes:
         first: the first id.
         last: the last id, which is included.
@@ -60,30 +57,15 @@ class UserPool:
     def __contains__(self, user: int) -> bool:
         return self.first <= user <= self.last
 
-    @property
-    def of_jobs(self) -> UserPool:
-        """The ids for jobs: nine tenths of the pool, or the whole pool if it has fewer than ten ids."""
-        return UserPool(first=self.first, last=self.last - self._num_of_servers)
-
-    @property
-    def of_servers(self) -> UserPool | None:
-        """The ids for prediction servers that run code of packages; None if the pool has fewer than ten ids."""
-        num = self._num_of_servers
-        return UserPool(first=self.last - num + 1, last=self.last) if num else None
-
-    @property
-    def _num_of_servers(self) -> int:
-        return (self.last - self.first + 1) // 10
-
     def choose(self, job_uid: str, *, taken: Collection[int]) -> int | None:
-        """Returns an id for a job or a version; None if all ids are taken.
+        """Returns an id for a job; None if all ids are taken.
 
         A job gets the same id each time, unless another job has it. Jobs are spread over the ids by a hash, so an id is
         rarely reused soon.
 
         Args:
-            job_uid: the uid of the job, or the name of the version.
-            taken: the ids of other jobs or versions.
+            job_uid: the uid of the job.
+            taken: the ids of other jobs.
         """
         size = self.last - self.first + 1
         start = zlib.crc32(job_uid.encode()) % size

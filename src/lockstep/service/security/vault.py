@@ -14,6 +14,8 @@ from typing import Final, final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.service.store import SecretRecord, SecretStore
@@ -122,6 +124,16 @@ class Vault:
                 action="give the service the key that it was encrypted with",
             ) from None
 
+    def derive(self, text: str, *, purpose: str) -> str:
+        """Returns a token, such as that of a prediction server. It is the same each time, and stored nowhere.
+
+        Args:
+            text: what distinguishes the token from others of the same purpose.
+            purpose: the purpose.
+        """
+        info = f" {purpose}/{text}".encode()
+        return HKDF(algorithm=SHA256(), length=_KEY_BYTES, salt=None, info=info).derive(self._key()).hex()
+
     def _open(self, project: str, name: str) -> str:
         sealed = self._store.sealed(project=project, name=name)
         nonce, data = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
@@ -134,13 +146,16 @@ class Vault:
             ) from None
 
     def _cipher(self) -> AESGCM:
+        return AESGCM(self._key())
+
+    def _key(self) -> bytes:
         with self._lock:  # concurrent first secrets must use one key
             if not self._key_path.exists():
                 self._make_key()
         key = self._key_path.read_bytes()
         if len(key) != _KEY_BYTES:
             raise CorruptDataError(f"{self._key_path} is not a key", action="restore the correct key file")
-        return AESGCM(key)
+        return key
 
     def _make_key(self) -> None:
         partial = self._key_path.with_suffix(".partial")

@@ -12,7 +12,7 @@ from lockstep.service.store.control.jobs import JobStore
 from lockstep.service.store.control.lease import Holder, Lease, LeaseLostError, holder_of
 from lockstep.service.store.control.moves import Move, machine_stays
 from lockstep.service.store.control.nodes import NodeStore
-from lockstep.service.store.control.records import AttemptRecord, EventNote, JobRecord, RecordedEvent
+from lockstep.service.store.control.records import AttemptRecord, EventNote, JobKind, JobRecord, RecordedEvent
 from lockstep.service.store.control.replicas import ReplicaRecord
 from lockstep.service.store.database import connect_database, excluding, open_database
 from lockstep.service.store.faults import DATABASE_FAULTS, describe_fault
@@ -36,6 +36,7 @@ __all__ = [
     "EventNote",
     "Feed",
     "Holder",
+    "JobKind",
     "JobRecord",
     "JobStore",
     "KeepingJob",

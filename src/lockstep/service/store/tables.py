@@ -20,6 +20,7 @@ from sqlalchemy import (
 )
 
 from lockstep.jobs.billing.bills import BILL
+from lockstep.jobs.running.orders import FILES
 from lockstep.service.store.control.moves import MOVES
 from lockstep.service.store.json_columns import JsonOf
 
@@ -37,7 +38,9 @@ JOBS = Table(
     METADATA,
     Column("uid", String(32), primary_key=True),
     Column("project", String(128), nullable=False),
-    Column("job_id", String(128), nullable=False),
+    Column("job_id", String(280), nullable=False),
+    Column("kind", String(16), nullable=False, default="training"),
+    Column("version_uid", String(32), index=True),
     Column("training_input", JSON, nullable=False),
     Column("labels", JSON, nullable=False),
     Column("state", String(16), nullable=False),
@@ -62,8 +65,8 @@ JOBS = Table(
     Column("outputs", JSON, nullable=False),
     Column("submitted_by", String(64), nullable=False),
     UniqueConstraint("project", "job_id"),
-    Index(None, "project", "create_time_s", "uid"),
-    Index(None, "state", "project", "create_time_s", "uid"),
+    Index(None, "project", "kind", "create_time_s", "uid"),
+    Index(None, "state", "project", "kind", "create_time_s", "uid"),
 )
 
 JOB_REPLICAS = Table(
@@ -77,9 +80,11 @@ JOB_REPLICAS = Table(
     Column("accelerator_count", Integer, nullable=False),
     Column("phase", String(16), nullable=False),
     Column("host", Text, nullable=False),
+    Column("address", Text, nullable=False),
     Column("pid", Integer),
     Column("placed_time_s", Float),
     Column("started_time_s", Float),
+    Column("ready_time_s", Float),
     Column("ended_time_s", Float),
     Column("seen_time_s", Float),
     Column("cpu_s", Float, nullable=False),
@@ -172,19 +177,20 @@ VERSIONS = Table(
     Column("project", String(128), primary_key=True),
     Column("model", String(128), primary_key=True),
     Column("name", String(128), primary_key=True),
+    Column("uid", String(32), nullable=False, unique=True),
     Column("description", Text, nullable=False),
     Column("labels", JSON, nullable=False),
     Column("deployment_uri", Text, nullable=False),
+    Column("files", JsonOf(FILES), nullable=False, default=()),
     Column("package_uris", JSON, nullable=False),
     Column("python_module", Text),
     Column("machine_type", String(64), nullable=False),
     Column("state", String(16), nullable=False, index=True),
     Column("error_message", Text),
     Column("create_time_s", Float, nullable=False),
-    Column("server", JSON),
-    Column("server_ready_time_s", Float),
-    Column("server_end_time_s", Float),
-    Column("num_restarts", Integer, nullable=False),
+    Column("num_servers", Integer, nullable=False),
+    Column("num_failures", Integer, nullable=False, default=0),
+    Column("last_failure_time_s", Float),
 )
 
 OPERATIONS = Table(

@@ -23,7 +23,8 @@ class ScalingForm(TypedDict):
 class OwnVersionForm(TypedDict):
     """Lockstep's own fields of a version, which are not in the contract."""
 
-    pythonModule: str
+    pythonModule: NotRequired[str]
+    waitingFor: NotRequired[str]
 
 
 @with_config(STRICT)

@@ -6,19 +6,25 @@ from typing import Annotated, Final, Literal, final
 
 from pydantic import Field
 
+from lockstep.errors import InvalidInputError
+from lockstep.jobs.input.documents import parse_training_input
+from lockstep.jobs.input.gangs import resolve
 from lockstep.jobs.parsing.fields import Labels
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import ModelForm, ModelListForm, OperationForm, VersionForm, VersionListForm
+from lockstep.service.api.prediction.waits import describe_wait
 from lockstep.service.api.requests import AbstractRequest, Body, Context, Name, Project, parse_request
 from lockstep.service.api.resources import model_resource, operation_resource, version_resource
 from lockstep.service.api.routes import make_router
+from lockstep.service.prediction.servers import server_input
 from lockstep.service.security.locations import check_location
 from lockstep.service.store import ModelRecord
 from lockstep.storage import check_shared_url
 
 DEFAULT_MACHINE_TYPE = "n1-standard-4"
 MAX_PACKAGES: Final = 100
+MAX_SERVERS: Final = 100
 
 router = make_router()
 
@@ -35,7 +41,7 @@ class _ModelRequest(AbstractRequest):
 
 @final
 class _ManualScaling(AbstractRequest):
-    nodes: Literal[1] = 1
+    nodes: int = Field(default=1, ge=1, le=MAX_SERVERS)
 
 
 @final
@@ -115,7 +121,7 @@ def create_version(
         check_shared_url(url, what=what)
         bucket = context.settings.bucket
         check_location(url, what=what, principal=principal, project=project, bucket=bucket, holds_code=True)
-    context.catalogue.machine_type(request.machine_type, what="machineType")
+    _check_machine(request.machine_type, project=project, context=context)
     operation = context.models.create_version(
         project=project,
         model=model,
@@ -126,9 +132,21 @@ def create_version(
         package_uris=request.package_uris,
         python_module=request.lockstep.python_module,
         machine_type=request.machine_type,
+        num_servers=request.manual_scaling.nodes,
     )
     version = context.models.get_version(project=project, model=model, name=request.name)
     return operation_resource(operation, version=version)
+
+
+def _check_machine(machine_type: str, *, project: str, context: Context) -> None:
+    """Rejects a machine type that does not exist, or that no node of the cluster could ever provide."""
+    context.catalogue.machine_type(machine_type, what="machineType")
+    document = {"trainingInput": server_input(machine_type=machine_type)}
+    asked = parse_training_input(document, source="request")
+    gang = resolve(asked, catalogue=context.catalogue)
+    never = context.controller.schedule.why_unplaceable(project=project, gang=gang, region=asked.region)
+    if never is not None:
+        raise InvalidInputError(f"machineType: no prediction server could ever run: {never}", received=machine_type)
 
 
 @router.get("/models/{model}/versions")
@@ -146,7 +164,7 @@ def get_version(project: Project, model: Name, version: Name, context: Context) 
     """``projects.models.versions.get``."""
     default = context.models.get_model(project=project, name=model).default_version
     record = context.models.get_version(project=project, model=model, name=version)
-    return version_resource(record, is_default=record.name == default)
+    return version_resource(record, is_default=record.name == default, waiting_for=describe_wait(record, context))
 
 
 @router.post("/models/{model}/versions/{version}:setDefault")

@@ -13,6 +13,7 @@ from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import EmptyForm, OperationForm, OperationListForm
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
+from lockstep.service.api.prediction.waits import describe_wait
 from lockstep.service.api.requests import Context, Name, Project
 from lockstep.service.api.resources import operation_resource
 from lockstep.service.api.routes import make_router
@@ -28,7 +29,8 @@ def _resource(record: OperationRecord, context: Context) -> OperationForm:
             version = context.models.get_version(project=record.project, model=record.model, name=record.version)
         except NotFoundError:
             version = None  # it has been deleted
-    return operation_resource(record, version=version)
+    waiting_for = None if version is None else describe_wait(version, context)
+    return operation_resource(record, version=version, waiting_for=waiting_for)
 
 
 def _filtered(record: OperationRecord) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Final
 
 import httpx
@@ -14,6 +15,7 @@ from lockstep.service.api.access import requires_scope
 from lockstep.service.api.forms import PredictionsForm
 from lockstep.service.api.requests import MAX_INSTANCES_BYTES, Context, Name, Project, check_media_type, read_body
 from lockstep.service.api.routes import make_router
+from lockstep.service.prediction.routing import Routes, ServerAddress
 
 MAX_ANSWER_BYTES: Final = 512 * 2**20
 
@@ -41,22 +43,34 @@ async def predict_version(
 async def _predict(project: str, model: str, version: str | None, request: Request, context: Context) -> Response:
     check_media_type(request.headers.get("content-type"))
     # In a thread: on the event loop, a slow database would delay all other requests.
-    address = await run_in_threadpool(context.deployments.address, project=project, model=model, version=version)
+    servers = await run_in_threadpool(context.routes.find, project=project, model=model, version=version)
+    body = await read_body(request, max_bytes=MAX_INSTANCES_BYTES)
     client: httpx.AsyncClient = request.app.state.http
+    for server in servers:
+        with contextlib.suppress(httpx.ConnectError):  # it has just ended, and has not received the request
+            return await _send(client, server, body, model=model, routes=context.routes)
+    raise UnavailableError(
+        f"no prediction server of model {model} can be reached", action="try again; the service replaces it"
+    )
+
+
+async def _send(
+    client: httpx.AsyncClient, server: ServerAddress, body: bytes, *, model: str, routes: Routes
+) -> Response:
+    routes.begin(server)
     try:
-        asked = client.stream(
-            "POST",
-            f"{address.url}/predict",
-            content=await read_body(request, max_bytes=MAX_INSTANCES_BYTES),
-            headers={"authorization": f"Bearer {address.token}", "content-type": "application/json"},
-        )
-        async with asked as answer:
+        headers = {"authorization": f"Bearer {server.token}", "content-type": "application/json"}
+        async with client.stream("POST", f"{server.url}/predict", content=body, headers=headers) as answer:
             content = await _read(answer, model=model)
+    except httpx.ConnectError:
+        raise
     except httpx.HTTPError as error:
         raise UnavailableError(
-            f"the prediction server of model {model} does not answer: {type(error).__name__}",
-            action="try again; the service restarts it",
+            f"a prediction server of model {model} ended or did not answer: {type(error).__name__}",
+            action="try again; the service replaces it",
         ) from error
+    finally:
+        routes.end(server)
     return Response(content, status_code=answer.status_code, media_type="application/json")
 
 

@@ -32,7 +32,7 @@ from lockstep.jobs.billing.bills import Bill
 from lockstep.jobs.lists.filters import JobBounds
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState, next_state
 from lockstep.jobs.security.access import HOME_LABEL
-from lockstep.service.store.control.records import AttemptRecord, EventNote, JobRecord, RecordedEvent
+from lockstep.service.store.control.records import AttemptRecord, EventNote, JobKind, JobRecord, RecordedEvent
 from lockstep.service.store.control.replicas import ReplicaRecord, read_replicas, write_replicas
 from lockstep.service.store.database import POSTGRESQL, Guard, reading, unguarded, writing
 from lockstep.service.store.notifications.webhooks import NewWebhook, add_job_webhooks
@@ -46,6 +46,8 @@ _ESCAPE: Final = "\\u"
 _TEXT: Final = Text().with_variant(Text(collation="C"), POSTGRESQL)
 """A text type in which only ASCII letters have upper and lower case, whatever the locale of the database is."""
 _ATTEMPT: Final = ("attempt", "candidate", "start_time_s", "end_time_s", "latest_end_time_s", "end_reason", "moves")
+SUBMITTED: Final = JOBS.c.kind == JobKind.TRAINING.value
+"""The condition for jobs that somebody submitted."""
 _PLACED: Final = tuple(state for state in _UNFINISHED if state != _QUEUED)
 
 
@@ -74,6 +76,8 @@ class JobStore:
         labels: Mapping[str, str],
         simulated: bool,
         outputs: Mapping[str, str],
+        kind: JobKind = JobKind.TRAINING,
+        version_uid: str | None = None,
         priority: int = 0,
         max_wait_time_s: float | None = None,
         submitted_by: str = HOME_LABEL,
@@ -88,6 +92,8 @@ class JobStore:
             labels: the labels of the job.
             simulated: whether anything of the job is simulated.
             outputs: the bucket URLs of its outputs, by kind.
+            kind: the kind of the job.
+            version_uid: the uid of the version that a prediction server serves.
             priority: the priority in the queue; jobs with a higher number start earlier.
             max_wait_time_s: the maximum time in the queue, in seconds; None for no limit.
             submitted_by: the label of the submitter.
@@ -102,6 +108,8 @@ class JobStore:
             "uid": uid,
             "project": project,
             "job_id": job_id,
+            "kind": kind.value,
+            "version_uid": version_uid,
             "training_input": dict(training_input),
             "labels": dict(labels),
             "state": JobState.QUEUED.value,
@@ -123,15 +131,15 @@ class JobStore:
             raise ConflictError(
                 f"project {project} has a job {job_id!r} already", action="choose another name"
             ) from None
-        return self.get(project=project, job_id=job_id)
+        return self.get_by_uid(uid)
 
     def get(self, *, project: str, job_id: str) -> JobRecord:
-        """Returns a job.
+        """Returns a job that somebody submitted.
 
         Raises:
             NotFoundError: If the project has no job of this name.
         """
-        found = self._oldest_first(and_(JOBS.c.project == project, JOBS.c.job_id == job_id))
+        found = self._oldest_first(and_(JOBS.c.project == project, JOBS.c.job_id == job_id, SUBMITTED))
         if not found:
             raise NotFoundError(f"project {project} has no job {job_id!r}", action="see `lockstep jobs`")
         return found[0]
@@ -145,7 +153,7 @@ class JobStore:
         size: int,
         before: tuple[float, str] | None = None,
     ) -> Sequence[Row[Any]]:
-        """Returns some columns of up to `size` jobs of a project, the newest first.
+        """Returns some columns of up to `size` submitted jobs of a project, the newest first.
 
         Args:
             project: the project.
@@ -156,7 +164,7 @@ class JobStore:
         """
         place = tuple_(JOBS.c.create_time_s, JOBS.c.uid)
         names = sorted({"create_time_s", "uid", *columns})
-        query = select(*(JOBS.c[name] for name in names)).where(JOBS.c.project == project, *_within(bounds))
+        query = select(*(JOBS.c[name] for name in names)).where(JOBS.c.project == project, SUBMITTED, *_within(bounds))
         if before is not None:
             query = query.where(place < before)
         query = query.order_by(JOBS.c.create_time_s.desc(), JOBS.c.uid.desc()).limit(size)
@@ -193,8 +201,19 @@ class JobStore:
         return self._oldest_first(placed())
 
     def unfinished(self) -> list[JobRecord]:
-        """Returns every job that is not over, including queued ones, the oldest first."""
-        return self._oldest_first(JOBS.c.state.in_(_UNFINISHED))
+        """Returns every submitted job that is not over, including queued ones, the oldest first."""
+        return self._oldest_first(and_(JOBS.c.state.in_(_UNFINISHED), SUBMITTED))
+
+    def servers(self) -> list[JobRecord]:
+        """Returns every prediction server that is not over or whose gang the engine still holds, the oldest first."""
+        is_left = or_(JOBS.c.state.in_(_UNFINISHED), placed())
+        return self._oldest_first(and_(is_left, JOBS.c.kind == JobKind.SERVER.value))
+
+    def last_server(self, version_uid: str) -> JobRecord | None:
+        """Returns the prediction server of a version that was started last; None if there was none."""
+        query = select(func.max(JOBS.c.create_time_s)).where(JOBS.c.version_uid == version_uid)
+        last = and_(JOBS.c.version_uid == version_uid, JOBS.c.create_time_s == query.scalar_subquery())
+        return next(iter(self._oldest_first(last)), None)
 
     def advance(
         self,
@@ -323,8 +342,9 @@ class JobStore:
         return found
 
     def count_by_state(self) -> dict[tuple[str, JobState], int]:
-        """Returns the number of jobs by project and state."""
-        query = select(JOBS.c.project, JOBS.c.state, func.count()).group_by(JOBS.c.project, JOBS.c.state)
+        """Returns the number of submitted jobs by project and state."""
+        grouped = (JOBS.c.project, JOBS.c.state)
+        query = select(*grouped, func.count()).where(SUBMITTED).group_by(*grouped)
         with reading(self._engine) as connection:
             return {(project, JobState(state)): number for project, state, number in connection.execute(query)}
 
@@ -428,4 +448,5 @@ def read_jobs(connection: Connection, condition: ColumnElement[bool]) -> list[Jo
 
 
 def _record(row: RowMapping, *, replicas: tuple[ReplicaRecord, ...]) -> JobRecord:
-    return JobRecord(**{**row, "state": JobState(row["state"])}, replicas=replicas)
+    columns = {**row, "state": JobState(row["state"]), "kind": JobKind(row["kind"])}
+    return JobRecord(**columns, replicas=replicas)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, final
 
 from lockstep.jobs.billing.bills import Bill
@@ -11,6 +12,16 @@ from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import HOME_LABEL
 from lockstep.service.store.control.moves import Move
 from lockstep.service.store.control.replicas import ReplicaRecord
+
+
+@final
+class JobKind(StrEnum):
+    """Who starts a job, and for what."""
+
+    TRAINING = "training"
+    """Somebody submitted it. Only these are listed as jobs."""
+    SERVER = "server"
+    """The service starts it as one of a version's prediction servers, and ends it."""
 
 
 @final
@@ -22,6 +33,8 @@ class JobRecord:
         uid: the permanent, unique id of the job, also on the engine.
         project: the project that owns the job.
         job_id: the name of the job within the project.
+        kind: the kind of the job.
+        version_uid: the uid of the version that a prediction server serves; None for other jobs.
         training_input: the training input, in the contract's JSON.
         labels: the labels of the job.
         state: the state of the job.
@@ -51,6 +64,8 @@ class JobRecord:
     uid: str
     project: str
     job_id: str
+    kind: JobKind = JobKind.TRAINING
+    version_uid: str | None = None
     training_input: Mapping[str, Any]
     labels: Mapping[str, str]
     state: JobState

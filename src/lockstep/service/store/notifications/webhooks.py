@@ -27,6 +27,7 @@ from sqlalchemy.exc import IntegrityError
 from lockstep.jobs.billing.budgets import Alert
 from lockstep.jobs.notifications.webhooks import ALERT, HookEvent
 from lockstep.jobs.running.states import JobEvent, JobState
+from lockstep.service.store.control.records import JobKind
 from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.tables import BUDGET_ALERTS, JOB_EVENTS, JOBS, WEBHOOKS
 
@@ -50,8 +51,10 @@ _IS_OPERATORS: Final = WEBHOOKS.c.job_uid.is_(None)
 _HAS_CHANGES: Final = exists().where(
     JOB_EVENTS.c.job_uid == WEBHOOKS.c.job_uid, _IS_CHANGE, JOB_EVENTS.c.seq > WEBHOOKS.c.seq
 )
+_SUBMITTED: Final = JOBS.alias()  # the queries that ask for events join the webhook's own job as well
+_IS_SUBMITTED: Final = and_(_SUBMITTED.c.uid == JOB_EVENTS.c.job_uid, _SUBMITTED.c.kind == JobKind.TRAINING.value)
 _HAS_EVENTS: Final = or_(
-    and_(WEBHOOKS.c.feed == Feed.JOBS, exists().where(JOB_EVENTS.c.seq > WEBHOOKS.c.seq)),
+    and_(WEBHOOKS.c.feed == Feed.JOBS, exists().where(JOB_EVENTS.c.seq > WEBHOOKS.c.seq, _IS_SUBMITTED)),
     and_(WEBHOOKS.c.feed == Feed.ALERTS, exists().where(BUDGET_ALERTS.c.seq > WEBHOOKS.c.seq)),
 )
 
@@ -207,8 +210,8 @@ class WebhookStore:
             read = _alert
         else:
             query = (
-                select(JOB_EVENTS, JOBS.c.project, JOBS.c.job_id)
-                .join(JOBS, JOBS.c.uid == JOB_EVENTS.c.job_uid)
+                select(JOB_EVENTS, _SUBMITTED.c.project, _SUBMITTED.c.job_id)
+                .join(_SUBMITTED, _IS_SUBMITTED)
                 .where(JOB_EVENTS.c.seq > webhook.seq)
                 .order_by(JOB_EVENTS.c.seq)
             )

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, RowMapping, Select, and_, delete, ins
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError, WrongStateError
+from lockstep.jobs.running.orders import FileOrder
 from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
 
@@ -46,32 +47,33 @@ class VersionRecord:
     """A deployed version of a model.
 
     Attributes:
+        uid: the permanent, unique id of the version.
         deployment_uri: the bucket URL of the ``.keras`` file, or of the folder that contains it.
+        files: the version's own copies of the deployed files; empty until they have been copied.
         package_uris: the bucket URLs of packages with the classes of its model.
         python_module: the module that its job ran; None if it is not known.
-        server: the handle of its prediction server, as JSON; None while there is no server.
-        server_ready_time_s: the time when that server was first observed to be ready, in seconds since 1970 UTC; None
-            if it was not.
-        server_end_time_s: the time when the end of its last server was observed; None if no server has ended.
-        num_restarts: the number of consecutive restarts of its server.
+        num_servers: the number of its prediction servers while it is READY.
+        num_failures: the number of its servers in a row that ended before they were ready.
+        last_failure_time_s: the time of the last of these ends, in seconds since 1970 UTC; None if there was none.
     """
 
     project: str
     model: str
     name: str
+    uid: str
     description: str
     labels: Mapping[str, str]
     deployment_uri: str
+    files: tuple[FileOrder, ...]
     package_uris: Sequence[str]
     python_module: str | None
     machine_type: str
     state: VersionState
     error_message: str | None
     create_time_s: float
-    server: Mapping[str, Any] | None
-    server_ready_time_s: float | None
-    server_end_time_s: float | None
-    num_restarts: int
+    num_servers: int
+    num_failures: int
+    last_failure_time_s: float | None
 
 
 @final
@@ -181,6 +183,7 @@ class ModelStore:
         machine_type: str,
         package_uris: Sequence[str] = (),
         python_module: str | None = None,
+        num_servers: int = 1,
     ) -> OperationRecord:
         """Records a new version as CREATING. It becomes the model's default if the model has none.
 
@@ -193,6 +196,7 @@ class ModelStore:
             "project": project,
             "model": model,
             "name": name,
+            "uid": uuid.uuid4().hex,
             "description": description,
             "labels": dict(labels),
             "deployment_uri": deployment_uri,
@@ -201,7 +205,7 @@ class ModelStore:
             "machine_type": machine_type,
             "state": VersionState.CREATING.value,
             "create_time_s": self._clock(),
-            "num_restarts": 0,
+            "num_servers": num_servers,
         }
         try:
             with writing(self._engine, guard=self._guard) as connection:
@@ -226,6 +230,18 @@ class ModelStore:
                 if name is None:
                     raise NotFoundError(f"model {model} has no default version", action="create a version of it")
             return _get_version(connection, project, model, name)
+
+    def get_version_by_uid(self, uid: str) -> VersionRecord:
+        """Returns a version by its uid.
+
+        Raises:
+            NotFoundError: If there is no such version any more.
+        """
+        with reading(self._engine) as connection:
+            row = _row(connection, select(VERSIONS).where(VERSIONS.c.uid == uid))
+        if row is None:
+            raise NotFoundError(f"there is no version with the uid {uid}")
+        return _version(row)
 
     def list_versions(self, *, project: str | None = None, model: str | None = None) -> list[VersionRecord]:
         """Returns versions, the oldest first: a model's, a project's, or all."""

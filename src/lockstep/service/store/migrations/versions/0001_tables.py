@@ -26,7 +26,9 @@ def _make_jobs() -> None:
         "jobs",
         sa.Column("uid", sa.String(length=32), nullable=False),
         sa.Column("project", sa.String(length=128), nullable=False),
-        sa.Column("job_id", sa.String(length=128), nullable=False),
+        sa.Column("job_id", sa.String(length=280), nullable=False),
+        sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("version_uid", sa.String(length=32), nullable=True),
         sa.Column("training_input", sa.JSON(), nullable=False),
         sa.Column("labels", sa.JSON(), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
@@ -54,13 +56,17 @@ def _make_jobs() -> None:
         sa.UniqueConstraint("project", "job_id", name=op.f("uq_jobs_project_job_id")),
     )
     op.create_index(op.f("ix_jobs_gang_released"), "jobs", ["gang_released"], unique=False)
+    op.create_index(op.f("ix_jobs_version_uid"), "jobs", ["version_uid"], unique=False)
     op.create_index(
-        op.f("ix_jobs_project_create_time_s_uid"), "jobs", ["project", "create_time_s", "uid"], unique=False
+        op.f("ix_jobs_project_kind_create_time_s_uid"),
+        "jobs",
+        ["project", "kind", "create_time_s", "uid"],
+        unique=False,
     )
     op.create_index(
-        op.f("ix_jobs_state_project_create_time_s_uid"),
+        op.f("ix_jobs_state_project_kind_create_time_s_uid"),
         "jobs",
-        ["state", "project", "create_time_s", "uid"],
+        ["state", "project", "kind", "create_time_s", "uid"],
         unique=False,
     )
 
@@ -76,9 +82,11 @@ def _make_replicas() -> None:
         sa.Column("accelerator_count", sa.Integer(), nullable=False),
         sa.Column("phase", sa.String(length=16), nullable=False),
         sa.Column("host", sa.Text(), nullable=False),
+        sa.Column("address", sa.Text(), nullable=False),
         sa.Column("pid", sa.Integer(), nullable=True),
         sa.Column("placed_time_s", sa.Float(), nullable=True),
         sa.Column("started_time_s", sa.Float(), nullable=True),
+        sa.Column("ready_time_s", sa.Float(), nullable=True),
         sa.Column("ended_time_s", sa.Float(), nullable=True),
         sa.Column("seen_time_s", sa.Float(), nullable=True),
         sa.Column("cpu_s", sa.Float(), nullable=False),
@@ -260,20 +268,22 @@ def _make_models() -> None:
         sa.Column("project", sa.String(length=128), nullable=False),
         sa.Column("model", sa.String(length=128), nullable=False),
         sa.Column("name", sa.String(length=128), nullable=False),
+        sa.Column("uid", sa.String(length=32), nullable=False),
         sa.Column("description", sa.Text(), nullable=False),
         sa.Column("labels", sa.JSON(), nullable=False),
         sa.Column("deployment_uri", sa.Text(), nullable=False),
+        sa.Column("files", sa.JSON(), nullable=False),
         sa.Column("package_uris", sa.JSON(), nullable=False),
         sa.Column("python_module", sa.Text(), nullable=True),
         sa.Column("machine_type", sa.String(length=64), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("error_message", sa.Text(), nullable=True),
         sa.Column("create_time_s", sa.Float(), nullable=False),
-        sa.Column("server", sa.JSON(), nullable=True),
-        sa.Column("server_ready_time_s", sa.Float(), nullable=True),
-        sa.Column("server_end_time_s", sa.Float(), nullable=True),
-        sa.Column("num_restarts", sa.Integer(), nullable=False),
+        sa.Column("num_servers", sa.Integer(), nullable=False),
+        sa.Column("num_failures", sa.Integer(), nullable=False),
+        sa.Column("last_failure_time_s", sa.Float(), nullable=True),
         sa.PrimaryKeyConstraint("project", "model", "name", name=op.f("pk_versions")),
+        sa.UniqueConstraint("uid", name=op.f("uq_versions_uid")),
     )
     op.create_index(op.f("ix_versions_state"), "versions", ["state"], unique=False)
     op.create_table(

@@ -1,0 +1,115 @@
+"""Finds the prediction server that answers a request."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from lockstep.errors import UnavailableError
+from lockstep.service.prediction.deployments import is_ready
+from lockstep.service.security.vault import Vault
+from lockstep.service.store import JobRecord, JobStore, ModelStore, VersionRecord, VersionState
+from lockstep.serving import SERVER_TOKEN
+
+MAX_AGE_S: Final = 0.5
+"""How old the list of servers may be that a request is routed by, in seconds."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ServerAddress:
+    """The address of a prediction server.
+
+    Attributes:
+        uid: the uid of the server's job.
+        url: the base URL.
+        token: the bearer token of the server.
+    """
+
+    uid: str
+    url: str
+    token: str = field(repr=False)
+
+
+@final
+class Routes:
+    """Chooses the servers that requests are sent to. Thread-safe. Every service over the database has its own.
+
+    Args:
+        models: the store of models and versions.
+        jobs: the store of jobs, and so of prediction servers.
+        vault: derives the tokens of servers.
+        clock: a monotonic clock, in seconds.
+    """
+
+    def __init__(
+        self, *, models: ModelStore, jobs: JobStore, vault: Vault, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._models = models
+        self._jobs = jobs
+        self._vault = vault
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._read_time = -MAX_AGE_S
+        self._servers: dict[str, list[ServerAddress]] = {}
+        self._num_open: dict[str, int] = {}
+
+    def find(self, *, project: str, model: str, version: str | None) -> list[ServerAddress]:
+        """Returns the servers of a version that accept requests, those with the fewest open requests first.
+
+        Args:
+            project: the project.
+            model: the model.
+            version: the name of the version; None for the model's default version.
+
+        Raises:
+            NotFoundError: If there is no such model or version.
+            UnavailableError: If no server is ready.
+        """
+        record = self._models.get_version(project=project, model=model, name=version)
+        found = self._read().get(record.uid, ()) if record.state is VersionState.READY else ()
+        if not found:
+            raise _not_ready(record)
+        with self._lock:
+            return sorted(found, key=lambda server: self._num_open.get(server.uid, 0))
+
+    def begin(self, server: ServerAddress) -> None:
+        """Counts a request that is sent to a server."""
+        with self._lock:
+            self._num_open[server.uid] = self._num_open.get(server.uid, 0) + 1
+
+    def end(self, server: ServerAddress) -> None:
+        """Stops counting a request that `begin` counted."""
+        with self._lock:
+            left = self._num_open.pop(server.uid) - 1
+            if left:
+                self._num_open[server.uid] = left
+
+    def _read(self) -> dict[str, list[ServerAddress]]:
+        with self._lock:
+            if self._clock() - self._read_time < MAX_AGE_S:
+                return self._servers
+        servers: dict[str, list[ServerAddress]] = {}
+        for job in self._jobs.servers():
+            if is_ready(job):
+                servers.setdefault(str(job.version_uid), []).append(self._address(job))
+        with self._lock:
+            self._servers, self._read_time = servers, self._clock()
+        return servers
+
+    def _address(self, job: JobRecord) -> ServerAddress:
+        return ServerAddress(
+            uid=job.uid,
+            url=f"http://{job.replicas[0].status.address}",
+            token=self._vault.derive(job.uid, purpose=SERVER_TOKEN),
+        )
+
+
+def _not_ready(version: VersionRecord) -> UnavailableError:
+    return UnavailableError(
+        f"version {version.name} of model {version.model} is {version.state}, and none of its servers is ready",
+        action=version.error_message or "try again soon",
+    )

@@ -1,0 +1,80 @@
+"""Describes the prediction servers of a version as jobs: what each runs, and where its log is."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any, Final
+
+from lockstep.service.security.job_folders import MODELS
+from lockstep.service.store import JobKind, JobStore, VersionRecord
+from lockstep.storage import join_url
+
+MODEL_FILE: Final = "model.keras"
+"""The name of the model's file in a server's working folder."""
+SERVER_MODULE: Final = "lockstep.serving"
+PRIORITY: Final = 1001
+"""The priority of servers in the queue, above that of any submitted job: requests wait for them."""
+
+
+def start_server(version: VersionRecord, *, jobs: JobStore, bucket: str, simulated: bool) -> None:
+    """Queues another prediction server of a version.
+
+    Args:
+        version: the version, whose files have been copied.
+        jobs: the store of jobs.
+        bucket: the URL of the service's default bucket.
+        simulated: whether its machine is simulated.
+    """
+    logs = join_url(version_folder(version, bucket=bucket), "logs")
+    jobs.create(
+        project=version.project,
+        job_id=f"{version.model}/{version.name}/{uuid.uuid4().hex[:8]}",
+        training_input=server_input(
+            machine_type=version.machine_type,
+            package_uris=version.package_uris,
+            arguments=_arguments(version),
+        ),
+        labels=version.labels,
+        simulated=simulated,
+        outputs={"logs": logs},
+        kind=JobKind.SERVER,
+        version_uid=version.uid,
+        priority=PRIORITY,
+        submitted_by="service",
+    )
+
+
+def version_folder(version: VersionRecord, *, bucket: str) -> str:
+    """Returns the URL of a version's own folder in the bucket, with its files and the logs of its servers.
+
+    The uid is part of it, because a version of the same name may have been there before.
+    """
+    return join_url(bucket, version.project, MODELS, version.model, f"{version.name}-{version.uid[:8]}")
+
+
+def _arguments(version: VersionRecord) -> list[str]:
+    program = () if version.python_module is None else (f"--program={version.python_module}",)
+    has_code = ("--has-code",) if version.package_uris else ()
+    return [f"--model={MODEL_FILE}", f"--display-url={version.deployment_uri}", *has_code, *program]
+
+
+def server_input(
+    *, machine_type: str, package_uris: Sequence[str] = (), arguments: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Returns the training input of a prediction server, in the contract's JSON.
+
+    Args:
+        machine_type: the name of its machine type.
+        package_uris: the bucket URLs of packages with the classes of its model.
+        arguments: the arguments of the server.
+    """
+    return {
+        "scaleTier": "CUSTOM",
+        "masterType": machine_type,
+        "pythonModule": SERVER_MODULE,
+        "packageUris": list(package_uris),
+        # A server that is lost is replaced by another one. One that just ends is launched again where it is.
+        "lockstep": {"restartPolicy": {"condition": "NEVER"}},
+        "args": list(arguments),
+    }

@@ -1,0 +1,50 @@
+"""A service whose programs run as users of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.service.reachable import make_python
+from tests.service.security.confined import POOL, Place
+
+from lockstep.home import Home
+from lockstep.service.security.job_folders import JobFolders
+from lockstep.service.settings import Settings
+from lockstep.testing.bench import Bench, open_bench
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    folder = Path(tempfile.mkdtemp(prefix="lockstep-users-", dir="/tmp"))
+    folder.chmod(0o755)
+    before = dict(os.environ)
+    try:
+        python, variables = make_python(folder)
+        os.environ.update(variables)
+        yield Place(folder=folder, python=python)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def confined(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """A bench whose home programs may pass through, whose runners and programs are the reachable Python's."""
+    monkeypatch.setattr(sys, "executable", str(place.python))
+    home = Home(path=Path(tempfile.mkdtemp(prefix="h", dir=place.folder)))
+    settings = Settings(home=home, bucket=str(home.bucket), max_running_jobs=2, users=POOL)
+    home.token.write_text("the-token")
+    home.engine.mkdir()
+    (home.engine / "ray-token").write_text("the-engines-token")
+    with open_bench(settings) as made:
+        home.database.chmod(0o644)  # as a service without users would have made it
+        JobFolders(home=home, bucket=settings.bucket, pool=POOL).prepare()
+        made.vault.put(project="local", name="password", value="a secret value", principal_label="ann")
+        yield made
