@@ -331,8 +331,15 @@ class Client:
         return self._call("GET", self._version(model, name))
 
     def versions(self, model: str) -> list[dict[str, Any]]:
-        """Returns a model's versions, the oldest first."""
-        return self._call("GET", f"{self._model(model)}/versions")["versions"]
+        """Returns a model's versions, the newest first; sends as many requests as needed."""
+        found: list[dict[str, Any]] = []
+        query: dict[str, Any] = {"pageSize": 100}
+        while True:
+            page = self._call("GET", f"{self._model(model)}/versions", query=query)
+            found += page["versions"]
+            if "nextPageToken" not in page:
+                return found
+            query["pageToken"] = page["nextPageToken"]
 
     def set_default_version(self, model: str, *, name: str) -> dict[str, Any]:
         """Makes a version the model's default, which serves requests that name no version."""

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.lists.filters import (
     JOB_FIELDS,
+    MODEL_FIELDS,
     OPERATION_FIELDS,
+    VERSION_FIELDS,
     JobBounds,
     bounds_of,
     parse_filter,
@@ -197,10 +199,13 @@ def test_what_operations_have_not_is_refused(text: str) -> None:
         parse_operation_filter(text)
 
 
-def test_the_page_lists_the_fields_of_operations() -> None:
+@pytest.mark.parametrize(
+    ("kind", "fields"), [("operations", OPERATION_FIELDS), ("models", MODEL_FIELDS), ("versions", VERSION_FIELDS)]
+)
+def test_the_page_lists_the_fields(kind: str, fields: tuple[str, ...]) -> None:
     page = (Path(__file__).parents[3] / "docs" / "contract.md").read_text("utf-8")
-    (listed,) = re.findall(r"Fields of operations: (.+?)\.\n", page, re.DOTALL)
-    assert re.findall(r"`(.+?)`", listed) == list(OPERATION_FIELDS)
+    (listed,) = re.findall(rf"Fields of {kind}: (.+?)\.\n", page, re.DOTALL)
+    assert re.findall(r"`(.+?)`", listed) == list(fields)
 
 
 EVERY_STATE = frozenset(JobState)

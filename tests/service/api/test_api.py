@@ -17,8 +17,9 @@ from sqlalchemy import update
 
 from lockstep.errors import UnavailableError
 from lockstep.jobs.running.states import JobEvent, JobState
-from lockstep.jobs.scheduling import Quota
+from lockstep.jobs.scheduling import NodeSpec, Quota
 from lockstep.service.prediction.routing import Routes, ServerAddress
+from lockstep.service.store import VersionState
 from lockstep.service.store.tables import JOB_ATTEMPTS
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import HOME_TOKEN, Served
@@ -232,6 +233,12 @@ def test_events_tell_times_and_causes(service: Served, bench: Bench) -> None:
     assert [event["time"] for event in events] == sorted(event["time"] for event in events)
 
 
+def _make_ready(service: Served, name: str) -> None:
+    models = service.context.models
+    version = models.get_version(project="local", model="m", name=name)
+    assert models.update_version(version, state=VersionState.READY)
+
+
 def test_models_versions_and_their_default(service: Served) -> None:
     models = service.google().models()
     models.create(parent="projects/local", body={"name": "m"}).execute()
@@ -243,26 +250,79 @@ def test_models_versions_and_their_default(service: Served) -> None:
     assert operation["metadata"]["operationType"] == "CREATE_VERSION"
     assert "done" not in operation
     assert service.google().operations().get(name=operation["name"]).execute()["name"] == operation["name"]
-    assert models.get(name="projects/local/models/m").execute()["defaultVersion"]["state"] == "CREATING"
-    models.versions().create(
-        parent="projects/local/models/m",
-        body={"name": "v2", "deploymentUri": "/tmp/m"},
-    ).execute()
+    assert "defaultVersion" not in models.get(name="projects/local/models/m").execute(), "it has not answered yet"
+    with pytest.raises(HttpError, match="version v1 of m is CREATING, and answers no requests"):
+        models.versions().setDefault(name="projects/local/models/m/versions/v1", body={}).execute()
+    _make_ready(service, "v1")
+    assert models.get(name="projects/local/models/m").execute()["defaultVersion"]["state"] == "READY"
+    body = {"name": "v2", "deploymentUri": "/tmp/m"}
+    models.versions().create(parent="projects/local/models/m", body=body).execute()
+    _make_ready(service, "v2")
+    assert models.get(name="projects/local/models/m").execute()["defaultVersion"]["name"].endswith("/v1")
     models.versions().setDefault(name="projects/local/models/m/versions/v2", body={}).execute()
     versions = models.versions().list(parent="projects/local/models/m").execute()["versions"]
     assert [(version["name"][-2:], version.get("isDefault", False)) for version in versions] == [
-        ("v1", False),
         ("v2", True),
+        ("v1", False),
     ]
     with pytest.raises(HttpError) as caught:
         models.versions().delete(name="projects/local/models/m/versions/v2").execute()
     assert "make another the default first" in str(caught.value)
 
 
+def test_models_and_versions_are_listed_in_pages_and_filtered(service: Served) -> None:
+    models = service.google().models()
+    for number in range(5):
+        labels = {"team": "ab"[number % 2]}
+        models.create(parent="projects/local", body={"name": f"m{number}", "labels": labels}).execute()
+        body = {"name": f"v{number}", "deploymentUri": f"/tmp/{number}", "labels": labels}
+        models.versions().create(parent="projects/local/models/m0", body=body).execute()
+
+    def names(resource: Any, kind: str, **query: Any) -> list[list[str]]:
+        pages = []
+        request = resource.list(**query)
+        while request is not None:
+            answer = request.execute()
+            pages.append([found["name"].rpartition("/")[2] for found in answer[kind]])
+            request = resource.list_next(request, answer)
+        return pages
+
+    parent = "projects/local"
+    assert names(models, "models", parent=parent, pageSize=2) == [["m4", "m3"], ["m2", "m1"], ["m0"]]
+    assert names(models, "models", parent=parent, filter="labels.team=b") == [["m3", "m1"]]
+    parent = "projects/local/models/m0"
+    versions = models.versions()
+    assert names(versions, "versions", parent=parent, pageSize=3) == [["v4", "v3", "v2"], ["v1", "v0"]]
+    assert names(versions, "versions", parent=parent, filter="deploymentUri:/tmp/3 AND state:CREATING") == [["v3"]]
+    assert names(versions, "versions", parent=parent, filter="isDefault:true") == [[]]
+    for resource, where in ((models, "projects/local"), (versions, parent)):
+        with pytest.raises(HttpError, match="pageToken was not issued by this service"):
+            resource.list(parent=where, pageToken="x").execute()
+        with pytest.raises(HttpError, match="filter: column 1"):
+            resource.list(parent=where, filter="colour:red").execute()
+
+
+@pytest.mark.parametrize("machine_type", ["n1-standard-4", "n1-highmem-96"])
+def test_a_machine_type_that_no_node_has_is_refused(service: Served, bench: Bench, machine_type: str) -> None:
+    node = NodeSpec(name="node", node_type="node", resources={"vcpus": 8, "memory_mib": 32_768})
+    bench.cluster.set_nodes((node,), in_use={})
+    service.http.post("/v1/projects/local/models", json={"name": "m"})
+    body = {"name": "v1", "deploymentUri": "/m", "machineType": machine_type}
+    answer = service.http.post("/v1/projects/local/models/m/versions", json=body)
+    if machine_type == "n1-standard-4":
+        assert answer.status_code == 200
+    else:
+        assert answer.status_code == 400
+        assert "machineType: no prediction server could ever run" in answer.json()["error"]["message"]
+
+
 def test_a_version_that_is_not_ready_says_so(service: Served) -> None:
     service.http.post("/v1/projects/local/models", json={"name": "m"})
     service.http.post("/v1/projects/local/models/m/versions", json={"name": "v1", "deploymentUri": "/m"})
     answer = service.http.post("/v1/projects/local/models/m:predict", json={"instances": []})
+    assert answer.status_code == 503
+    assert "none of its versions has been ready" in answer.json()["error"]["message"]
+    answer = service.http.post("/v1/projects/local/models/m/versions/v1:predict", json={"instances": []})
     assert answer.status_code == 503
     assert "none of its servers is ready" in answer.json()["error"]["message"]
     assert service.http.post("/v1/projects/local/models/x:predict", json={}).status_code == 404

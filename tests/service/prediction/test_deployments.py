@@ -148,7 +148,7 @@ def site(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 def test_a_version_is_ready_when_its_server_is_and_goes_with_it(site: Site) -> None:
     creation = site.create()
     with pytest.raises(UnavailableError, match="version v1 of model m is CREATING, and none of its servers is ready"):
-        site.routes.find(project="p", model="m", version=None)
+        site.routes.find(project="p", model="m", version="v1")
     site.step_until_state(VersionState.READY)
     assert site.models.get_operation(project="p", name=creation).end_time_s is not None
     (address,) = site.routes.find(project="p", model="m", version="v1")

@@ -303,9 +303,11 @@ def test_no_pass_of_the_controller_reads_every_job_there_ever_was(sqlite: Engine
     store.active_states()
     store.placed_jobs()
     store.unfinished()
+    store.servers()
+    store.last_server("nobody")
     event.remove(sqlite, "before_cursor_execute", _note)
     selects = [(statement, parameters) for statement, parameters in queries if statement.startswith("SELECT")]
-    assert len(selects) == 7, "five, and the replicas of the jobs that two of them find"
+    assert len(selects) == 9, "seven, and the replicas of the jobs that two of them find"
     with reading(sqlite) as connection:
         for statement, parameters in selects:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
@@ -323,8 +325,13 @@ def test_who_looked_before_a_deletion_cannot_undo_it(models: ModelStore) -> None
         models.begin_delete_version(project="p", model="m", name="v1")
 
 
+def _ready_version(models: ModelStore, name: str = "v1") -> VersionRecord:
+    assert models.update_version(_version(models, name), state=VersionState.READY)
+    return models.get_version(project="p", model="m", name=name)
+
+
 def test_a_deletion_that_is_refused_changes_nothing(models: ModelStore) -> None:
-    default = _version(models)
+    default = _ready_version(models)
     _version(models, "v2")
     with pytest.raises(WrongStateError, match="the default of m"):
         models.begin_delete_version(project="p", model="m", name="v1")
@@ -333,13 +340,28 @@ def test_a_deletion_that_is_refused_changes_nothing(models: ModelStore) -> None:
         models.delete_model(project="p", name="m")
 
 
-def test_a_version_that_is_being_deleted_becomes_no_default(models: ModelStore) -> None:
-    _version(models)
-    _version(models, "v2")
+def test_only_a_version_that_answers_becomes_the_default(models: ModelStore) -> None:
+    def default() -> str | None:
+        return models.get_model(project="p", name="m").default_version
+
+    failed = _version(models, "v0")
+    assert models.update_version(failed, state=VersionState.FAILED, error_message="the reason")
+    _version(models, "v1")
+    assert default() is None
+    for name, state in (("v0", "FAILED"), ("v1", "CREATING")):
+        with pytest.raises(WrongStateError, match=f"version {name} of m is {state}, and answers no requests"):
+            models.set_default(project="p", model="m", name=name)
+    with pytest.raises(UnavailableError, match="none of its versions has been ready"):
+        models.get_version(project="p", model="m", name=None)
+    _ready_version(models, "v2")
+    _ready_version(models, "v3")
+    assert default() == "v2", "the first that was ready"
+    models.set_default(project="p", model="m", name="v3")
+    assert default() == "v3"
     models.begin_delete_version(project="p", model="m", name="v2")
-    with pytest.raises(WrongStateError, match="version v2 of m is being deleted"):
+    with pytest.raises(WrongStateError, match="version v2 of m is DELETING"):
         models.set_default(project="p", model="m", name="v2")
-    assert models.get_model(project="p", name="m").default_version == "v1"
+    assert default() == "v3"
 
 
 def test_a_creation_that_got_ready_first_cannot_be_cancelled(models: ModelStore) -> None:

@@ -137,6 +137,23 @@ OPERATION_FIELDS: Final = (
 _OPERATIONS: Final = _FilterableFields(fields=OPERATION_FIELDS, times=_OPERATION_TIMES)
 
 
+MODEL_FIELDS: Final = ("name", "description", "labels", "defaultVersion.name")
+_MODELS: Final = _FilterableFields(fields=MODEL_FIELDS, times=())
+
+VERSION_FIELDS: Final = (
+    "name",
+    "description",
+    "labels",
+    "state",
+    "createTime",
+    "isDefault",
+    "machineType",
+    "deploymentUri",
+    "errorMessage",
+)
+_VERSIONS: Final = _FilterableFields(fields=VERSION_FIELDS, times=("createTime",))
+
+
 def parse_filter(text: str) -> Predicate[_Resource]:
     """Parses the filter of a list of jobs; an empty filter matches every job.
 
@@ -155,6 +172,16 @@ def parse_operation_filter(text: str) -> Predicate[_Resource]:
             no order.
     """
     return parse_filter_text(text, parser=_parser(_OPERATIONS), example="done:false")
+
+
+def parse_model_filter(text: str) -> Predicate[_Resource]:
+    """Parses the filter of a list of models; see `parse_operation_filter`."""
+    return parse_filter_text(text, parser=_parser(_MODELS), example="labels.team:vision")
+
+
+def parse_version_filter(text: str) -> Predicate[_Resource]:
+    """Parses the filter of a list of versions; see `parse_operation_filter`."""
+    return parse_filter_text(text, parser=_parser(_VERSIONS), example="state:READY")
 
 
 @final

@@ -50,6 +50,7 @@ class VersionListForm(TypedDict):
     """A model's versions."""
 
     versions: list[VersionForm]
+    nextPageToken: NotRequired[str]
 
 
 @with_config(STRICT)
@@ -67,6 +68,7 @@ class ModelListForm(TypedDict):
     """A project's models."""
 
     models: list[ModelForm]
+    nextPageToken: NotRequired[str]
 
 
 OperationMetadataForm = TypedDict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Final, Literal, final
 
 from pydantic import Field
@@ -9,17 +10,19 @@ from pydantic import Field
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.input.documents import parse_training_input
 from lockstep.jobs.input.gangs import resolve
+from lockstep.jobs.lists.filters import parse_model_filter, parse_version_filter
 from lockstep.jobs.parsing.fields import Labels
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import ModelForm, ModelListForm, OperationForm, VersionForm, VersionListForm
+from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
 from lockstep.service.api.prediction.waits import describe_wait
 from lockstep.service.api.requests import AbstractRequest, Body, Context, Name, Project, parse_request
 from lockstep.service.api.resources import model_resource, operation_resource, version_resource
 from lockstep.service.api.routes import make_router
 from lockstep.service.prediction.servers import server_input
 from lockstep.service.security.locations import check_location
-from lockstep.service.store import ModelRecord
+from lockstep.service.store import ModelRecord, VersionRecord
 from lockstep.storage import check_shared_url
 
 DEFAULT_MACHINE_TYPE = "n1-standard-4"
@@ -82,9 +85,20 @@ def create_model(project: Project, body: Body, context: Context) -> ModelForm:
 
 @router.get("/models")
 @requires_scope(Scope.VIEWER)
-def list_models(project: Project, context: Context) -> ModelListForm:
-    """``projects.models.list``."""
-    return {"models": [_model(model, context) for model in context.models.list_models(project=project)]}
+def list_models(
+    project: Project, context: Context, filter_text: Filter = "", page_size: PageSize = 0, page_token: PageToken = ""
+) -> ModelListForm:
+    """``projects.models.list``, the newest first."""
+    predicate = parse_model_filter(filter_text)
+    return list_answer(
+        "models",
+        read=partial(context.models.page_models, project=project),
+        holds=(lambda model: predicate(_model(model, context))) if filter_text else None,
+        position=lambda model: (model.create_time_s, model.name),
+        show=lambda models: [_model(model, context) for model in models],
+        size=page_size,
+        token=page_token,
+    )
 
 
 @router.get("/models/{model}")
@@ -151,11 +165,30 @@ def _check_machine(machine_type: str, *, project: str, context: Context) -> None
 
 @router.get("/models/{model}/versions")
 @requires_scope(Scope.VIEWER)
-def list_versions(project: Project, model: Name, context: Context) -> VersionListForm:
-    """``projects.models.versions.list``."""
+def list_versions(
+    project: Project,
+    model: Name,
+    context: Context,
+    filter_text: Filter = "",
+    page_size: PageSize = 0,
+    page_token: PageToken = "",
+) -> VersionListForm:
+    """``projects.models.versions.list``, the newest first."""
     default = context.models.get_model(project=project, name=model).default_version
-    versions = context.models.list_versions(project=project, model=model)
-    return {"versions": [version_resource(version, is_default=version.name == default) for version in versions]}
+    predicate = parse_version_filter(filter_text)
+
+    def resource(version: VersionRecord) -> VersionForm:
+        return version_resource(version, is_default=version.name == default)
+
+    return list_answer(
+        "versions",
+        read=partial(context.models.page_versions, project=project, model=model),
+        holds=(lambda version: predicate({"isDefault": False, **resource(version)})) if filter_text else None,
+        position=lambda version: (version.create_time_s, version.name),
+        show=lambda versions: [resource(version) for version in versions],
+        size=page_size,
+        token=page_token,
+    )
 
 
 @router.get("/models/{model}/versions/{version}")

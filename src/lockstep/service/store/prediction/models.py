@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any, final
 
-from sqlalchemy import Connection, Engine, RowMapping, Select, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, Engine, RowMapping, Select, Table, and_, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from lockstep.errors import ConflictError, NotFoundError, WrongStateError
+from lockstep.errors import ConflictError, NotFoundError, UnavailableError, WrongStateError
 from lockstep.jobs.running.orders import FileOrder
 from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
@@ -149,12 +149,6 @@ class ModelStore:
         with reading(self._engine) as connection:
             return _get_model(connection, project, name)
 
-    def list_models(self, *, project: str) -> list[ModelRecord]:
-        """Returns a project's models by name."""
-        query = select(MODELS).where(MODELS.c.project == project).order_by(MODELS.c.name)
-        with reading(self._engine) as connection:
-            return [ModelRecord(**row) for row in connection.execute(query).mappings()]
-
     def delete_model(self, *, project: str, name: str) -> OperationRecord:
         """Deletes a model without versions. The returned operation is done.
 
@@ -185,7 +179,7 @@ class ModelStore:
         python_module: str | None = None,
         num_servers: int = 1,
     ) -> OperationRecord:
-        """Records a new version as CREATING. It becomes the model's default if the model has none.
+        """Records a new version as CREATING.
 
         Raises:
             NotFoundError: If there is no such model.
@@ -209,11 +203,9 @@ class ModelStore:
         }
         try:
             with writing(self._engine, guard=self._guard) as connection:
-                record = _get_model(connection, project, model, to_write=True)
+                _get_model(connection, project, model, to_write=True)
                 connection.execute(insert(VERSIONS).values(values))
                 connection.execute(insert(OPERATIONS).values(operation))
-                if record.default_version is None:
-                    _set_default(connection, project, model, name)
         except IntegrityError:
             raise ConflictError(f"model {model} has a version {name!r} already", action="choose another name") from None
         return self.get_operation(project=project, name=operation["name"])
@@ -222,11 +214,17 @@ class ModelStore:
         """Returns a version of a model, or the default version if `name` is None.
 
         Raises:
-            NotFoundError: If there is no such model or version, or no default version.
+            NotFoundError: If there is no such model or version, or no version at all.
+            UnavailableError: If no version of the model has been ready yet, so that none is the default.
         """
         with reading(self._engine) as connection:
             if name is None:
                 name = _get_model(connection, project, model).default_version
+                if name is None and _version_names(connection, project, model):
+                    raise UnavailableError(
+                        f"model {model} has no default version, because none of its versions has been ready",
+                        action="try again soon, or look at its versions",
+                    )
                 if name is None:
                     raise NotFoundError(f"model {model} has no default version", action="create a version of it")
             return _get_version(connection, project, model, name)
@@ -243,6 +241,27 @@ class ModelStore:
             raise NotFoundError(f"there is no version with the uid {uid}")
         return _version(row)
 
+    def page_models(self, *, project: str, size: int, before: tuple[float, str] | None = None) -> list[ModelRecord]:
+        """Returns up to `size` models of a project, the newest first.
+
+        Args:
+            project: the project.
+            size: the maximum number of models.
+            before: the creation time and name of the last model of the previous page.
+        """
+        query = _page(select(MODELS).where(MODELS.c.project == project), MODELS, size=size, before=before)
+        with reading(self._engine) as connection:
+            return [ModelRecord(**row) for row in connection.execute(query).mappings()]
+
+    def page_versions(
+        self, *, project: str, model: str, size: int, before: tuple[float, str] | None = None
+    ) -> list[VersionRecord]:
+        """Returns up to `size` versions of a model, the newest first; see `page_models`."""
+        query = select(VERSIONS).where(VERSIONS.c.project == project, VERSIONS.c.model == model)
+        with reading(self._engine) as connection:
+            rows = connection.execute(_page(query, VERSIONS, size=size, before=before))
+            return [_version(row) for row in rows.mappings()]
+
     def list_versions(self, *, project: str | None = None, model: str | None = None) -> list[VersionRecord]:
         """Returns versions, the oldest first: a model's, a project's, or all."""
         query = select(VERSIONS).order_by(VERSIONS.c.create_time_s, VERSIONS.c.name)
@@ -258,13 +277,16 @@ class ModelStore:
 
         Raises:
             NotFoundError: If there is no such version.
-            WrongStateError: If the version is being deleted, since the model would soon have no default.
+            WrongStateError: If the version is not READY, so that it would not answer.
         """
         with writing(self._engine, guard=self._guard) as connection:
             _get_model(connection, project, model, to_write=True)
             record = _get_version(connection, project, model, name)
-            if record.state is VersionState.DELETING:
-                raise WrongStateError(f"version {name} of {model} is being deleted", action="choose another version")
+            if record.state is not VersionState.READY:
+                raise WrongStateError(
+                    f"version {name} of {model} is {record.state}, and answers no requests",
+                    action="choose a version that is READY",
+                )
             _set_default(connection, project, model, name)
         return record
 
@@ -290,7 +312,8 @@ class ModelStore:
     def update_version(self, record: VersionRecord, **changes: Any) -> bool:
         """Sets columns of a version if its state is still that of the record.
 
-        A version that becomes READY or FAILED ends the operation of its creation.
+        A version that becomes READY or FAILED ends the operation of its creation. One that becomes READY is the default
+        of its model if the model has none.
 
         Args:
             record: the version as it was read.
@@ -305,6 +328,9 @@ class ModelStore:
             if connection.execute(update(VERSIONS).where(*_is(record), unchanged).values(values)).rowcount == 0:
                 return False
             if changes.get("state") is VersionState.READY:
+                model = (MODELS.c.project == record.project, MODELS.c.name == record.model)
+                has_none = MODELS.c.default_version.is_(None)
+                connection.execute(update(MODELS).where(*model, has_none).values(default_version=record.name))
                 self._end_operations(connection, record, "CREATE_VERSION")
             elif changes.get("state") is VersionState.FAILED:
                 reason = str(changes.get("error_message"))
@@ -349,11 +375,7 @@ class ModelStore:
             before: the creation time and name of the last operation of the previous page.
         """
         query = select(OPERATIONS).where(OPERATIONS.c.project == project)
-        if before is not None:
-            time_s, name = before
-            older = and_(OPERATIONS.c.create_time_s == time_s, OPERATIONS.c.name < name)
-            query = query.where(or_(OPERATIONS.c.create_time_s < time_s, older))
-        query = query.order_by(OPERATIONS.c.create_time_s.desc(), OPERATIONS.c.name.desc()).limit(size)
+        query = _page(query, OPERATIONS, size=size, before=before)
         with reading(self._engine) as connection:
             return [OperationRecord(**row) for row in connection.execute(query).mappings()]
 
@@ -449,6 +471,15 @@ def _set_default(connection: Connection, project: str, model: str, name: str) ->
     connection.execute(
         update(MODELS).where(MODELS.c.project == project, MODELS.c.name == model).values(default_version=name)
     )
+
+
+def _page(query: Select[Any], table: Table, *, size: int, before: tuple[float, str] | None) -> Select[Any]:
+    """Returns a query for a page of rows, the newest first."""
+    if before is not None:
+        time_s, name = before
+        older = and_(table.c.create_time_s == time_s, table.c.name < name)
+        query = query.where(or_(table.c.create_time_s < time_s, older))
+    return query.order_by(table.c.create_time_s.desc(), table.c.name.desc()).limit(size)
 
 
 def _row(connection: Connection, query: Select[Any]) -> RowMapping | None:
