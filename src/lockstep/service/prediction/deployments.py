@@ -137,7 +137,7 @@ class Deployments:
             self._end(live, detail="its version failed")
         elif not version.files:
             self._copy(version)
-        elif not self._note_failure(version):
+        elif len(live) >= version.num_servers or not self._note_failure(version):
             self._note_ready(version, live)
             self._scale(version, live)
 
