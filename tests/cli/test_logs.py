@@ -39,6 +39,30 @@ class FakeClient:
                     if holds(entry):
                         yield entry.to_json()
 
+    def versions(self, model: str) -> list[dict[str, Any]]:
+        return [{"name": f"projects/local/models/{model}/versions/v{number}"} for number in (2, 1)]
+
+    def version_log_page(
+        self, model: str, *, version: str, server: str = "", cursor: str = "", filter_text: str = ""
+    ) -> dict[str, Any]:
+        """Has server a end while it is read, and then server b, which goes on."""
+        self.num_asked = getattr(self, "num_asked", 0) + 1
+        server = server or ("a" if self.num_asked < 3 else "b")
+        holds, number = parse_log_filter(filter_text), int(cursor or 0)
+        text = f"{model} {version} {server} {number}"
+        stored = StoredEntry(seq=number, time_s=0.0, stream="stdout", severity=Severity.INFO, text=text)
+        entry = LogEntry(project="local", job="m", replica="master-replica-0", attempt=0, stored=stored)
+        is_over = server == "a" and number == 1
+        entries = [entry.to_json()] if holds(entry) else []
+        return {
+            "entries": entries,
+            "cursor": str(number + 1),
+            "more": not is_over,
+            "complete": is_over,
+            "numMissing": 0,
+            "server": server,
+        }
+
 
 @pytest.fixture(autouse=True)
 def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +92,33 @@ def test_flags_choose_entries(flags: list[str], texts: list[str]) -> None:
     done = CliRunner().invoke(app, ["logs", "j", *flags], catch_exceptions=False)
     assert done.exit_code == 0
     assert [ENTRY.sub("", line) for line in done.stdout.splitlines()] == texts
+
+
+@pytest.mark.parametrize(
+    ("flags", "texts"),
+    [
+        (["--model", "m/v1"], ["m v1 a 0", "m v1 a 1"]),
+        (["--model", "m"], ["m v2 a 0", "m v2 a 1"]),
+        (["--model", "m", "-f", "--limit", "4"], ["m v2 a 0", "m v2 a 1", "m v2 b 0", "m v2 b 1"]),
+        (["--model", "m", "-f", "--limit", "1", "--filter", "textPayload:b"], ["m v2 b 0"]),
+    ],
+)
+def test_a_models_newest_server_is_printed_and_the_next_one_followed(flags: list[str], texts: list[str]) -> None:
+    done = CliRunner().invoke(app, ["logs", *flags], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert [ENTRY.sub("", line) for line in done.stdout.splitlines()] == texts
+
+
+@pytest.mark.parametrize("arguments", [[], ["j", "--model", "m"]])
+def test_either_a_job_or_a_model_is_named(arguments: list[str]) -> None:
+    done = CliRunner().invoke(app, ["logs", *arguments])
+    assert str(done.exception).startswith("name either a job or --model")
+
+
+@pytest.mark.parametrize("flags", [["--replica", "x"], ["--attempt", "0"]])
+def test_flags_of_jobs_are_refused_for_a_model(flags: list[str]) -> None:
+    done = CliRunner().invoke(app, ["logs", "--model", "m", *flags])
+    assert str(done.exception).startswith("--replica and --attempt are only for jobs")
 
 
 @pytest.mark.parametrize(

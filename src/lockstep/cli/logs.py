@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from itertools import islice
 from typing import Annotated
 
 import typer
 
-from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, JobArgument, ProjectOption, connect
-from lockstep.cli.stream import EntryPrinter, follow
+from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, ProjectOption, connect
+from lockstep.cli.stream import POLL_S, EntryPrinter, follow
 from lockstep.cli.times import read_moment
 from lockstep.client import Client
 from lockstep.errors import InvalidInputError
@@ -17,7 +18,15 @@ from lockstep.jobs.logs.filters import parse_log_filter, quoted
 
 
 def logs(
-    job: JobArgument,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="The job's name.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL[/VERSION]",
+            help="Print the log of a version's newest prediction server instead. Default: the newest version.",
+        ),
+    ] = None,
     filter_text: Annotated[
         str,
         typer.Option(
@@ -25,7 +34,9 @@ def logs(
             help="Print only entries that match, in Cloud Logging's query language, such as textPayload:loss.",
         ),
     ] = "",
-    follow_log: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing until the job ends.")] = False,
+    follow_log: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing until the job ends, or until you interrupt it.")
+    ] = False,
     severity: Annotated[str | None, typer.Option(help="Only entries of this severity or above, such as ERROR.")] = None,
     replica: Annotated[str | None, typer.Option(help="Only entries of this replica, such as worker-replica-1.")] = None,
     attempt: Annotated[int | None, typer.Option(min=0, help="Only entries of this start of the job, from 0.")] = None,
@@ -35,7 +46,11 @@ def logs(
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this many entries.")] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Print a job's log. Each entry is printed exactly once."""
+    """Print the log of a job or of a model's prediction server. Each entry is printed exactly once."""
+    if (job is None) == (model is None):
+        raise InvalidInputError("name either a job or --model", received=f"{job or 'no job'}, {model or 'no model'}")
+    if model is not None and (replica is not None or attempt is not None):
+        raise InvalidInputError("--replica and --attempt are only for jobs", action="leave them out")
     parse_log_filter(filter_text)  # an error here counts columns in the text as the user wrote it
     parts = [filter_text] if filter_text.strip() else []
     if severity is not None:
@@ -50,6 +65,10 @@ def logs(
     # because the user's filter may end with a comment.
     wanted = "\n".join(parts)
     with connect(project) as client:
+        if job is None:
+            assert model is not None
+            _print_server_log(client, model, filter_text=wanted, follows=follow_log, limit=limit)
+            return
         if replica is not None:
             _check_replica(client, job, replica)
         if follow_log:
@@ -62,6 +81,37 @@ def logs(
             is_empty = False
         if attempt is not None and is_empty:
             _explain_empty(client, job, attempt)
+
+
+def _print_server_log(client: Client, model: str, *, filter_text: str, follows: bool, limit: int | None) -> None:
+    """Prints the log of a version's newest server. While it follows, it goes on with the next server."""
+    name, _, version = model.partition("/")
+    if not version:
+        versions = client.versions(name)
+        if not versions:
+            raise InvalidInputError(f"model {name} has no version", action="see `lockstep deploy`")
+        version = versions[0]["name"].rpartition("/")[2]
+    printer, server, cursor = EntryPrinter(), "", ""
+    while True:
+        page = client.version_log_page(name, version=version, server=server, cursor=cursor, filter_text=filter_text)
+        server, cursor = page["server"], page["cursor"]
+        for entry in page["entries"]:
+            printer.print(entry)
+            if printer.num_printed == limit:
+                return
+        if not page["more"] and not follows:
+            return
+        if page["complete"]:
+            server, cursor = _next_server(client, name, version, after=server), ""
+        if not page["more"]:
+            time.sleep(POLL_S)
+
+
+def _next_server(client: Client, model: str, version: str, *, after: str) -> str:
+    """Waits for the server that follows one that has ended; returns its name."""
+    while (newest := client.version_log_page(model, version=version)["server"]) == after:
+        time.sleep(POLL_S)
+    return newest
 
 
 def _explain_empty(client: Client, job: str, attempt: int) -> None:

@@ -240,6 +240,24 @@ class Client:
         query = {"cursor": cursor, "filter": filter_text}
         return self._call("GET", f"{self._job(job_id)}/logEntries", query=query)
 
+    def version_log_page(
+        self, model: str, *, version: str, server: str = "", cursor: str = "", filter_text: str = ""
+    ) -> dict[str, Any]:
+        """Returns the next entries of a prediction server's log that match a filter.
+
+        Args:
+            model: the model's name.
+            version: the version's name.
+            server: the server of the previous page; empty for the version's newest server.
+            cursor: the cursor from the previous page; empty for the first page.
+            filter_text: a filter in Cloud Logging's query language; see docs/logs.md.
+
+        Returns:
+            As `log_page`, with ``"server"``.
+        """
+        query = {"server": server, "cursor": cursor, "filter": filter_text}
+        return self._call("GET", f"{self._version(model, version)}/logEntries", query=query)
+
     def log_entries(self, job_id: str, *, filter_text: str = "") -> Iterator[dict[str, Any]]:
         """Yields the current entries of a job's log, as Cloud Logging's ``LogEntry``; sends as many requests as needed.
 

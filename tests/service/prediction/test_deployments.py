@@ -155,6 +155,9 @@ def test_a_version_is_ready_when_its_server_is_and_goes_with_it(site: Site) -> N
     assert address.url == f"http://{site.server().replicas[0].status.address}"
     assert len(address.token) == 64
     assert address.token not in str(site.server()), "it is recorded nowhere"
+    assert site.jobs.last_server(site.version().uid) == site.server()
+    assert site.jobs.last_server(site.version().uid, job_id=site.server().job_id) == site.server()
+    assert site.jobs.last_server(site.version().uid, job_id="m/v1/another") is None
     deletion = site.models.begin_delete_version(project="p", model="m", name="v1").name
     site.step_until(lambda: site.models.list_versions() == [] == site.servers())
     assert site.models.get_operation(project="p", name=deletion).error_message is None

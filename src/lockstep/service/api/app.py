@@ -21,7 +21,7 @@ from lockstep.service.api.gate import Gate
 from lockstep.service.api.prediction import models, operations, predictions
 from lockstep.service.api.routes import ERRORS
 from lockstep.service.api.security import keys, policies, secrets
-from lockstep.service.api.telemetry import metrics, prometheus
+from lockstep.service.api.telemetry import logs, metrics, prometheus
 from lockstep.service.context import ServiceContext
 from lockstep.service.problems import Part
 from lockstep.service.security.keys import Authenticator
@@ -96,6 +96,6 @@ def create_app(context: ServiceContext) -> FastAPI:
         app.include_router(module.router)
     app.include_router(costs.all_projects_router)
     # ":predict" and ":getIamPolicy" come before the routes that would match them as a part of a name.
-    for module in (predictions, policies, jobs, shell_route, metrics, costs, models, operations, secrets):
+    for module in (predictions, policies, jobs, shell_route, logs, metrics, costs, models, operations, secrets):
         app.include_router(module.router, prefix="/v1/projects/{project}")
     return app

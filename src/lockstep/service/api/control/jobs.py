@@ -28,7 +28,6 @@ from lockstep.jobs.input.documents import JobRequest, parse_job
 from lockstep.jobs.input.gangs import check_size, resolve
 from lockstep.jobs.input.spec import LockstepExtensions, TrainingInput, ignored, unsupported
 from lockstep.jobs.lists.filters import bounds_of, parse_filter
-from lockstep.jobs.logs.filters import parse_log_filter
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
@@ -47,7 +46,6 @@ from lockstep.service.api.forms import (
     JobListForm,
     JobModelListForm,
     JobWebhookForm,
-    LogPageForm,
     NodeCostsForm,
     PreviewForm,
 )
@@ -66,10 +64,7 @@ from lockstep.service.prediction.job_models import find_models
 from lockstep.service.security.job_folders import job_folders
 from lockstep.service.security.locations import check_location
 from lockstep.service.store import JobRecord
-from lockstep.service.telemetry.logs import Cursor, read_log
 from lockstep.storage import QUICK_POLICY, check_shared_url, may_succeed_later, open_bucket
-
-LOG_PAGE_SIZE: Final = 1000
 
 _PACKAGES: Final = "trainingInput.packageUris"
 
@@ -381,38 +376,3 @@ def models(project: Project, job_id: Name, context: Context) -> JobModelListForm
     """Returns the ``.keras`` files that a job saved (Lockstep's own route)."""
     found = find_models(context.jobs.get(project=project, job_id=job_id))
     return {"models": [{"url": model.url, "sizeBytes": str(model.size_bytes)} for model in found]}
-
-
-@router.get("/jobs/{job_id}/logEntries")
-@requires_scope(Scope.VIEWER)
-def log_entries(
-    project: Project,
-    job_id: Name,
-    context: Context,
-    filter_text: Filter = "",
-    cursor: str = "",
-    page_size: Annotated[int, Query(alias="pageSize", ge=1, le=10_000)] = LOG_PAGE_SIZE,
-) -> Annotated[JSONResponse, LogPageForm]:
-    """Returns the log entries after a cursor (Lockstep's own route).
-
-    A reader that continues with the returned cursor receives each entry exactly once, whatever happens between calls.
-    """
-    holds = parse_log_filter(filter_text)
-    job = context.jobs.get(project=project, job_id=job_id)
-    page = read_log(
-        job,
-        cursor=Cursor.decode(cursor),
-        size=page_size,
-        now_s=time.time(),
-        holds=holds,
-        segments=context.segments,
-    )
-    document = {
-        "entries": [entry.to_json() for entry in page.entries],
-        "cursor": page.cursor,
-        "more": page.more,
-        "complete": page.complete,
-        "numMissing": page.num_missing,
-    }
-    # Not serialized by FastAPI: visiting each field of each entry would take as long as reading the log.
-    return JSONResponse(document)

@@ -197,6 +197,7 @@ class LogPageForm(TypedDict):
     more: bool
     complete: bool
     numMissing: int
+    server: NotRequired[str]
 
 
 @with_config(STRICT)

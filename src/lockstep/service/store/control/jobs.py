@@ -209,8 +209,11 @@ class JobStore:
         is_left = or_(JOBS.c.state.in_(_UNFINISHED), placed())
         return self._oldest_first(and_(is_left, JOBS.c.kind == JobKind.SERVER.value))
 
-    def last_server(self, version_uid: str) -> JobRecord | None:
-        """Returns the prediction server of a version that was started last; None if there was none."""
+    def last_server(self, version_uid: str, *, job_id: str | None = None) -> JobRecord | None:
+        """Returns a version's prediction server by its name, or the one started last; None if there is none."""
+        if job_id is not None:
+            named = and_(JOBS.c.version_uid == version_uid, JOBS.c.job_id == job_id)
+            return next(iter(self._oldest_first(named)), None)
         query = select(func.max(JOBS.c.create_time_s)).where(JOBS.c.version_uid == version_uid)
         last = and_(JOBS.c.version_uid == version_uid, JOBS.c.create_time_s == query.scalar_subquery())
         return next(iter(self._oldest_first(last)), None)

@@ -1,0 +1,97 @@
+"""The logs of jobs and of prediction servers (Lockstep's own routes)."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Final
+
+from fastapi import Query
+from fastapi.responses import JSONResponse
+
+from lockstep.errors import NotFoundError
+from lockstep.jobs.logs.filters import parse_log_filter
+from lockstep.jobs.security.access import Scope
+from lockstep.service.api.access import requires_scope
+from lockstep.service.api.forms import LogPageForm
+from lockstep.service.api.pages import Filter
+from lockstep.service.api.requests import Context, Name, Project
+from lockstep.service.api.routes import make_router
+from lockstep.service.store import JobRecord
+from lockstep.service.telemetry.logs import Cursor, read_log
+
+PAGE_SIZE: Final = 1000
+
+router = make_router()
+
+_PageSize = Annotated[int, Query(alias="pageSize", ge=1, le=10_000)]
+_Page = Annotated[JSONResponse, LogPageForm]
+
+
+@router.get("/jobs/{job_id}/logEntries")
+@requires_scope(Scope.VIEWER)
+def job_entries(
+    project: Project,
+    job_id: Name,
+    context: Context,
+    filter_text: Filter = "",
+    cursor: str = "",
+    page_size: _PageSize = PAGE_SIZE,
+) -> _Page:
+    """Returns the log entries of a job after a cursor.
+
+    A reader that continues with the returned cursor receives each entry exactly once, whatever happens between calls.
+    """
+    job = context.jobs.get(project=project, job_id=job_id)
+    return _page(job, context, filter_text=filter_text, cursor=cursor, size=page_size)
+
+
+@router.get("/models/{model}/versions/{version}/logEntries")
+@requires_scope(Scope.VIEWER)
+def server_entries(
+    project: Project,
+    model: Name,
+    version: Name,
+    context: Context,
+    server: str = "",
+    filter_text: Filter = "",
+    cursor: str = "",
+    page_size: _PageSize = PAGE_SIZE,
+) -> _Page:
+    """Returns the log entries of a prediction server after a cursor, and the server's name.
+
+    By default, it is the version's newest server. A reader continues with the returned server and cursor.
+    """
+    record = context.models.get_version(project=project, model=model, name=version)
+    job = context.jobs.last_server(record.uid, job_id=f"{model}/{version}/{server}" if server else None)
+    if job is None:
+        raise NotFoundError(
+            f"version {version} of model {model} has no server {server!r}"
+            if server
+            else f"version {version} of model {model} has had no server yet",
+            action="leave out the server" if server else "try again soon",
+        )
+    name = job.job_id.rpartition("/")[2]
+    return _page(job, context, filter_text=filter_text, cursor=cursor, size=page_size, server=name)
+
+
+def _page(
+    job: JobRecord, context: Context, *, filter_text: str, cursor: str, size: int, server: str | None = None
+) -> JSONResponse:
+    page = read_log(
+        job,
+        cursor=Cursor.decode(cursor),
+        size=size,
+        now_s=time.time(),
+        holds=parse_log_filter(filter_text),
+        segments=context.segments,
+    )
+    document = {
+        "entries": [entry.to_json() for entry in page.entries],
+        "cursor": page.cursor,
+        "more": page.more,
+        "complete": page.complete,
+        "numMissing": page.num_missing,
+        **({} if server is None else {"server": server}),
+    }
+    # Not serialized by FastAPI: visiting each field of each entry would take as long as reading the log.
+    return JSONResponse(document)
