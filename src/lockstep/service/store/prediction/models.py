@@ -220,13 +220,8 @@ class ModelStore:
         with reading(self._engine) as connection:
             if name is None:
                 name = _get_model(connection, project, model).default_version
-                if name is None and _version_names(connection, project, model):
-                    raise UnavailableError(
-                        f"model {model} has no default version, because none of its versions has been ready",
-                        action="try again soon, or look at its versions",
-                    )
                 if name is None:
-                    raise NotFoundError(f"model {model} has no default version", action="create a version of it")
+                    raise _no_default(connection, project, model)
             return _get_version(connection, project, model, name)
 
     def get_version_by_uid(self, uid: str) -> VersionRecord:
@@ -453,6 +448,19 @@ def _get_version(connection: Connection, project: str, model: str, name: str) ->
     if row is None:
         raise NotFoundError(f"model {model} has no version {name!r}")
     return _version(row)
+
+
+def _no_default(connection: Connection, project: str, model: str) -> NotFoundError | UnavailableError:
+    query = select(VERSIONS).where(VERSIONS.c.project == project, VERSIONS.c.model == model)
+    row = _row(connection, _page(query, VERSIONS, size=1, before=None))
+    if row is None:
+        return NotFoundError(f"model {model} has no default version", action="create a version of it")
+    newest = _version(row)
+    return UnavailableError(
+        f"model {model} has no default version, because none of its versions has been ready; the newest, "
+        f"{newest.name}, is {newest.state}",
+        action=newest.error_message or "try again soon",
+    )
 
 
 def _get_operation(connection: Connection, project: str, name: str) -> OperationRecord:
