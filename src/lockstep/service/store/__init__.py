@@ -18,9 +18,9 @@ from lockstep.service.store.database import connect_database, excluding, open_da
 from lockstep.service.store.faults import DATABASE_FAULTS, describe_fault
 from lockstep.service.store.notifications.webhooks import Feed, NewWebhook, WebhookRecord, WebhookStore
 from lockstep.service.store.postgres import parse_database_url, take_password
-from lockstep.service.store.prediction.models import (
+from lockstep.service.store.prediction.models import ModelStore
+from lockstep.service.store.prediction.records import (
     ModelRecord,
-    ModelStore,
     OperationCode,
     OperationRecord,
     VersionRecord,

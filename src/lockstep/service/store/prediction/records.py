@@ -1,0 +1,97 @@
+"""Records of the database about models: a model, its versions, and operations on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import final
+
+from lockstep.jobs.running.orders import FileOrder
+
+
+@final
+class VersionState(StrEnum):
+    """The states of a version, by the contract's names."""
+
+    READY = "READY"
+    CREATING = "CREATING"
+    FAILED = "FAILED"
+    DELETING = "DELETING"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ModelRecord:
+    """A model: a name that has versions."""
+
+    project: str
+    name: str
+    description: str
+    labels: Mapping[str, str]
+    default_version: str | None
+    create_time_s: float
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class VersionRecord:
+    """A deployed version of a model.
+
+    Attributes:
+        uid: the permanent, unique id of the version.
+        deployment_uri: the bucket URL of the ``.keras`` file, or of the folder that contains it.
+        files: the version's own copies of the deployed files; empty until they have been copied.
+        package_uris: the bucket URLs of packages with the classes of its model.
+        python_module: the module that its job ran; None if it is not known.
+        num_servers: the number of its prediction servers while it is READY.
+        num_failures: the number of its servers in a row that ended before they were ready.
+        last_failure_time_s: the time of the last of these ends, in seconds since 1970 UTC; None if there was none.
+    """
+
+    project: str
+    model: str
+    name: str
+    uid: str
+    description: str
+    labels: Mapping[str, str]
+    deployment_uri: str
+    files: tuple[FileOrder, ...]
+    package_uris: Sequence[str]
+    python_module: str | None
+    machine_type: str
+    state: VersionState
+    error_message: str | None
+    create_time_s: float
+    num_servers: int
+    num_failures: int
+    last_failure_time_s: float | None
+
+
+@final
+class OperationCode(IntEnum):
+    """The error codes of operations, by the numbers of ``google.rpc.Code``."""
+
+    CANCELLED = 1
+    FAILED_PRECONDITION = 9
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class OperationRecord:
+    """An operation on a version or a model.
+
+    Attributes:
+        error_code: an `OperationCode`; None while the operation continues, and if it succeeded.
+        error_message: the error message; None if there is no error code.
+    """
+
+    name: str
+    project: str
+    kind: str
+    model: str
+    version: str | None
+    create_time_s: float
+    end_time_s: float | None
+    error_code: int | None
+    error_message: str | None
