@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine
@@ -194,6 +196,30 @@ def test_a_model_that_is_not_there_fails_its_version(site: Site) -> None:
     version = site.step_until_state(VersionState.FAILED)
     assert "model.keras" in (version.error_message or "")
     assert not site.servers()
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), ZeroDivisionError("a bug")])
+def test_a_version_that_cannot_be_copied_now_holds_up_no_other(
+    site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    site.create(name="v0")
+    site.create(name="v1")
+    copy = deployments_module.copy_files
+
+    def refuse(version: VersionRecord, **options: Any) -> Any:
+        if version.name == "v0":
+            raise error
+        return copy(version, **options)
+
+    left = site.path / "temporary" / "copy-of-a-killed-service"
+    left.mkdir(parents=True)
+    monkeypatch.setattr(deployments_module, "copy_files", refuse)
+    site.step_until_state(VersionState.READY)
+    assert not left.exists()
+    assert site.version("v0").state is VersionState.CREATING
+    monkeypatch.undo()
+    monkeypatch.setattr(servers_module, "SERVER_MODULE", "fake_server")
+    site.step_until(lambda: site.version("v0").state is VersionState.READY)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 import httpx
 from fastapi import Depends, FastAPI, Request
@@ -38,6 +39,9 @@ RPC_STATUS = {
     503: "UNAVAILABLE",
 }
 
+CONNECT_S: Final = 3.0
+"""How long a connection to a prediction server may take, in seconds. Then another server is tried."""
+
 
 def create_app(context: ServiceContext) -> FastAPI:
     """Returns the ASGI application of a service.
@@ -49,7 +53,7 @@ def create_app(context: ServiceContext) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         # One pool of connections to the prediction servers. They are on the nodes, so proxy variables are ignored.
-        async with httpx.AsyncClient(timeout=60.0, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=httpx.Timeout(60.0, connect=CONNECT_S), trust_env=False) as client:
             app.state.http = client
             yield
 

@@ -116,10 +116,12 @@ class Deployments:
         for version in self._models.list_versions():
             try:
                 self._advance(version, servers.pop(version.uid, []))
-            except LeaseLostError:
+            except (LeaseLostError, *DATABASE_FAULTS):
                 raise
-            except LockstepError as error:
+            except (LockstepError, OSError) as error:  # such as a full disk
                 LOGGER.error("version %s of %s: %s", version.name, version.model, error)
+            except Exception:  # a bug, which must not affect other versions
+                LOGGER.exception("version %s of %s", version.name, version.model)
 
     def _advance(self, version: VersionRecord, servers: Sequence[JobRecord]) -> None:
         """Advances one version by one step.

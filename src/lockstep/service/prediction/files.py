@@ -6,6 +6,7 @@ The service copies bytes. It does not read what they mean: only the server does,
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -22,12 +23,14 @@ def copy_files(version: VersionRecord, *, bucket: str, folder: Path) -> tuple[Fi
     Args:
         version: the version.
         bucket: the URL of the service's default bucket.
-        folder: a local folder for temporary files.
+        folder: a local folder for temporary files, for this alone. What a killed service left there is deleted.
 
     Raises:
         ModelError: If there is no model, or not only one.
         StorageError: If the bucket cannot be read or written.
+        OSError: If the local folder cannot be written.
     """
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(prefix="copy-", dir=folder) as temporary:
         path = Path(temporary) / MODEL_FILE

@@ -20,6 +20,7 @@ from lockstep.service.api.prediction.waits import describe_wait
 from lockstep.service.api.requests import AbstractRequest, Body, Context, Name, Project, parse_request
 from lockstep.service.api.resources import model_resource, operation_resource, version_resource
 from lockstep.service.api.routes import make_router
+from lockstep.service.control.schedule import MAX_SERVERS
 from lockstep.service.prediction.servers import server_input
 from lockstep.service.security.locations import check_location
 from lockstep.service.store import ModelRecord, VersionRecord
@@ -27,7 +28,6 @@ from lockstep.storage import check_shared_url
 
 DEFAULT_MACHINE_TYPE = "n1-standard-4"
 MAX_PACKAGES: Final = 100
-MAX_SERVERS: Final = 100
 
 router = make_router()
 

@@ -18,6 +18,8 @@ from lockstep.service.api.routes import make_router
 from lockstep.service.prediction.routing import Routes, ServerAddress
 
 MAX_ANSWER_BYTES: Final = 512 * 2**20
+_NOT_RECEIVED: Final = (httpx.ConnectError, httpx.ConnectTimeout)
+"""Errors after which another server may be sent the request."""
 
 router = make_router()
 
@@ -47,7 +49,7 @@ async def _predict(project: str, model: str, version: str | None, request: Reque
     body = await read_body(request, max_bytes=MAX_INSTANCES_BYTES)
     client: httpx.AsyncClient = request.app.state.http
     for server in servers:
-        with contextlib.suppress(httpx.ConnectError):  # it has just ended, and has not received the request
+        with contextlib.suppress(*_NOT_RECEIVED):  # it has just ended, or its node has
             return await _send(client, server, body, model=model, routes=context.routes)
     raise UnavailableError(
         f"no prediction server of model {model} can be reached", action="try again; the service replaces it"
@@ -62,7 +64,7 @@ async def _send(
         headers = {"authorization": f"Bearer {server.token}", "content-type": "application/json"}
         async with client.stream("POST", f"{server.url}/predict", content=body, headers=headers) as answer:
             content = await _read(answer, model=model)
-    except httpx.ConnectError:
+    except _NOT_RECEIVED:
         raise
     except httpx.HTTPError as error:
         raise UnavailableError(
