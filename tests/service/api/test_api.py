@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import http.server
-import socket
 import threading
 import time
 from dataclasses import replace
@@ -462,39 +459,6 @@ def test_whoever_waits_for_a_versions_server_keeps_nobody_else(
         goes_on.set()
         predicting.join()
     assert answers == [503]
-
-
-@pytest.mark.parametrize("first", ["closed", "full"])
-def test_a_server_that_cannot_be_reached_is_passed_over(
-    service: Served, monkeypatch: pytest.MonkeyPatch, first: str
-) -> None:
-    class Answers(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["content-length"]))
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'{"predictions": [7]}')
-
-    with contextlib.ExitStack() as stack:
-        silent = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        address = silent.getsockname()
-        if first == "closed":
-            silent.close()
-        else:  # as behind a node that is gone, nobody accepts
-            for _ in range(3):
-                waiting = stack.enter_context(socket.socket())
-                waiting.setblocking(False)
-                waiting.connect_ex(address)
-        answers = stack.enter_context(http.server.HTTPServer(("127.0.0.1", 0), Answers))
-        thread = threading.Thread(target=answers.handle_request)
-        thread.start()
-        ports = (address[1], answers.server_port)
-        found = [ServerAddress(uid=str(port), url=f"http://127.0.0.1:{port}", token="t") for port in ports]
-        monkeypatch.setattr(Routes, "find", lambda _self, **_asked: found)
-        path = "/v1/projects/local/models/m:predict"
-        answer = service.http.post(path, json={"instances": [1]}, timeout=20)
-        assert answer.json() == {"predictions": [7]}, answer.text
-        thread.join()
 
 
 @pytest.mark.parametrize("query", ["", "?validateOnly=true"])
