@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
+
+from lockstep.parameter_server.optimizers import OptimizerSpec, describe_optimizer
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda: keras.optimizers.SGD(0.1),
@@ -35,3 +38,9 @@ DONE_BY_WORKERS: dict[str, Any] = {
     "global_clipnorm": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.5),
     "scaled_global_clipnorm": lambda: keras.optimizers.SGD(0.1, loss_scale_factor=1024.0, global_clipnorm=0.5),
 }
+
+
+def describe_built(optimizer: Any, variables: Sequence[Any]) -> OptimizerSpec:
+    """Builds an optimizer, as every optimizer of a strategy is before servers are set up, and describes it."""
+    optimizer.build(variables)
+    return describe_optimizer(optimizer, variables)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
+from tests.parameter_server.every_optimizer import describe_built
 from tests.parameter_server.threads import make_layout, read_values, run_steps, served, write_values
 
 from lockstep.errors import InvalidInputError
@@ -23,7 +24,6 @@ from lockstep.parameter_server.fitting.data import ArrayBatches
 from lockstep.parameter_server.fitting.step import FitStep
 from lockstep.parameter_server.fitting.worker import FitFunction
 from lockstep.parameter_server.model_setup import describe_model
-from lockstep.parameter_server.optimizers import describe_optimizer
 from lockstep.parameter_server.partitioners import FixedShardsPartitioner
 from lockstep.parameter_server.placement import VariableSpec, place
 from lockstep.parameter_server.protocol import Group, Mode, Packing, Part, Push, Pushed, Setup
@@ -43,7 +43,7 @@ BATCH_SIZE = 32
 def make_setup(*sizes: int, dtype: str = "float32", learning_rate: float = 1.0) -> Setup:
     variables = [keras.Variable(np.zeros(size), dtype=dtype, name=f"v{size}") for size in sizes]
     specs = [VariableSpec(path=f"v{place}", shape=(size,), dtype=dtype) for place, size in enumerate(sizes)]
-    optimizer = describe_optimizer(keras.optimizers.SGD(learning_rate), variables)
+    optimizer = describe_built(keras.optimizers.SGD(learning_rate), variables)
     group = Group(variables=tuple(range(len(sizes))), optimizer=optimizer)
     return Setup(placement=place(specs, num_servers=1), groups=(group,))
 

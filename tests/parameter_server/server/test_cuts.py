@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.parameter_server.every_optimizer import describe_built
 
 from lockstep.errors import InvalidInputError, LockstepError, WrongStateError
 from lockstep.parameter_server.chunks import AppliedState, Chunk, ChunkAssembler, ChunkHeader, Stage
 from lockstep.parameter_server.links import Message, Peer, Request
-from lockstep.parameter_server.optimizers import describe_optimizer
 from lockstep.parameter_server.partitioners import FixedShardsPartitioner
 from lockstep.parameter_server.placement import VariableSpec, place
 from lockstep.parameter_server.protocol import (
@@ -80,7 +80,7 @@ def make_setup(num_servers: int, *, mode: Mode = Mode.ASYNCHRONOUS) -> Setup:
     specs += [VariableSpec(path=f"mean{n}", shape=(3,), dtype="float32") for n in range(2)]
     placement = place(specs, num_servers=num_servers, partitioner=FixedShardsPartitioner(2))
     variables = [keras.Variable(np.zeros((6, 2)), dtype="float32", name=f"v{n}") for n in range(2)]
-    trained = Group(variables=(0, 1), optimizer=describe_optimizer(keras.optimizers.Adam(0.1), variables))
+    trained = Group(variables=(0, 1), optimizer=describe_built(keras.optimizers.Adam(0.1), variables))
     users = TableSpec(name="users", num_rows=NUM_ROWS, num_columns=2, values=RowValues(seed=1), optimizer=LazyAdam())
     items = replace(users, name="items", optimizer=RowSGD(learning_rate=1.0))
     return Setup(placement=placement, groups=(trained, Group(variables=(2, 3))), tables=(users, items), mode=mode)

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
+from tests.parameter_server.every_optimizer import describe_built
 from tests.parameter_server.serving import serving
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.links.client import RemoteError
-from lockstep.parameter_server.optimizers import describe_optimizer
 from lockstep.parameter_server.placement import VariableSpec, place
 from lockstep.parameter_server.protocol import Group, Mode, Packing, Part, Push, Setup
 from lockstep.parameter_server.server.expansion import expand
@@ -30,7 +30,7 @@ def make_setup(mode: Mode = Mode.ASYNCHRONOUS) -> Setup:
     variables = [keras.Variable(np.zeros(size), dtype="float32", name=f"v{size}") for size in SIZES]
     specs = [*(VariableSpec(path=f"v{size}", shape=(size,), dtype="float32") for size in SIZES)]
     specs.append(VariableSpec(path="count", shape=(), dtype="float32"))
-    optimizer = describe_optimizer(keras.optimizers.SGD(1.0), variables)
+    optimizer = describe_built(keras.optimizers.SGD(1.0), variables)
     groups = (Group(variables=(0, 1), optimizer=optimizer), Group(variables=(2,), is_summed=True))
     return Setup(placement=place(specs, num_servers=1), groups=groups, mode=mode)
 

@@ -11,10 +11,10 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from tests.parameter_server.every_optimizer import describe_built
 
 from lockstep.parameter_server.links import Link, Listener, Message, Request
 from lockstep.parameter_server.links.client import RemoteError
-from lockstep.parameter_server.optimizers import describe_optimizer
 from lockstep.parameter_server.placement import VariableSpec, place
 from lockstep.parameter_server.protocol import (
     Expected,
@@ -43,7 +43,7 @@ def make_setup(mode: Mode = Mode.ASYNCHRONOUS, *, learning_rate: float = 1.0, op
     variable = keras.Variable(np.zeros(SIZE), dtype="float32", name="w")
     placement = place([VariableSpec(path="w", shape=(SIZE,), dtype="float32")], num_servers=1)
     group = Group(
-        variables=(0,), optimizer=describe_optimizer(optimizer or keras.optimizers.SGD(learning_rate), [variable])
+        variables=(0,), optimizer=describe_built(optimizer or keras.optimizers.SGD(learning_rate), [variable])
     )
     table = TableSpec(
         name="users",

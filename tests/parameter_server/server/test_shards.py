@@ -192,6 +192,7 @@ def test_what_servers_cannot_run_is_refused(make: Any, message: str) -> None:
 
 def test_an_optimizer_that_a_server_does_not_know_is_said() -> None:
     variables, optimizer = make_variables(), keras.optimizers.SGD()
+    optimizer.build(variables)
     spec = describe_optimizer(optimizer, variables)
     spec.config["module"], spec.config["class_name"] = "my_script", "MyOptimizer"
     placement = place_variables(variables, optimizer)
