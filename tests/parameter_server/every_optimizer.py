@@ -22,7 +22,6 @@ OPTIMIZERS: dict[str, Any] = {
     "nadam": lambda: keras.optimizers.Nadam(0.01),
     "ftrl": lambda: keras.optimizers.Ftrl(0.1, l1_regularization_strength=0.01),
     "lion": lambda: keras.optimizers.Lion(0.01),
-    "schedule_free": lambda: keras.optimizers.ScheduleFreeAdamW(0.01, warmup_steps=3, weight_decay=0.01),
     "lamb": lambda: keras.optimizers.Lamb(0.01),
     "adafactor": lambda: keras.optimizers.Adafactor(0.01),
     "muon": lambda: keras.optimizers.Muon(0.01),
@@ -32,6 +31,8 @@ OPTIMIZERS: dict[str, Any] = {
     "accumulation": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=3),
     "averages": lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=3),
 }
+if hasattr(keras.optimizers, "ScheduleFreeAdamW"):  # since Keras 3.14
+    OPTIMIZERS["schedule_free"] = lambda: keras.optimizers.ScheduleFreeAdamW(0.01, warmup_steps=3, weight_decay=0.01)
 
 DONE_BY_WORKERS: dict[str, Any] = {
     "scaled": lambda: keras.optimizers.SGD(0.1, loss_scale_factor=1024.0),

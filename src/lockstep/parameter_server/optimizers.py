@@ -19,6 +19,9 @@ from lockstep.parameter_server.row_optimizers import LazyAdam, RowOptimizer, Row
 
 _LOOKS_AT_WHOLE_VARIABLES: Final = (keras.optimizers.Lamb, keras.optimizers.Adafactor, keras.optimizers.Muon)
 
+_OF_SEVERAL: Final = (keras.optimizers.MultiOptimizer,) if hasattr(keras.optimizers, "MultiOptimizer") else ()
+"""The optimizers that consist of several. Keras 3.13 has none."""
+
 _DONE_BY_WORKERS: Final = ("loss_scale_factor", "global_clipnorm")
 """What a worker does to the gradients of a step, in this order, because it has all of them, including those of rows."""
 
@@ -47,7 +50,7 @@ def describe_optimizer(optimizer: Any, variables: Sequence[Any]) -> OptimizerSpe
     """Returns what the servers need to know of an optimizer.
 
     Args:
-        optimizer: a Keras optimizer.
+        optimizer: a Keras optimizer that is built. Keras 3.16 knows only then which variables have a weight decay.
         variables: the variables that it trains.
 
     Raises:
@@ -59,7 +62,7 @@ def describe_optimizer(optimizer: Any, variables: Sequence[Any]) -> OptimizerSpe
             received=f"LossScaleOptimizer around {type(optimizer.inner_optimizer).__name__}",
             action="use the policy mixed_bfloat16, which needs no scaling",
         )
-    if isinstance(optimizer, keras.optimizers.MultiOptimizer):
+    if isinstance(optimizer, _OF_SEVERAL):
         raise InvalidInputError(
             "MultiOptimizer is not supported by parameter servers",
             received="MultiOptimizer",
