@@ -2,7 +2,8 @@
 
 Each class has an HTTP status, a Google API status (the name of a ``google.rpc.Code``) and a process exit code. The REST
 interface and the command line take them from the class, so they agree without tables of their own. Exit codes are
-those of BSD's ``sysexits.h`` if it has a fitting one; Lockstep's own exit codes start at 10.
+those of BSD's ``sysexits.h`` if it has a fitting one; Lockstep's own exit codes start at 10. Where a retry makes sense,
+the class also has the time after which it does, in seconds.
 
 A message is one line: what was wrong, what was received, what is allowed, and what to do.
 """
@@ -28,6 +29,7 @@ class LockstepError(Exception):
     http_status: ClassVar[int] = 500
     rpc_status: ClassVar[str] = "INTERNAL"
     exit_code: ClassVar[int] = 70
+    retry_after_s: ClassVar[int | None] = None
 
     def __init__(
         self,
@@ -180,6 +182,7 @@ class UnavailableError(LockstepError):
     http_status = 503
     rpc_status = "UNAVAILABLE"
     exit_code = 69
+    retry_after_s = 1
 
 
 class OverloadedError(LockstepError):
@@ -188,6 +191,15 @@ class OverloadedError(LockstepError):
     http_status = 429
     rpc_status = "RESOURCE_EXHAUSTED"
     exit_code = 17
+    retry_after_s = 1
+
+
+class DeadlineError(LockstepError):
+    """The time that the client waits is over, before there was an answer."""
+
+    http_status = 504
+    rpc_status = "DEADLINE_EXCEEDED"
+    exit_code = 27
 
 
 class StorageError(LockstepError):

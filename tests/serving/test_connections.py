@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from lockstep.serving import connections
-from lockstep.serving.connections import TimedProtocol
+from lockstep.serving.connections import LimitedProtocol
 
 TIMEOUT_S = 0.3
 DEADLINE_S = 20.0
@@ -34,7 +34,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setattr(connections, "HEADERS_TIMEOUT_S", TIMEOUT_S)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, http=TimedProtocol, log_level="critical", lifespan="off", timeout_keep_alive=60)
+        config = uvicorn.Config(app, http=LimitedProtocol, log_level="critical", lifespan="off", timeout_keep_alive=60)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lockstep.errors import InvalidInputError, ModelError
-from lockstep.serving.instances import InputSpec, read_instances, read_request, write_predictions
+from lockstep.errors import InvalidInputError
+from lockstep.serving.instances import InputSpec, read_instances, read_request, write_response
 
 IMAGE = InputSpec(name="image", shape=(2, 3), dtype="uint8")
 RATE = InputSpec(name="rate", shape=(), dtype="float32")
@@ -124,7 +124,7 @@ def test_an_instance_that_does_not_fit_is_named(instances: list[object], specs: 
     [
         (b"", "the body is not JSON"),
         (b"\xff", "the body is not JSON"),
-        (b'{"instances": [NaN]}', "the body is not JSON: NaN is not JSON"),
+        (b'{"instances": [NaN]}', "the body is not JSON: "),
         (b"[" * 100_000, "the body is not JSON"),
         (b"[]", "the body has no instances; received 'list'"),
         (b'{"instanses": []}', "the body has no instances; received ['instanses']"),
@@ -148,19 +148,25 @@ def test_a_body_without_instances_is_refused(body: bytes, message: str) -> None:
 )
 def test_numbers_go_through_json_unchanged(array: np.ndarray) -> None:
     spec = InputSpec(name="x", shape=array.shape[1:], dtype="float32")
-    predictions = write_predictions({"y": array}, names=["y"])
-    instances = read_request(json.dumps({"instances": predictions}).encode())
+    response = json.loads(write_response({"y": array}, names=["y"]))
+    instances = read_request(json.dumps({"instances": response["predictions"]}).encode())
     np.testing.assert_array_equal(read_instances(instances, specs=[spec])["x"], array)
 
 
 def test_several_outputs_are_written_by_name() -> None:
     outputs = {"label": np.array([3, 4]), "score": np.array([[0.5], [0.25]])}
-    assert write_predictions(outputs, names=["label", "score"]) == [
-        {"label": 3, "score": [0.5]},
-        {"label": 4, "score": [0.25]},
-    ]
+    assert json.loads(write_response(outputs, names=["label", "score"])) == {
+        "predictions": [{"label": 3, "score": [0.5]}, {"label": 4, "score": [0.25]}]
+    }
 
 
-def test_a_prediction_that_json_cannot_carry_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"instances\[1\] is not a finite number"):
-        write_predictions({"y": np.array([[1.0, 2.0], [np.nan, 3.0]])}, names=["y"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numbers_that_json_does_not_have_are_strings(dtype: str) -> None:
+    outputs = {"y": np.array([[1.5, np.nan], [np.inf, -np.inf]], dtype), "n": np.array([1, 2])}
+    assert json.loads(write_response(outputs, names=["y"])) == {
+        "predictions": [[1.5, "NaN"], ["Infinity", "-Infinity"]]
+    }
+    assert json.loads(write_response(outputs, names=["n", "y"]))["predictions"][1] == {
+        "n": 2,
+        "y": ["Infinity", "-Infinity"],
+    }

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import httpx
 import keras
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from starlette.types import Message
 
-from lockstep.serving.app import AppOptions, make_app
+from lockstep.serving.app import AppOptions, PredictApp
 from lockstep.serving.batcher import BatchPolicy
 from lockstep.serving.model import LoadedModel
 
@@ -23,6 +24,20 @@ IMAGE = np.arange(24, dtype=np.uint8).reshape(6, 4)
 OPTIONS = AppOptions(token=TOKEN, policy=BatchPolicy(max_latency_s=0), max_body_bytes=4096)
 
 Ask = Callable[..., httpx.Response]
+
+
+@asynccontextmanager
+async def running(app: PredictApp) -> AsyncIterator[None]:
+    """Starts and ends an application as a server of ASGI does."""
+    to_app: asyncio.Queue[Message] = asyncio.Queue()
+    from_app: asyncio.Queue[Message] = asyncio.Queue()
+    life = asyncio.create_task(app({"type": "lifespan"}, to_app.get, from_app.put))
+    await to_app.put({"type": "lifespan.startup"})
+    assert (await from_app.get())["type"] == "lifespan.startup.complete"
+    yield
+    await to_app.put({"type": "lifespan.shutdown"})
+    assert (await from_app.get())["type"] == "lifespan.shutdown.complete"
+    await life
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +51,8 @@ def ask(model: LoadedModel) -> Ask:
 
     def send(method: str, path: str, *, options: AppOptions = OPTIONS, **request: object) -> httpx.Response:
         async def exchange() -> httpx.Response:
-            app = make_app(model, options=options)
-            async with app.router.lifespan_context(app):
+            app = PredictApp(model, options=options)
+            async with running(app):
                 transport = httpx.ASGITransport(app)
                 async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
                     return await client.request(method, path, **request)
@@ -84,8 +99,8 @@ def test_bad_requests_say_what_was_wrong(ask: Ask, body: bytes, status: int, mes
 
 
 def test_other_paths_and_methods_answer_in_the_same_form(ask: Ask) -> None:
-    assert ask("GET", "/none").json() == {"error": "Not Found"}
-    assert ask("GET", "/predict").json() == {"error": "Method Not Allowed"}
+    assert ask("GET", "/none").json() == {"error": "there is no such path"}
+    assert ask("GET", "/predict").json() == {"error": "the method is not POST"}
 
 
 def test_an_overloaded_server_answers_429(ask: Ask) -> None:
@@ -93,6 +108,23 @@ def test_an_overloaded_server_answers_429(ask: Ask) -> None:
     response = ask("POST", "/predict", options=options, json={"instances": [IMAGE.tolist()]}, headers=HEADERS)
     assert response.status_code == 429
     assert response.json()["error"].startswith("the prediction server has too many requests waiting")
+    assert response.headers["retry-after"] == "1"
+
+
+def test_what_a_client_no_longer_waits_for_is_not_computed(ask: Ask) -> None:
+    # Nobody else comes for so long that only the client's own limit can end the wait.
+    options = AppOptions(token=TOKEN, policy=BatchPolicy(max_latency_s=60))
+    headers = HEADERS | {"X-Server-Timeout": "0.05"}
+    response = ask("POST", "/predict", options=options, json={"instances": [IMAGE.tolist()]}, headers=headers)
+    assert response.status_code == 504
+    assert response.json()["error"].startswith("no prediction within 0.05 s (X-Server-Timeout)")
+
+
+@pytest.mark.parametrize("given", ["soon", "-1", "0", "nan", "inf", ""])
+def test_a_timeout_that_is_no_number_of_seconds_is_refused(ask: Ask, given: str) -> None:
+    response = ask("POST", "/predict", json={"instances": []}, headers=HEADERS | {"X-Server-Timeout": given})
+    assert response.status_code == 400
+    assert response.json()["error"] == f"X-Server-Timeout; received {given!r}; allowed: a number of seconds"
 
 
 def test_ready_is_said_once_when_requests_are_taken(ask: Ask) -> None:
@@ -105,7 +137,7 @@ def test_ready_is_said_once_when_requests_are_taken(ask: Ask) -> None:
 def test_nothing_is_computed_for_a_client_that_has_gone(model: LoadedModel) -> None:
     async def check() -> int:
         # Nobody comes for so long that only the hang-up can end the wait.
-        app = make_app(model, options=AppOptions(token=TOKEN, policy=BatchPolicy(max_latency_s=60)))
+        app = PredictApp(model, options=AppOptions(token=TOKEN, policy=BatchPolicy(max_latency_s=60)))
         body = json.dumps({"instances": [IMAGE.tolist()]}).encode()
         incoming: list[Message] = [{"type": "http.request", "body": body}, {"type": "http.disconnect"}]
         sent: list[Message] = []
@@ -123,7 +155,7 @@ def test_nothing_is_computed_for_a_client_that_has_gone(model: LoadedModel) -> N
             "query_string": b"",
             "headers": [(b"authorization", f"Bearer {TOKEN}".encode())],
         }
-        async with app.router.lifespan_context(app):
+        async with running(app):
             await asyncio.wait_for(app(scope, receive, send), 20)
         return int(sent[0]["status"])
 
@@ -138,12 +170,12 @@ def test_small_requests_do_not_wait_for_a_long_one() -> None:
     scalar.warm_up()
     long_body = json.dumps({"instances": [[0.25, 0.5]] * NUM_LONG}).encode()
     small = {"instances": [[1.0, 2.0]]}
-    app = make_app(scalar, options=AppOptions(token=TOKEN, policy=BatchPolicy(max_latency_s=0)))
+    app = PredictApp(scalar, options=AppOptions(token=TOKEN, policy=BatchPolicy(max_latency_s=0)))
 
     async def check() -> tuple[int, int]:
         transport = httpx.ASGITransport(app)
         async with (
-            app.router.lifespan_context(app),
+            running(app),
             httpx.AsyncClient(transport=transport, base_url="http://server", headers=HEADERS) as client,
         ):
             long = asyncio.create_task(client.post("/predict", content=long_body))

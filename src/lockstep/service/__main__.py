@@ -63,7 +63,7 @@ from lockstep.service.store import (
     open_database,
     take_password,
 )
-from lockstep.serving.connections import TimedProtocol
+from lockstep.serving.connections import LimitedProtocol
 from lockstep.storage import open_bucket
 
 LOGGER: Final = logging.getLogger("lockstep.service")
@@ -308,7 +308,7 @@ def _server(context: ServiceContext) -> uvicorn.Server:
     """Returns the server of the REST interface. SIGTERM and SIGINT end it."""
     config = uvicorn.Config(
         create_app(context),
-        http=TimedProtocol,
+        http=LimitedProtocol,
         log_level="warning",
         access_log=False,
         server_header=False,

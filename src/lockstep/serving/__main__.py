@@ -20,9 +20,9 @@ import uvicorn
 
 from lockstep.errors import InvalidInputError, LockstepError, MissingInputError, PortInUseError
 from lockstep.serving import SERVER_TOKEN
-from lockstep.serving.app import AppOptions, make_app
+from lockstep.serving.app import AppOptions, PredictApp
 from lockstep.serving.batcher import BatchPolicy
-from lockstep.serving.connections import TimedProtocol
+from lockstep.serving.connections import LimitedProtocol
 from lockstep.serving.model import LoadedModel
 from lockstep.serving.package_code import PackageCode
 from lockstep.topology import Topology
@@ -79,8 +79,8 @@ def _serve(options: argparse.Namespace) -> None:
         # The port must accept connections before the first heartbeat, which has others connect.
         app_options = AppOptions(token=token, policy=policy, on_ready=lambda: listener.listen(BACKLOG))
         config = uvicorn.Config(
-            make_app(model, options=app_options),
-            http=TimedProtocol,
+            PredictApp(model, options=app_options),
+            http=LimitedProtocol,
             log_level="warning",
             access_log=False,
             backlog=BACKLOG,

@@ -1,21 +1,23 @@
-"""The prediction server's HTTP interface: ``POST /predict`` and ``GET /healthz``."""
+"""The prediction server's HTTP interface: ``POST /predict`` and ``GET /healthz``.
+
+It is a plain ASGI application. There are two routes, and the time that a framework takes for each request would be
+several times that of the model.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, final
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
-from starlette.types import Receive
+import orjson
+from starlette.types import Receive, Scope, Send
 
-from lockstep.errors import AuthenticationError, BodyTooLargeError, LockstepError
+from lockstep.errors import AuthenticationError, BodyTooLargeError, DeadlineError, InvalidInputError, LockstepError
 from lockstep.heartbeat import SEND_INTERVAL_S, report_progress
 from lockstep.serving.batcher import Batcher, BatchPolicy
 from lockstep.serving.instances import Arrays, InputSpec, read_instances, read_request, write_response
@@ -28,6 +30,9 @@ BYTES_OF_A_NUMBER: Final = 10
 HTTP_CLIENT_GONE: Final = 499
 MAX_RUN_S: Final = 60.0
 """How long one run of the model may take, in seconds. After that, the server counts as stuck and is replaced."""
+TIMEOUT_HEADER: Final = b"x-server-timeout"
+"""The header with the number of seconds that the client waits, of Google's APIs. What it stops waiting for is not
+computed."""
 
 
 @final
@@ -48,8 +53,13 @@ class AppOptions:
     on_ready: Callable[[], None] | None = None
 
 
-def make_app(model: LoadedModel, *, options: AppOptions) -> FastAPI:
-    """Creates the ASGI application of one model.
+class _ClientGoneError(Exception):
+    """The client has closed the connection before the response."""
+
+
+@final
+class PredictApp:
+    """The ASGI application of one model.
 
     ``POST /predict`` takes ``{"instances": [...]}`` with the bearer token and answers ``{"predictions": [...]}``, or
     ``{"error": "..."}`` with the error's HTTP status. ``GET /healthz`` needs no token.
@@ -58,64 +68,95 @@ def make_app(model: LoadedModel, *, options: AppOptions) -> FastAPI:
         model: the model, warmed up.
         options: the options of the interface.
     """
-    batcher = Batcher(model.predict, policy=options.policy)
-    lanes = Lanes()
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-        async with batcher, lanes:
-            if options.on_ready is not None:
-                options.on_ready()
-            beats = asyncio.create_task(_send_heartbeats(batcher))
-            yield
+    def __init__(self, model: LoadedModel, *, options: AppOptions) -> None:
+        self._model = model
+        self._options = options
+        self._authorization = f"Bearer {options.token}".encode()
+        self._batcher = Batcher(model.predict, policy=options.policy)
+        self._lanes = Lanes()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles one request, or the start and end of the server."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            status, headers, content = await self._respond(scope, receive)
+            length = (b"content-length", b"%d" % len(content))
+            headers = [(b"content-type", b"application/json"), length, *headers]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": content})
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        async with self._batcher, self._lanes:
+            if self._options.on_ready is not None:
+                self._options.on_ready()
+            beats = asyncio.create_task(_send_heartbeats(self._batcher))
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
             beats.cancel()
+        await send({"type": "lifespan.shutdown.complete"})
 
-    app = FastAPI(title="Lockstep prediction server", lifespan=lifespan, openapi_url=None)
+    async def _respond(self, scope: Scope, receive: Receive) -> tuple[int, Sequence[tuple[bytes, bytes]], bytes]:
+        """Returns the status, the further headers and the body of the response to a request."""
+        methods = {"/predict": "POST", "/healthz": "GET"}
+        allowed = methods.get(scope["path"])
+        if allowed is None:
+            return 404, (), _error("there is no such path")
+        if scope["method"] != allowed:
+            return 405, ((b"allow", allowed.encode()),), _error(f"the method is not {allowed}")
+        if allowed == "GET":
+            return 200, (), b'{"status":"ok"}'
+        try:
+            return 200, (), await self._predict(dict(scope["headers"]), receive)
+        except LockstepError as error:
+            wait = error.retry_after_s
+            headers = () if wait is None else ((b"retry-after", b"%d" % wait),)
+            return error.http_status, headers, _error(str(error))
+        except _ClientGoneError:
+            return HTTP_CLIENT_GONE, (), _error("the client has gone")
 
-    @app.post("/predict")
-    async def predict(request: Request) -> Response:
-        check_token(request.headers.get("authorization"), token=options.token)
-        body = await _read_body(request, options.max_body_bytes)
+    async def _predict(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
+        if not hmac.compare_digest(headers.get(b"authorization", b""), self._authorization):
+            raise AuthenticationError(
+                "the request is not authorised",
+                allowed="the header Authorization: Bearer TOKEN with this server's token",
+            )
+        timeout_s = read_timeout(headers.get(TIMEOUT_HEADER))
+        body = await _read_body(receive, self._options.max_body_bytes)
+        with self._lanes.holding(len(body)):
+            return await _unless_gone(receive, self._answer(body), timeout_s=timeout_s)
 
-        async def answer() -> bytes:
-            arrays = await lanes.run(partial(_read, body, model.inputs), size_bytes=len(body))
-            outputs = await batcher.submit(arrays)
-            num_values = sum(array.size for array in outputs.values())
-            write = partial(write_response, outputs, names=model.output_names)
-            return await lanes.run(write, size_bytes=num_values * BYTES_OF_A_NUMBER)
-
-        with lanes.holding(len(body)):
-            content = await _unless_gone(request.receive, answer())
-        if content is None:
-            return JSONResponse({"error": "the client has gone"}, HTTP_CLIENT_GONE)
-        return Response(content, media_type="application/json")
-
-    @app.get("/healthz")
-    async def healthz() -> JSONResponse:
-        return JSONResponse({"status": "ok"})
-
-    @app.exception_handler(LockstepError)
-    async def answer_error(_: Request, error: LockstepError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, error.http_status)
-
-    @app.exception_handler(HTTPException)
-    async def answer_http_error(_: Request, error: HTTPException) -> JSONResponse:
-        return JSONResponse({"error": error.detail}, error.status_code)
-
-    return app
+    async def _answer(self, body: bytes) -> bytes:
+        model, lanes = self._model, self._lanes
+        arrays = await lanes.run(partial(_read, body, model.inputs), size_bytes=len(body))
+        outputs = await self._batcher.submit(arrays)
+        num_values = sum(array.size for array in outputs.values())
+        write = partial(write_response, outputs, names=model.output_names)
+        return await lanes.run(write, size_bytes=num_values * BYTES_OF_A_NUMBER)
 
 
-def check_token(header: str | None, *, token: str) -> None:
-    """Checks an ``Authorization`` header in constant time, so that the time does not reveal how much of it was right.
+def read_timeout(header: bytes | None) -> float | None:
+    """Reads the header ``X-Server-Timeout``.
+
+    Returns:
+        The number of seconds that the client waits; None if it does not say.
 
     Raises:
-        AuthenticationError: the header does not contain the token.
+        InvalidInputError: the header is not a positive number.
     """
-    given = (header or "").encode()
-    if not hmac.compare_digest(given, f"Bearer {token}".encode()):
-        raise AuthenticationError(
-            "the request is not authorised", allowed="the header Authorization: Bearer TOKEN with this server's token"
-        )
+    if header is None:
+        return None
+    with suppress(ValueError):
+        timeout_s = float(header)
+        if 0 < timeout_s < float("inf"):
+            return timeout_s
+    raise InvalidInputError("X-Server-Timeout", received=header.decode("latin-1"), allowed="a number of seconds")
+
+
+def _error(message: str) -> bytes:
+    return orjson.dumps({"error": message})
 
 
 async def _send_heartbeats(batcher: Batcher) -> None:
@@ -130,31 +171,43 @@ def _read(body: bytes, specs: Sequence[InputSpec]) -> Arrays:
     return read_instances(read_request(body), specs=specs)
 
 
-async def _read_body(request: Request, max_bytes: int) -> bytes:
+async def _read_body(receive: Receive, max_bytes: int) -> bytes:
     chunks: list[bytes] = []
     num_bytes = 0
-    async for chunk in request.stream():
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _ClientGoneError
+        chunk = message.get("body", b"")
         num_bytes += len(chunk)
         if num_bytes > max_bytes:
             raise BodyTooLargeError(
                 "the request is too large", allowed=f"{max_bytes} bytes", action="send fewer instances at a time"
             )
         chunks.append(chunk)
-    return b"".join(chunks)
+        if not message.get("more_body", False):
+            return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def _unless_gone(receive: Receive, answer: Coroutine[object, object, bytes]) -> bytes | None:
-    """Returns the answer; None if the client disconnects first, which cancels the computation of the answer."""
+async def _unless_gone(receive: Receive, answer: Coroutine[object, object, bytes], *, timeout_s: float | None) -> bytes:
+    """Returns the answer. Cancels its computation if the client disconnects first, or does not wait any longer.
+
+    Raises:
+        _ClientGoneError: the client has disconnected.
+        DeadlineError: the client's time is over.
+    """
     task = asyncio.ensure_future(answer)
     gone = asyncio.ensure_future(_hang_up(receive))
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        return await task if task.done() else None
+        await asyncio.wait((task, gone), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if gone.done():
+            raise _ClientGoneError
+        raise DeadlineError(f"no prediction within {timeout_s:g} s (X-Server-Timeout)", action="try again later")
     finally:
-        for each in (task, gone):
-            each.cancel()
-        with suppress(asyncio.CancelledError):
-            await gone
+        task.cancel()
+        gone.cancel()
 
 
 async def _hang_up(receive: Receive) -> None:

@@ -31,12 +31,13 @@ class BatchPolicy:
     Attributes:
         max_batch_size: the maximum number of instances in a batch. A longer request takes several runs, and runs of
             other requests may come between them.
-        max_latency_s: how long the first request of a batch waits for other requests, in seconds.
+        max_latency_s: how long the first request of a batch waits for other requests, in seconds. With 0, a batch
+            consists of the requests that arrived while the model ran before.
         max_waiting: the maximum number of requests that wait for a run. Further requests are rejected.
     """
 
     max_batch_size: int = 64
-    max_latency_s: float = 0.002
+    max_latency_s: float = 0.0
     max_waiting: int = 256
 
 
@@ -189,8 +190,8 @@ class Batcher:
         while not self._waiting:
             self._arrived.clear()
             await self._arrived.wait()
-        if self._waiting[0].num_taken:
-            return self._take()  # it has waited for other requests already
+        if not self._policy.max_latency_s or self._waiting[0].num_taken:
+            return self._take()  # the latter has waited for other requests already
         deadline = asyncio.get_running_loop().time() + self._policy.max_latency_s
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):

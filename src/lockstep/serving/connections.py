@@ -1,7 +1,8 @@
-"""uvicorn's HTTP protocol with a timeout for the headers of a request.
+"""uvicorn's HTTP protocol with limits for the headers of a request.
 
 uvicorn limits how long a connection is idle between two requests. It limits neither the time before the first request
-nor a request that stops within its headers. With enough such connections, a client could block all others.
+nor a request that stops within its headers. With enough such connections, a client could block all others. Its parser
+httptools does not limit the size of headers either.
 """
 
 from __future__ import annotations
@@ -9,23 +10,26 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, final
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEADERS_TIMEOUT_S: Final = 30.0
 """How long a connection may take to send the headers of a request, measured from the request's first byte; for the
 first request, from the start of the connection."""
+MAX_HEADERS_BYTES: Final = 64 * 1024
+"""The approximate maximum size of a request's headers, in bytes."""
 
 
 @final
-class TimedProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 protocol, which closes a connection if headers do not arrive within `HEADERS_TIMEOUT_S`.
+class LimitedProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP/1.1 protocol, which closes a connection if headers do not arrive in time, or are too large.
 
-    Use it as ``uvicorn.Config(http=TimedProtocol)``.
+    Use it as ``uvicorn.Config(http=LimitedProtocol)``.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._headers_timer: asyncio.TimerHandle | None = None
+        self._num_headers_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Starts the timer for the first request."""
@@ -38,8 +42,12 @@ class TimedProtocol(H11Protocol):
         super().data_received(data)
         if self.cycle is not before:
             self._end_wait()
-        elif self._headers_timer is None and (self.cycle is None or self.cycle.response_complete):
-            self._wait_for_headers()
+        elif self.cycle is None or self.cycle.response_complete:
+            if self._headers_timer is None:
+                self._wait_for_headers()
+            self._num_headers_bytes += len(data)
+            if self._num_headers_bytes > MAX_HEADERS_BYTES:
+                self._give_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops the timer."""
@@ -48,6 +56,7 @@ class TimedProtocol(H11Protocol):
 
     def _wait_for_headers(self) -> None:
         self._headers_timer = self.loop.call_later(HEADERS_TIMEOUT_S, self._give_up)
+        self._num_headers_bytes = 0
 
     def _end_wait(self) -> None:
         if self._headers_timer is not None:
@@ -55,7 +64,7 @@ class TimedProtocol(H11Protocol):
             self._headers_timer = None
 
     def _give_up(self) -> None:
-        self._headers_timer = None
+        self._end_wait()
         # If a WebSocket has taken over the connection, it has its own timeout.
         if not self.transport.is_closing() and self.transport.get_protocol() is self:
             self.transport.abort()

@@ -4,30 +4,28 @@ The format is AI Platform Prediction's: ``{"instances": [...]}`` is answered by 
 is the value of the model's input, or an object of values by input name. Bytes are written as ``{"b64": "..."}``. They
 are raw values, or a JPEG or PNG file for an input that takes images. ``{"image_bytes": {"b64": "..."}}`` names the
 input ``image``, or the only input. A prediction is the value of the model's output, or an object of values by output
-name if the model has several outputs.
+name if the model has several outputs. JSON has no NaN and no infinity: in predictions, they are the strings ``"NaN"``,
+``"Infinity"`` and ``"-Infinity"``, as in the JSON form of Protocol Buffers.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast, final
 
 import numpy as np
+import orjson
 
 from lockstep.data.images.formats import format_of
-from lockstep.errors import InvalidInputError, ModelError, closest
+from lockstep.errors import InvalidInputError, closest
 from lockstep.serving.images import ImageReader, image_file_error, is_image_file, num_channels_of
-from lockstep.serving.json_parts import load_object
 
 Arrays = dict[str, np.ndarray]
 """Arrays by input or output name. Their first dimension is the number of instances."""
 
-NUM_VALUES_AT_ONCE: Final = 20_000
-"""How many numbers are encoded in one call, which takes some milliseconds."""
 B64: Final = "b64"
 NUM_SHOWN: Final = 40
 """How many characters of invalid base64 an error shows: the whole text of an image would hide the rest."""
@@ -68,8 +66,8 @@ def read_request(body: bytes) -> list[object]:
         InvalidInputError: the body is not ``{"instances": [...]}`` with one instance or more.
     """
     try:
-        document = load_object(body)
-    except (ValueError, RecursionError) as error:
+        document = orjson.loads(body)
+    except ValueError as error:
         raise InvalidInputError(f"the body is not JSON: {error}", allowed='{"instances": [...]}') from None
     if not isinstance(document, dict) or "instances" not in document:
         keys = sorted(map(str, document)) if isinstance(document, dict) else type(document).__name__
@@ -97,6 +95,9 @@ def read_instances(instances: Sequence[object], *, specs: Sequence[InputSpec]) -
         InvalidInputError: an instance does not fit the model's inputs. The message says which one, what it is, and what
             is allowed.
     """
+    whole = _read_whole(instances, specs[0]) if len(specs) == 1 else None
+    if whole is not None:
+        return {specs[0].name: whole}
     rows = [_by_name(instance, index, specs) for index, instance in enumerate(instances)]
     images = ImageReader()
     arrays: Arrays = {}
@@ -114,52 +115,48 @@ def read_instances(instances: Sequence[object], *, specs: Sequence[InputSpec]) -
     return arrays
 
 
-def write_predictions(outputs: Arrays, *, names: Sequence[str], first_index: int = 0) -> list[object]:
-    """Converts output arrays to predictions.
-
-    Args:
-        outputs: arrays of shape ``[num_instances, ...]`` by output name.
-        names: the names of the outputs. If there is only one, its values are written without the name.
-        first_index: the index in the request of the first row's instance.
-
-    Raises:
-        ModelError: a prediction is not a finite number, which JSON cannot represent.
-    """
-    for name in names:
-        finite = np.isfinite(outputs[name])
-        if not finite.all():
-            index = first_index + int(np.argwhere(~finite)[0][0])
-            raise ModelError(
-                f"the model's prediction for instances[{index}] is not a finite number",
-                action="look for values that are far from what it was trained on",
-            )
-    if len(names) == 1:
-        return cast("list[object]", outputs[names[0]].tolist())
-    columns = [outputs[name].tolist() for name in names]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
 def write_response(outputs: Arrays, *, names: Sequence[str]) -> bytes:
     """Returns the body of a response, ``{"predictions": [...]}``.
 
-    Python's JSON encoder blocks all other threads until it returns, so it encodes one part at a time.
-
     Args:
-        outputs: arrays of shape ``[num_instances, ...]`` by output name.
-        names: the names of the outputs.
-
-    Raises:
-        ModelError: a prediction is not a finite number.
+        outputs: arrays of shape ``[num_instances, ...]`` by output name. Floats have at least 32 bits.
+        names: the names of the outputs. If there is only one, its values are written without the name.
     """
-    num_rows = len(outputs[names[0]])
-    num_values = sum(outputs[name].size for name in names)
-    step = max(1, NUM_VALUES_AT_ONCE * num_rows // max(num_values, 1))
-    parts: list[str] = []
-    for start in range(0, num_rows, step):
-        rows = {name: outputs[name][start : start + step] for name in names}
-        predictions = write_predictions(rows, names=names, first_index=start)
-        parts.append(json.dumps(predictions, separators=(",", ":"))[1:-1])
-    return f'{{"predictions":[{",".join(parts)}]}}'.encode()
+    columns = [_writable(outputs[name]) for name in names]
+    if len(names) == 1:
+        predictions: object = columns[0]
+    else:
+        predictions = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return orjson.dumps({"predictions": predictions}, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _writable(array: np.ndarray) -> np.ndarray | list[object]:
+    """Returns an array in a form that orjson writes, with strings instead of NaN and infinity."""
+    if array.dtype.kind != "f" or np.isfinite(array).all():
+        return np.ascontiguousarray(array)
+    as_objects = array.astype(object)
+    as_objects[np.isnan(array)] = "NaN"
+    as_objects[np.isposinf(array)] = "Infinity"
+    as_objects[np.isneginf(array)] = "-Infinity"
+    return cast("list[object]", as_objects.tolist())
+
+
+def _read_whole(instances: Sequence[object], spec: InputSpec) -> np.ndarray | None:
+    """Reads instances that are nested lists of numbers of one shape, in one pass.
+
+    Returns:
+        The array; None if the instances are anything else, or do not fit the input.
+    """
+    if not isinstance(instances[0], list | int | float):
+        return None
+    try:
+        array = np.asarray(instances)
+    except ValueError:
+        return None
+    wanted = np.dtype(spec.dtype)
+    if array.dtype.kind not in _kinds(wanted) or not array.size or not _fits(array.shape[1:], spec.shape):
+        return None
+    return None if _why_out_of_range(array, wanted) else array.astype(wanted)
 
 
 def _by_name(instance: object, index: int, specs: Sequence[InputSpec]) -> Mapping[str, object]:
@@ -204,17 +201,24 @@ def _value(value: object, spec: InputSpec, place: str, images: ImageReader) -> n
             f"{place}: its lists have different lengths", allowed=f"numbers of shape {_spell(spec.shape)}"
         ) from None
     wanted = np.dtype(spec.dtype)
-    kinds = "b" if wanted.kind == "b" else "iuf"
-    if array.size and array.dtype.kind not in kinds:
+    if array.size and array.dtype.kind not in _kinds(wanted):
         raise InvalidInputError(
-            f"{place}: it contains values that are not {'true or false' if kinds == 'b' else 'numbers'}",
+            f"{place}: it contains values that are not {'true or false' if wanted.kind == 'b' else 'numbers'}",
             received=value,
             allowed=f"{spec.dtype} of shape {_spell(spec.shape)}",
         )
     if not _fits(array.shape, spec.shape):
         raise InvalidInputError(f"{place}: shape", received=list(array.shape), allowed=_spell(spec.shape))
-    _check_range(array, wanted, place)
+    allowed = _why_out_of_range(array, wanted)
+    if allowed is not None:
+        received = f"{array.min()} to {array.max()}"
+        raise InvalidInputError(f"{place}: a value does not fit {wanted}", received=received, allowed=allowed)
     return array.astype(wanted)
+
+
+def _kinds(wanted: np.dtype[Any]) -> str:
+    """Returns the kinds of values, as NumPy reads them from JSON, that an input of a dtype accepts."""
+    return "b" if wanted.kind == "b" else "iuf"
 
 
 def _bytes_value(value: dict[str, object], spec: InputSpec, place: str, images: ImageReader) -> np.ndarray:
@@ -261,22 +265,19 @@ def _describe(data: bytes) -> str:
     return f"{len(data)} bytes" if name is None else f"{name}, {len(data)} bytes"
 
 
-def _check_range(array: np.ndarray, wanted: np.dtype[Any], place: str) -> None:
-    """Raises an InvalidInputError for values that the input's dtype cannot represent, instead of changing them."""
+def _why_out_of_range(array: np.ndarray, wanted: np.dtype[Any]) -> str | None:
+    """Returns which values the input's dtype can represent if there are others; they are never changed to fit."""
     if not array.size or wanted.kind == "b":
-        return
+        return None
     low, high = array.min(), array.max()
     if wanted.kind == "f":
         limit = float(np.finfo(wanted).max)
-        bad = not (-limit <= float(low) and float(high) <= limit)
-        allowed = f"numbers within {-limit:.3g} to {limit:.3g}"
-    else:
-        whole = array.dtype.kind in "iu" or bool((array == np.floor(array)).all())
-        info = np.iinfo(wanted)
-        bad = not whole or not (int(info.min) <= low and high <= int(info.max))
-        allowed = f"whole numbers from {info.min} to {info.max}"
-    if bad:
-        raise InvalidInputError(f"{place}: a value does not fit {wanted}", received=f"{low} to {high}", allowed=allowed)
+        fits = -limit <= float(low) and float(high) <= limit
+        return None if fits else f"numbers within {-limit:.3g} to {limit:.3g}"
+    whole = array.dtype.kind in "iu" or bool((array == np.floor(array)).all())
+    info = np.iinfo(wanted)
+    fits = whole and int(info.min) <= low and high <= int(info.max)
+    return None if fits else f"whole numbers from {info.min} to {info.max}"
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:

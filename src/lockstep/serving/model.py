@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, cast, final
 
@@ -16,7 +18,7 @@ from lockstep.serving.images import num_channels_of
 from lockstep.serving.instances import Arrays, InputSpec
 from lockstep.serving.model_files import SUFFIX
 
-SIZE_STEP: Final = 8
+SIZE_STEP: Final = 2
 
 _MAX_SCALE_OF_PIXELS: Final = 1 / 100
 _KEEP_VALUES: Final = (
@@ -33,7 +35,7 @@ _KEEP_VALUES: Final = (
 
 
 def batch_sizes(max_batch_size: int) -> tuple[int, ...]:
-    """Returns the batch sizes to compile programs for: the powers of 8 below the maximum, and the maximum.
+    """Returns the batch sizes to compile programs for: the powers of 2 below the maximum, and the maximum.
 
     A batch is padded to the next larger size. Fewer sizes mean fewer programs to compile; more sizes mean less padding.
     """
@@ -60,8 +62,8 @@ class LoadedModel:
             model = _with_inputs(model)
         inputs = model.inputs
         sequential = isinstance(model, keras.Sequential)
-        self._structure = inputs[0] if sequential else model.input
-        tensors = keras.tree.flatten_with_path(self._structure)
+        structure = inputs[0] if sequential else model.input
+        tensors = keras.tree.flatten_with_path(structure)
         rescales = len(tensors) == 1 and rescales_pixels(model)
         self._specs = tuple(_spec(path, tensor, rescales_pixels=rescales) for path, tensor in tensors)
         self._output_names = _output_names(model, model.outputs[0] if sequential else model.output)
@@ -69,11 +71,13 @@ class LoadedModel:
         self._trainable = [variable.value for variable in model.trainable_variables]
         self._other = [variable.value for variable in model.non_trainable_variables]
 
-        def forward(trainable: list[Any], other: list[Any], values: Any) -> list[Any]:
+        def forward(trainable: list[Any], other: list[Any], arrays: list[Any]) -> list[Any]:
+            values = keras.tree.pack_sequence_as(structure, arrays)
             outputs_and_state = model.stateless_call(trainable, other, values, training=False)
             return keras.tree.flatten(outputs_and_state[0])
 
         self._forward = jax.jit(forward)
+        self._programs: dict[int, Callable[..., list[Any]]] = {}
 
     @classmethod
     def load(
@@ -126,16 +130,26 @@ class LoadedModel:
         return self._sizes[-1]
 
     def warm_up(self) -> None:
-        """Compiles the program of every batch size, if the shape of an instance is known in advance.
+        """Compiles the programs of all batch sizes at the same time, if the shape of an instance is known in advance.
 
         Raises:
-            ModelError: the model cannot be run.
+            ModelError: the model cannot be compiled or run.
         """
-        if all(spec.is_fixed for spec in self._specs):
-            for size in self._sizes:
-                self.predict(
-                    {s.name: np.zeros((size, *cast("tuple[int, ...]", s.shape)), s.dtype) for s in self._specs}
-                )
+        if not all(spec.is_fixed for spec in self._specs):
+            return
+        zeros = {
+            size: [np.zeros((size, *cast("tuple[int, ...]", spec.shape)), spec.dtype) for spec in self._specs]
+            for size in self._sizes
+        }
+        try:
+            lowered = [self._forward.lower(self._trainable, self._other, arrays) for arrays in zeros.values()]
+            with ThreadPoolExecutor(os.cpu_count()) as executor:
+                compiled = executor.map(lambda program: program.compile(), lowered)
+                self._programs = dict(zip(zeros, compiled, strict=True))
+        except Exception as error:
+            raise _not_run(error) from error
+        for arrays in zeros.values():
+            self._run({spec.name: array for spec, array in zip(self._specs, arrays, strict=True)})
 
     def predict(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
         """Runs the model. The result of a row does not depend on the other rows.
@@ -155,6 +169,8 @@ class LoadedModel:
             self._run({name: array[start : start + step] for name, array in arrays.items()})
             for start in range(0, num_rows, step)
         ]
+        if len(parts) == 1:
+            return parts[0]
         return {name: np.concatenate([part[name] for part in parts]) for name in self._output_names}
 
     def _run(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
@@ -163,17 +179,21 @@ class LoadedModel:
         # Padded with the last row instead of zeros, because the model certainly accepts its values.
         padding = size - num_rows
         padded = [np.concatenate([a, np.repeat(a[-1:], padding, 0)]) if padding else a for a in self._ordered(arrays)]
-        values = keras.tree.pack_sequence_as(self._structure, padded)
+        program = self._programs.get(size, self._forward)
         try:
-            outputs = self._forward(self._trainable, self._other, values)
+            outputs = program(self._trainable, self._other, padded)
             found = [np.asarray(output)[:num_rows] for output in outputs]
         except Exception as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise ModelError(f"the model could not be run: {reason[:400]}") from error
+            raise _not_run(error) from error
         return {name: _plain(array) for name, array in zip(self._output_names, found, strict=True)}
 
     def _ordered(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return [arrays[spec.name] for spec in self._specs]
+
+
+def _not_run(error: Exception) -> ModelError:
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    return ModelError(f"the model could not be run: {reason[:400]}")
 
 
 def _with_inputs(model: keras.Model) -> keras.Model:
