@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from sqlalchemy import Connection, Engine, RowMapping, Select, Table, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, Engine, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from lockstep.errors import ConflictError, NotFoundError, UnavailableError, WrongStateError
+from lockstep.errors import ConflictError, NotFoundError, WrongStateError
 from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.prediction.records import (
     ModelRecord,
@@ -18,6 +18,18 @@ from lockstep.service.store.prediction.records import (
     OperationRecord,
     VersionRecord,
     VersionState,
+)
+from lockstep.service.store.prediction.rows import (
+    is_version,
+    no_default,
+    page,
+    read_model,
+    read_operation,
+    read_row,
+    read_version,
+    version_names,
+    version_record,
+    write_default,
 )
 from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
 
@@ -64,7 +76,7 @@ class ModelStore:
             NotFoundError: If the project has no model of this name.
         """
         with reading(self._engine) as connection:
-            return _get_model(connection, project, name)
+            return read_model(connection, project, name)
 
     def delete_model(self, *, project: str, name: str) -> OperationRecord:
         """Deletes a model without versions. The returned operation is done.
@@ -74,8 +86,8 @@ class ModelStore:
             WrongStateError: If the model has versions.
         """
         with writing(self._engine, guard=self._guard) as connection:
-            _get_model(connection, project, name, to_write=True)
-            if _version_names(connection, project, name):
+            read_model(connection, project, name, to_write=True)
+            if version_names(connection, project, name):
                 raise WrongStateError(f"model {name} has versions", action="delete its versions first")
             connection.execute(delete(MODELS).where(MODELS.c.project == project, MODELS.c.name == name))
             operation = self._operation_values(project, "DELETE_MODEL", name, None)
@@ -120,7 +132,7 @@ class ModelStore:
         }
         try:
             with writing(self._engine, guard=self._guard) as connection:
-                _get_model(connection, project, model, to_write=True)
+                read_model(connection, project, model, to_write=True)
                 connection.execute(insert(VERSIONS).values(values))
                 connection.execute(insert(OPERATIONS).values(operation))
         except IntegrityError:
@@ -136,10 +148,10 @@ class ModelStore:
         """
         with reading(self._engine) as connection:
             if name is None:
-                name = _get_model(connection, project, model).default_version
+                name = read_model(connection, project, model).default_version
                 if name is None:
-                    raise _no_default(connection, project, model)
-            return _get_version(connection, project, model, name)
+                    raise no_default(connection, project, model)
+            return read_version(connection, project, model, name)
 
     def get_version_by_uid(self, uid: str) -> VersionRecord:
         """Returns a version by its uid.
@@ -148,10 +160,10 @@ class ModelStore:
             NotFoundError: If there is no such version any more.
         """
         with reading(self._engine) as connection:
-            row = _row(connection, select(VERSIONS).where(VERSIONS.c.uid == uid))
+            row = read_row(connection, select(VERSIONS).where(VERSIONS.c.uid == uid))
         if row is None:
             raise NotFoundError(f"there is no version with the uid {uid}")
-        return _version(row)
+        return version_record(row)
 
     def page_models(self, *, project: str, size: int, before: tuple[float, str] | None = None) -> list[ModelRecord]:
         """Returns up to `size` models of a project, the newest first.
@@ -161,7 +173,7 @@ class ModelStore:
             size: the maximum number of models.
             before: the creation time and name of the last model of the previous page.
         """
-        query = _page(select(MODELS).where(MODELS.c.project == project), MODELS, size=size, before=before)
+        query = page(select(MODELS).where(MODELS.c.project == project), MODELS, size=size, before=before)
         with reading(self._engine) as connection:
             return [ModelRecord(**row) for row in connection.execute(query).mappings()]
 
@@ -171,8 +183,8 @@ class ModelStore:
         """Returns up to `size` versions of a model, the newest first; see `page_models`."""
         query = select(VERSIONS).where(VERSIONS.c.project == project, VERSIONS.c.model == model)
         with reading(self._engine) as connection:
-            rows = connection.execute(_page(query, VERSIONS, size=size, before=before))
-            return [_version(row) for row in rows.mappings()]
+            rows = connection.execute(page(query, VERSIONS, size=size, before=before))
+            return [version_record(row) for row in rows.mappings()]
 
     def list_versions(self, *, project: str | None = None, model: str | None = None) -> list[VersionRecord]:
         """Returns versions, the oldest first: a model's, a project's, or all."""
@@ -182,7 +194,7 @@ class ModelStore:
         if model is not None:
             query = query.where(VERSIONS.c.model == model)
         with reading(self._engine) as connection:
-            return [_version(row) for row in connection.execute(query).mappings()]
+            return [version_record(row) for row in connection.execute(query).mappings()]
 
     def set_default(self, *, project: str, model: str, name: str) -> VersionRecord:
         """Makes a version the default of its model.
@@ -192,14 +204,14 @@ class ModelStore:
             WrongStateError: If the version is not READY, so that it would not answer.
         """
         with writing(self._engine, guard=self._guard) as connection:
-            _get_model(connection, project, model, to_write=True)
-            record = _get_version(connection, project, model, name)
+            read_model(connection, project, model, to_write=True)
+            record = read_version(connection, project, model, name)
             if record.state is not VersionState.READY:
                 raise WrongStateError(
                     f"version {name} of {model} is {record.state}, and answers no requests",
                     action="choose a version that is READY",
                 )
-            _set_default(connection, project, model, name)
+            write_default(connection, project, model, name)
         return record
 
     def begin_delete_version(self, *, project: str, model: str, name: str) -> OperationRecord:
@@ -211,14 +223,14 @@ class ModelStore:
         """
         operation = self._operation_values(project, "DELETE_VERSION", model, name)
         with writing(self._engine, guard=self._guard) as connection:
-            default = _get_model(connection, project, model, to_write=True).default_version
-            record = _get_version(connection, project, model, name)
-            if default == name and len(_version_names(connection, project, model)) > 1:
+            default = read_model(connection, project, model, to_write=True).default_version
+            record = read_version(connection, project, model, name)
+            if default == name and len(version_names(connection, project, model)) > 1:
                 raise WrongStateError(
                     f"version {name} is the default of {model}", action="make another the default first"
                 )
             connection.execute(insert(OPERATIONS).values(operation))
-            connection.execute(update(VERSIONS).where(*_is(record)).values(state=VersionState.DELETING.value))
+            connection.execute(update(VERSIONS).where(*is_version(record)).values(state=VersionState.DELETING.value))
         return self.get_operation(project=project, name=operation["name"])
 
     def update_version(self, record: VersionRecord, **changes: Any) -> bool:
@@ -237,7 +249,7 @@ class ModelStore:
         values = {key: value.value if isinstance(value, VersionState) else value for key, value in changes.items()}
         unchanged = VERSIONS.c.state == record.state.value
         with writing(self._engine, guard=self._guard) as connection:
-            if connection.execute(update(VERSIONS).where(*_is(record), unchanged).values(values)).rowcount == 0:
+            if connection.execute(update(VERSIONS).where(*is_version(record), unchanged).values(values)).rowcount == 0:
                 return False
             if changes.get("state") is VersionState.READY:
                 model = (MODELS.c.project == record.project, MODELS.c.name == record.model)
@@ -253,7 +265,7 @@ class ModelStore:
     def remove_version(self, record: VersionRecord) -> None:
         """Removes a version whose server is gone, and ends the operations on it."""
         with writing(self._engine, guard=self._guard) as connection:
-            connection.execute(delete(VERSIONS).where(*_is(record)))
+            connection.execute(delete(VERSIONS).where(*is_version(record)))
             connection.execute(
                 update(MODELS)
                 .where(
@@ -274,7 +286,7 @@ class ModelStore:
             NotFoundError: If the project has no operation of this name.
         """
         with reading(self._engine) as connection:
-            return _get_operation(connection, project, name)
+            return read_operation(connection, project, name)
 
     def page_operations(
         self, *, project: str, size: int, before: tuple[float, str] | None = None
@@ -287,7 +299,7 @@ class ModelStore:
             before: the creation time and name of the last operation of the previous page.
         """
         query = select(OPERATIONS).where(OPERATIONS.c.project == project)
-        query = _page(query, OPERATIONS, size=size, before=before)
+        query = page(query, OPERATIONS, size=size, before=before)
         with reading(self._engine) as connection:
             return [OperationRecord(**row) for row in connection.execute(query).mappings()]
 
@@ -299,7 +311,7 @@ class ModelStore:
             WrongStateError: If the operation is over, or is not the creation of a version.
         """
         with writing(self._engine, guard=self._guard) as connection:
-            operation = _get_operation(connection, project, name)
+            operation = read_operation(connection, project, name)
             if operation.end_time_s is not None:
                 raise WrongStateError(f"operation {name} is over already")
             if operation.kind != "CREATE_VERSION" or operation.version is None:
@@ -307,9 +319,9 @@ class ModelStore:
                     f"operation {name} cannot be cancelled: a deletion cannot be undone",
                     action=f"wait until it is over, and create version {operation.version} again",
                 )
-            record = _get_version(connection, project, operation.model, operation.version)
+            record = read_version(connection, project, operation.model, operation.version)
             is_new = VERSIONS.c.state == VersionState.CREATING.value
-            deleting = update(VERSIONS).where(*_is(record), is_new).values(state=VersionState.DELETING.value)
+            deleting = update(VERSIONS).where(*is_version(record), is_new).values(state=VersionState.DELETING.value)
             if connection.execute(deleting).rowcount == 0:
                 raise WrongStateError(
                     f"operation {name} cannot be cancelled: version {record.name} is no longer being created",
@@ -348,76 +360,3 @@ class ModelStore:
             )
             .values(end_time_s=self._clock(), error_code=code, error_message=message)
         )
-
-
-def _get_model(connection: Connection, project: str, name: str, *, to_write: bool = False) -> ModelRecord:
-    """Reads a model. With `to_write`, locks its row, and thereby the model's versions, until the transaction ends."""
-    query = select(MODELS).where(MODELS.c.project == project, MODELS.c.name == name)
-    row = _row(connection, query.with_for_update() if to_write else query)
-    if row is None:
-        raise NotFoundError(f"project {project} has no model {name!r}")
-    return ModelRecord(**row)
-
-
-def _get_version(connection: Connection, project: str, model: str, name: str) -> VersionRecord:
-    query = select(VERSIONS).where(VERSIONS.c.project == project, VERSIONS.c.model == model, VERSIONS.c.name == name)
-    row = _row(connection, query)
-    if row is None:
-        raise NotFoundError(f"model {model} has no version {name!r}")
-    return _version(row)
-
-
-def _no_default(connection: Connection, project: str, model: str) -> NotFoundError | UnavailableError:
-    query = select(VERSIONS).where(VERSIONS.c.project == project, VERSIONS.c.model == model)
-    row = _row(connection, _page(query, VERSIONS, size=1, before=None))
-    if row is None:
-        return NotFoundError(f"model {model} has no default version", action="create a version of it")
-    newest = _version(row)
-    return UnavailableError(
-        f"model {model} has no default version, because none of its versions has been ready; the newest, "
-        f"{newest.name}, is {newest.state}",
-        action=newest.error_message or "try again soon",
-    )
-
-
-def _get_operation(connection: Connection, project: str, name: str) -> OperationRecord:
-    row = _row(connection, select(OPERATIONS).where(OPERATIONS.c.project == project, OPERATIONS.c.name == name))
-    if row is None:
-        raise NotFoundError(f"project {project} has no operation {name!r}")
-    return OperationRecord(**row)
-
-
-def _version_names(connection: Connection, project: str, model: str) -> list[str]:
-    query = select(VERSIONS.c.name).where(VERSIONS.c.project == project, VERSIONS.c.model == model)
-    return list(connection.execute(query).scalars())
-
-
-def _set_default(connection: Connection, project: str, model: str, name: str) -> None:
-    connection.execute(
-        update(MODELS).where(MODELS.c.project == project, MODELS.c.name == model).values(default_version=name)
-    )
-
-
-def _page(query: Select[Any], table: Table, *, size: int, before: tuple[float, str] | None) -> Select[Any]:
-    """Returns a query for a page of rows, the newest first."""
-    if before is not None:
-        time_s, name = before
-        older = and_(table.c.create_time_s == time_s, table.c.name < name)
-        query = query.where(or_(table.c.create_time_s < time_s, older))
-    return query.order_by(table.c.create_time_s.desc(), table.c.name.desc()).limit(size)
-
-
-def _row(connection: Connection, query: Select[Any]) -> RowMapping | None:
-    return connection.execute(query).mappings().one_or_none()
-
-
-def _version(row: RowMapping) -> VersionRecord:
-    return VersionRecord(**{**row, "state": VersionState(row["state"])})
-
-
-def _is(record: VersionRecord) -> tuple[Any, ...]:
-    return (
-        VERSIONS.c.project == record.project,
-        VERSIONS.c.model == record.model,
-        VERSIONS.c.name == record.name,
-    )
