@@ -7,10 +7,11 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from sqlalchemy import Connection, Engine, delete, insert, select, update
+from sqlalchemy import Connection, Engine, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from lockstep.errors import ConflictError, NotFoundError, WrongStateError
+from lockstep.errors import ConflictError, NotFoundError, UnavailableError, WrongStateError
+from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.prediction.records import (
     ModelRecord,
@@ -20,6 +21,7 @@ from lockstep.service.store.prediction.records import (
     VersionState,
 )
 from lockstep.service.store.prediction.rows import (
+    check_answers,
     is_version,
     no_default,
     page,
@@ -30,8 +32,12 @@ from lockstep.service.store.prediction.rows import (
     version_names,
     version_record,
     write_default,
+    write_revision,
 )
 from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
+
+ModelChange = Callable[[ModelRecord], Mapping[str, Any]]
+VersionChange = Callable[[VersionRecord], Mapping[str, Any]]
 
 
 @final
@@ -49,8 +55,17 @@ class ModelStore:
         self._clock = clock
         self._guard = guard
 
-    def create_model(self, *, project: str, name: str, description: str, labels: Mapping[str, str]) -> ModelRecord:
+    def create_model(
+        self, *, project: str, name: str, description: str, labels: Mapping[str, str], region: str | None = None
+    ) -> ModelRecord:
         """Records a new model.
+
+        Args:
+            project: the project that owns the model.
+            name: the name of the model within the project.
+            description: the description of the model.
+            labels: the labels of the model.
+            region: the region of its prediction servers; None for any.
 
         Raises:
             ConflictError: If the project has a model of this name.
@@ -60,6 +75,7 @@ class ModelStore:
             "name": name,
             "description": description,
             "labels": dict(labels),
+            "region": region,
             "create_time_s": self._clock(),
         }
         try:
@@ -106,9 +122,12 @@ class ModelStore:
         machine_type: str,
         package_uris: Sequence[str] = (),
         python_module: str | None = None,
+        python_version: str | None = None,
+        framework: str | None = None,
+        accelerator: AcceleratorConfig | None = None,
         num_servers: int = 1,
     ) -> OperationRecord:
-        """Records a new version as CREATING.
+        """Records a new version as CREATING, in the region of its model. The arguments are those of `VersionRecord`.
 
         Raises:
             NotFoundError: If there is no such model.
@@ -125,15 +144,18 @@ class ModelStore:
             "deployment_uri": deployment_uri,
             "package_uris": list(package_uris),
             "python_module": python_module,
+            "python_version": python_version,
+            "framework": framework,
             "machine_type": machine_type,
+            "accelerator": accelerator,
             "state": VersionState.CREATING.value,
             "create_time_s": self._clock(),
             "num_servers": num_servers,
         }
         try:
             with writing(self._engine, guard=self._guard) as connection:
-                read_model(connection, project, model, to_write=True)
-                connection.execute(insert(VERSIONS).values(values))
+                region = read_model(connection, project, model, to_write=True).region
+                connection.execute(insert(VERSIONS).values({**values, "region": region}))
                 connection.execute(insert(OPERATIONS).values(operation))
         except IntegrityError:
             raise ConflictError(f"model {model} has a version {name!r} already", action="choose another name") from None
@@ -206,13 +228,86 @@ class ModelStore:
         with writing(self._engine, guard=self._guard) as connection:
             read_model(connection, project, model, to_write=True)
             record = read_version(connection, project, model, name)
-            if record.state is not VersionState.READY:
-                raise WrongStateError(
-                    f"version {name} of {model} is {record.state}, and answers no requests",
-                    action="choose a version that is READY",
-                )
+            check_answers(record)
             write_default(connection, project, model, name)
+            write_revision(connection, project, model)
         return record
+
+    def patch_model(self, *, project: str, name: str, change: ModelChange) -> OperationRecord:
+        """Changes what the owner of a model may change. The returned operation is done.
+
+        Args:
+            project: the project.
+            name: the name of the model.
+            change: returns the columns to set, given the model as it is; it may raise an exception to change nothing.
+
+        Raises:
+            NotFoundError: If there is no such model, or no version that would become its default.
+            WrongStateError: If the version that would become the default is not READY.
+        """
+        now_s = self._clock()
+        operation = {**self._operation_values(project, "UPDATE_MODEL", name, None), "end_time_s": now_s}
+        with writing(self._engine, guard=self._guard) as connection:
+            values = change(read_model(connection, project, name, to_write=True))
+            if "default_version" in values:
+                check_answers(read_version(connection, project, name, values["default_version"]))
+            model = (MODELS.c.project == project, MODELS.c.name == name)
+            connection.execute(update(MODELS).where(*model).values(values))
+            write_revision(connection, project, name)
+            connection.execute(insert(OPERATIONS).values(operation))
+        return self.get_operation(project=project, name=operation["name"])
+
+    def patch_version(self, *, project: str, model: str, name: str, change: VersionChange) -> OperationRecord:
+        """Changes what the owner of a version may change.
+
+        The returned operation is done, unless the number of servers changes. Then it is done when there are as many, or
+        when another change of the number follows.
+
+        Args:
+            project: the project.
+            model: the name of the model.
+            name: the name of the version.
+            change: returns the columns to set, given the version as it is; it may raise an exception to change nothing.
+
+        Raises:
+            NotFoundError: If there is no such version.
+            UnavailableError: If the state of the version has just changed.
+        """
+        operation = self._operation_values(project, "UPDATE_VERSION", model, name)
+        with writing(self._engine, guard=self._guard) as connection:
+            read_model(connection, project, model, to_write=True)
+            record = read_version(connection, project, model, name)
+            values = {**change(record), "revision": record.revision + 1}
+            if values.get("num_servers", record.num_servers) == record.num_servers:
+                operation["end_time_s"] = operation["create_time_s"]
+            else:
+                values["update_operation"] = operation["name"]
+                followed = (OperationCode.CANCELLED, f"another update followed: {operation['name']}")
+                self._end_operations(connection, record, "UPDATE_VERSION", error=followed)
+            same_state = VERSIONS.c.state == record.state.value
+            if connection.execute(update(VERSIONS).where(*is_version(record), same_state).values(values)).rowcount == 0:
+                raise UnavailableError(f"the state of version {name} of {model} has just changed", action="try again")
+            connection.execute(insert(OPERATIONS).values(operation))
+        return self.get_operation(project=project, name=operation["name"])
+
+    def end_update(self, record: VersionRecord) -> None:
+        """Ends the operation of a version's update, if no other update has followed."""
+        is_last = VERSIONS.c.update_operation == record.update_operation
+        with writing(self._engine, guard=self._guard) as connection:
+            ended = update(VERSIONS).where(*is_version(record), is_last).values(update_operation=None)
+            if connection.execute(ended).rowcount:
+                self._end_operations(connection, record, "UPDATE_VERSION")
+
+    def note_use(self, uid: str, *, time_s: float) -> None:
+        """Records that a version was used for predictions, unless a later use is recorded.
+
+        Args:
+            uid: the uid of the version, which may have been removed.
+            time_s: the time, in seconds since 1970 UTC.
+        """
+        is_later = or_(VERSIONS.c.last_use_time_s.is_(None), VERSIONS.c.last_use_time_s < time_s)
+        with writing(self._engine, guard=self._guard) as connection:
+            connection.execute(update(VERSIONS).where(VERSIONS.c.uid == uid, is_later).values(last_use_time_s=time_s))
 
     def begin_delete_version(self, *, project: str, model: str, name: str) -> OperationRecord:
         """Marks a version as DELETING. `Deployments` then ends its prediction server and removes it.
@@ -260,6 +355,7 @@ class ModelStore:
                 reason = str(changes.get("error_message"))
                 error = (OperationCode.FAILED_PRECONDITION, reason)
                 self._end_operations(connection, record, "CREATE_VERSION", error=error)
+                self._end_operations(connection, record, "UPDATE_VERSION", error=error)
             return True
 
     def remove_version(self, record: VersionRecord) -> None:
@@ -277,6 +373,7 @@ class ModelStore:
             )
             deleted = (OperationCode.CANCELLED, "the version was deleted")
             self._end_operations(connection, record, "CREATE_VERSION", error=deleted)
+            self._end_operations(connection, record, "UPDATE_VERSION", error=deleted)
             self._end_operations(connection, record, "DELETE_VERSION")
 
     def get_operation(self, *, project: str, name: str) -> OperationRecord:
@@ -314,6 +411,11 @@ class ModelStore:
             operation = read_operation(connection, project, name)
             if operation.end_time_s is not None:
                 raise WrongStateError(f"operation {name} is over already")
+            if operation.kind == "UPDATE_VERSION":
+                raise WrongStateError(
+                    f"operation {name} cannot be cancelled: the update is recorded, and servers start and end for it",
+                    action=f"update version {operation.version} again",
+                )
             if operation.kind != "CREATE_VERSION" or operation.version is None:
                 raise WrongStateError(
                     f"operation {name} cannot be cancelled: a deletion cannot be undone",

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, Table, and_, or_, select, update
 
-from lockstep.errors import NotFoundError, UnavailableError
+from lockstep.errors import NotFoundError, UnavailableError, WrongStateError
 from lockstep.service.store.prediction.records import ModelRecord, OperationRecord, VersionRecord, VersionState
 from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
 
@@ -62,6 +62,25 @@ def write_default(connection: Connection, project: str, model: str, name: str) -
     connection.execute(
         update(MODELS).where(MODELS.c.project == project, MODELS.c.name == model).values(default_version=name)
     )
+
+
+def write_revision(connection: Connection, project: str, model: str) -> None:
+    """Records that somebody has changed a model."""
+    named = (MODELS.c.project == project, MODELS.c.name == model)
+    connection.execute(update(MODELS).where(*named).values(revision=MODELS.c.revision + 1))
+
+
+def check_answers(record: VersionRecord) -> None:
+    """Checks that a version may become the default of its model.
+
+    Raises:
+        WrongStateError: If it is not READY, so that it would not answer.
+    """
+    if record.state is not VersionState.READY:
+        raise WrongStateError(
+            f"version {record.name} of {record.model} is {record.state}, and answers no requests",
+            action="choose a version that is READY",
+        )
 
 
 def page(query: Select[Any], table: Table, *, size: int, before: tuple[float, str] | None) -> Select[Any]:
