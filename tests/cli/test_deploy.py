@@ -111,3 +111,12 @@ def test_a_job_shows_where_its_models_lie() -> None:
 
 def _fail(_: str) -> list[dict[str, Any]]:
     raise StorageError("the bucket")
+
+
+def test_the_machine_of_the_prediction_server_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient()
+    monkeypatch.setattr(deploy, "connect", lambda _project: client)
+    machine = ["--machine-type", "n1-standard-8", "--accelerator", "count=2,type=nvidia-tesla-t4"]
+    CliRunner().invoke(app, ["deploy", "m", "--model-url", "gs://b/m.keras", *machine], catch_exceptions=False)
+    assert client.code["machine_type"] == "n1-standard-8"
+    assert client.code["accelerator"] == {"count": "2", "type": "NVIDIA_TESLA_T4"}

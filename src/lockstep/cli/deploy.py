@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, absolute_url, connect
+from lockstep.cli.job_flags import read_accelerator
 from lockstep.cli.job_models import model_to_deploy
 from lockstep.client import Client
 from lockstep.errors import ConflictError, InvalidInputError, ModelError, UnavailableError
@@ -28,6 +29,12 @@ def deploy(
             help="Package (.tar.gz or .whl) with custom classes of the model; only with --model-url; may be repeated."
         ),
     ] = None,
+    machine_type: Annotated[
+        str | None, typer.Option(help="Machine type of the prediction server. Default: n1-standard-4.")
+    ] = None,
+    accelerator: Annotated[
+        str | None, typer.Option(help="Accelerators of the prediction server: count=N,type=T.")
+    ] = None,
     version: Annotated[
         str | None, typer.Option(help="The version's name. Default: the next free one of v1, v2, ...")
     ] = None,
@@ -38,6 +45,9 @@ def deploy(
         raise InvalidInputError("give either --job or --model-url")
     if job is not None and package_uri:
         raise InvalidInputError("--package-uri is only for --model-url; with --job, the job's own packages are used")
+    machine: dict[str, Any] = {} if machine_type is None else {"machine_type": machine_type}
+    if accelerator is not None:
+        machine["accelerator"] = read_accelerator(accelerator, flag="--accelerator")
     with connect(project) as client:
         packages, module = [absolute_url(url, what="--package-uri") for url in package_uri or ()], None
         if model_url is not None:
@@ -59,7 +69,7 @@ def deploy(
             operation = _wait(
                 client,
                 client.create_version(
-                    model, name=name, deployment_uri=url, package_uris=packages, python_module=module
+                    model, name=name, deployment_uri=url, package_uris=packages, python_module=module, **machine
                 ),
             )
         if "error" in operation:

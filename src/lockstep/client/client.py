@@ -327,6 +327,8 @@ class Client:
         deployment_uri: str,
         package_uris: Sequence[str] = (),
         python_module: str | None = None,
+        machine_type: str | None = None,
+        accelerator: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         """Starts the deployment of a version, and returns its operation.
 
@@ -336,12 +338,18 @@ class Client:
             deployment_uri: the URL of the ``.keras`` file, or of the folder with the file.
             package_uris: the URLs of packages that define the model's custom classes.
             python_module: the module that the model's job ran.
+            machine_type: the machine type of its prediction servers; None for the default.
+            accelerator: the accelerators of each prediction server, as the contract's ``acceleratorConfig``.
         """
         body: dict[str, Any] = {"name": name, "deploymentUri": deployment_uri}
         if package_uris:
             body["packageUris"] = list(package_uris)
         if python_module is not None:
             body["lockstep"] = {"pythonModule": python_module}
+        if machine_type is not None:
+            body["machineType"] = machine_type
+        if accelerator is not None:
+            body["acceleratorConfig"] = dict(accelerator)
         return self._call("POST", f"{self._model(model)}/versions", body=body)
 
     def version(self, model: str, *, name: str) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from lockstep.service.notifications.posting import RestrictedPost
 from lockstep.service.notifications.webhooks import Webhooks, read_webhooks
 from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.prediction.routing import Routes
+from lockstep.service.prediction.uses import LastUses
 from lockstep.service.problems import Problems
 from lockstep.service.process.ends import record_unobserved_death
 from lockstep.service.process.keeper import LOCK_FLAG, Keeper, write_keeper
@@ -286,12 +287,14 @@ def _lease(settings: Settings, database: Engine) -> Lease:
 def _loops(context: ServiceContext, *, stop: threading.Event, has_lease: Callable[[], bool]) -> list[threading.Thread]:
     """Returns the threads of the service's loops, which are joined at shutdown."""
     uploader = LeftoverUploader(context.settings.home.spool, problems=context.problems)
+    uses = LastUses(routes=context.routes, models=context.models)
     loops = [
         threading.Thread(target=context.controller.run, args=(stop,), name="controller"),
         threading.Thread(
             target=context.deployments.run, args=(stop,), kwargs={"has_lease": has_lease}, name="deployments"
         ),
         threading.Thread(target=uploader.run, args=(stop,), name="leftovers"),
+        threading.Thread(target=uses.run, args=(stop,), name="uses"),
     ]
     if context.provisioner is not None:
         loops.append(threading.Thread(target=context.provisioner.run, args=(stop,), name="provisioner"))

@@ -328,15 +328,6 @@ def test_a_version_that_is_not_ready_says_so(service: Served) -> None:
     assert service.http.post("/v1/projects/local/models/x:predict", json={}).status_code == 404
 
 
-@pytest.mark.parametrize("field", ["autoScaling", "container", "nmae"])
-def test_what_a_version_cannot_have_is_refused_by_name(service: Served, field: str) -> None:
-    service.http.post("/v1/projects/local/models", json={"name": "m"})
-    body = {"name": "v1", "deploymentUri": "/m", field: {}}
-    answer = service.http.post("/v1/projects/local/models/m/versions", json=body)
-    assert answer.status_code == 400
-    assert field in answer.json()["error"]["message"]
-
-
 def test_costs_of_jobs_that_are_over_and_of_those_that_run(service: Served, bench: Bench) -> None:
     bench.create("over", "print('x')")
     over = bench.step_until_over("over")

@@ -1,4 +1,4 @@
-"""Every method that the contract has for jobs and operations, by Google's own client: built, or refused by its name."""
+"""Every method of the contract but ``projects.predict``, by Google's own client: built, or refused by its name."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from googleapiclient.errors import HttpError
 from pydantic import TypeAdapter
 
 from lockstep.jobs.security.access import Scope
+from lockstep.service.store import VersionState
 from lockstep.testing.served import Served
 
 JOB, OPERATION = "projects/local/jobs/made", "projects/local/operations/"
@@ -22,9 +23,11 @@ REFUSED = {
 }
 
 
-def _methods(collection: str) -> list[str]:
-    document = TypeAdapter(dict[str, Any]).validate_json(get_static_doc("ml", "v1") or "")
-    return sorted(document["resources"]["projects"]["resources"][collection]["methods"])
+def _methods(*collections: str) -> list[str]:
+    found = TypeAdapter(dict[str, Any]).validate_json(get_static_doc("ml", "v1") or "")["resources"]["projects"]
+    for collection in collections:
+        found = found["resources"][collection]
+    return sorted(found["methods"])
 
 
 def _deploy(service: Served, version: str) -> str:
@@ -85,6 +88,46 @@ def test_every_method_of_jobs_and_operations_is_built_or_refused_by_its_name(ser
             assert error.reason.startswith(f"{method}: jobs have no IAM policies here"), method
             for way in REFUSED[method]:
                 assert way in error.reason, method
+
+
+def test_every_method_of_models_and_versions_is_built_or_refused_by_its_name(service: Served, operation: str) -> None:
+    store = service.context.models
+    assert store.update_version(store.get_version(project="local", model="m", name="v1"), state=VersionState.READY)
+    models = service.google().models()
+    model, new = "projects/local/models/m", "projects/local/models/new"
+    version, changed = f"{model}/versions/v1", {"description": "x"}
+    calls: Mapping[str, Mapping[str, Any]] = {
+        "create": {"parent": "projects/local", "body": {"name": "new"}},
+        "get": {"name": new},
+        "list": {"parent": "projects/local"},
+        "patch": {"name": new, "updateMask": "description", "body": changed},
+        "delete": {"name": new},
+        "getIamPolicy": {"resource": model},
+        "setIamPolicy": {"resource": model, "body": {"policy": {}}},
+        "testIamPermissions": {"resource": model, "body": {"permissions": ["ml.models.get"]}},
+    }
+    assert sorted(calls) == _methods("models"), "the contract has other methods than this test knows of"
+    for method, given in calls.items():
+        request = getattr(models, method)(**given)
+        if method not in REFUSED:
+            request.execute()
+            continue
+        error = _refusal(request.execute)
+        assert error.status_code == 501, method
+        assert error.reason.startswith(f"{method}: models have no IAM policies here"), method
+        for way in REFUSED[method]:
+            assert way in error.reason, method
+    calls = {
+        "create": {"parent": model, "body": {"name": "v2", "deploymentUri": "/m"}},
+        "get": {"name": version},
+        "list": {"parent": model},
+        "patch": {"name": version, "updateMask": "description", "body": changed},
+        "setDefault": {"name": version, "body": {}},
+        "delete": {"name": f"{model}/versions/v2"},
+    }
+    assert sorted(calls) == _methods("models", "versions"), "the contract has other methods than this test knows of"
+    for method, given in calls.items():
+        getattr(models.versions(), method)(**given).execute()
 
 
 def test_a_refusal_is_in_googles_form(service: Served) -> None:

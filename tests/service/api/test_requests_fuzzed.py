@@ -99,7 +99,11 @@ def test_every_route_declares_the_form_of_its_answer(bench: Bench) -> None:
         for method, operation in operations.items()
         if not _refs(operation["responses"]["200"].get("content", {}))
     }
-    policies = {f"{method} /v1/projects/{{project}}/jobs/{{job_id}}:{name}" for method, name in POLICIES}
+    policies = {
+        f"{method} /v1/projects/{{project}}/{resource}:{name}"
+        for resource in ("jobs/{job_id}", "models/{model}")
+        for method, name in POLICIES
+    }
     assert undeclared == {"get /metrics", *policies}, "Prometheus has a format of its own; policies are always refused"
     errors = {
         code

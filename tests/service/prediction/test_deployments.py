@@ -280,6 +280,39 @@ def test_servers_are_as_many_as_wanted_and_share_the_requests(site: Site) -> Non
     assert site.version().state is VersionState.READY
 
 
+def test_an_update_of_the_number_of_servers_ends_when_they_are_ready(site: Site) -> None:
+    site.create()
+    site.step_until_ready()
+
+    def patch(num_servers: int) -> str:
+        return site.models.patch_version(
+            project="p", model="m", name="v1", change=lambda _: {"num_servers": num_servers}
+        ).name
+
+    def is_over(name: str) -> bool:
+        found = site.models.get_operation(project="p", name=name)
+        assert found.error_code is None
+        return found.end_time_s is not None
+
+    update = patch(2)
+    site.step_until(lambda: len(site.servers()) == 2)
+    assert not is_over(update)
+    site.step_until(lambda: is_over(update))
+    assert sum(map(is_ready, site.servers())) == 2
+    assert site.version().update_operation is None
+    update = patch(1)
+    site.step_until(lambda: is_over(update))
+    assert len([server for server in site.servers() if server.state is JobState.RUNNING]) == 1
+
+
+def test_an_update_of_a_version_that_fails_fails_with_it(site: Site) -> None:
+    site.create()
+    site.step_until_ready()
+    update = site.models.patch_version(project="p", model="m", name="v1", change=lambda _: {"num_servers": 2}).name
+    site.models.update_version(site.version(), state=VersionState.FAILED, error_message="the reason")
+    assert site.models.get_operation(project="p", name=update).error_message == "the reason"
+
+
 def test_a_deletion_that_begins_while_a_pass_looks_is_not_undone(site: Site) -> None:
     site.create()
     site.step_until(lambda: bool(site.servers()))

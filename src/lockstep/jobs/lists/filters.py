@@ -137,7 +137,7 @@ OPERATION_FIELDS: Final = (
 _OPERATIONS: Final = _FilterableFields(fields=OPERATION_FIELDS, times=_OPERATION_TIMES)
 
 
-MODEL_FIELDS: Final = ("name", "description", "labels", "defaultVersion.name")
+MODEL_FIELDS: Final = ("name", "description", "labels", "regions", "defaultVersion.name")
 _MODELS: Final = _FilterableFields(fields=MODEL_FIELDS, times=())
 
 VERSION_FIELDS: Final = (
@@ -147,11 +147,14 @@ VERSION_FIELDS: Final = (
     "state",
     "createTime",
     "isDefault",
+    "lastUseTime",
     "machineType",
+    "acceleratorConfig",
+    "framework",
     "deploymentUri",
     "errorMessage",
 )
-_VERSIONS: Final = _FilterableFields(fields=VERSION_FIELDS, times=("createTime",))
+_VERSIONS: Final = _FilterableFields(fields=VERSION_FIELDS, times=("createTime", "lastUseTime"))
 
 
 def parse_filter(text: str) -> Predicate[_Resource]:

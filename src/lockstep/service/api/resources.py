@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, cast, final
 
+from lockstep.jobs.input.spec import running_python_version
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.scheduling import Waiting
 from lockstep.service.api.billing.bills import bill_form
@@ -40,6 +41,16 @@ def timestamp(time_s: float) -> str:
 def job_etag(job: JobRecord) -> str:
     """Returns a job's etag. It changes whenever the job's labels change, the only part that an owner may change."""
     return f"v{job.version}"
+
+
+def model_etag(model: ModelRecord) -> str:
+    """Returns a model's etag. It changes whenever somebody changes the model, and with its creation."""
+    return f"{model.create_time_s * 1000:.0f}-{model.revision}"
+
+
+def version_etag(version: VersionRecord) -> str:
+    """Returns a version's etag. It changes whenever somebody changes the version, and with its creation."""
+    return f"{version.uid[:8]}-{version.revision}"
 
 
 @final
@@ -190,7 +201,13 @@ def key_resource(key: KeyRecord) -> KeyForm:
 
 def model_resource(model: ModelRecord, *, default: VersionRecord | None) -> ModelForm:
     """Returns a model as the contract's ``GoogleCloudMlV1__Model``."""
-    resource: ModelForm = {"name": f"projects/{model.project}/models/{model.name}"}
+    resource: ModelForm = {
+        "name": f"projects/{model.project}/models/{model.name}",
+        "onlinePredictionConsoleLogging": True,
+        "etag": model_etag(model),
+    }
+    if model.region is not None:
+        resource["regions"] = [model.region]
     if model.description:
         resource["description"] = model.description
     if model.labels:
@@ -215,7 +232,20 @@ def version_resource(version: VersionRecord, *, is_default: bool, waiting_for: s
         "machineType": version.machine_type,
         "state": version.state,
         "manualScaling": {"nodes": version.num_servers},
+        "etag": version_etag(version),
     }
+    if version.accelerator is not None:
+        resource["acceleratorConfig"] = {
+            "count": str(version.accelerator.count),
+            "type": version.accelerator.type.value,
+        }
+    if version.framework is not None:
+        resource["framework"] = version.framework
+    # The service, and so its servers, may run on another Python since.
+    if version.python_version is not None and version.python_version == running_python_version():
+        resource["pythonVersion"] = version.python_version
+    if version.last_use_time_s is not None:
+        resource["lastUseTime"] = timestamp(version.last_use_time_s)
     if version.description:
         resource["description"] = version.description
     if version.labels:
@@ -237,9 +267,18 @@ def version_resource(version: VersionRecord, *, is_default: bool, waiting_for: s
 
 
 def operation_resource(
-    operation: OperationRecord, *, version: VersionRecord | None = None, waiting_for: str | None = None
+    operation: OperationRecord,
+    *,
+    model: ModelForm | None = None,
+    version: VersionForm | None = None,
 ) -> OperationForm:
-    """Returns an operation as ``GoogleLongrunning__Operation``. With `version`, a finished creation includes it."""
+    """Returns an operation as ``GoogleLongrunning__Operation``.
+
+    Args:
+        operation: the operation.
+        model: the model, if the operation is a change of it, which includes it when it is done.
+        version: the version, if the operation is on one. A creation or a change includes it when it is done.
+    """
     model_name = f"projects/{operation.project}/models/{operation.model}"
     metadata: OperationMetadataForm = {
         "@type": f"{TYPE_PREFIX}OperationMetadata",
@@ -248,7 +287,7 @@ def operation_resource(
         "modelName": model_name,
     }
     if version is not None:
-        metadata["version"] = version_resource(version, is_default=False, waiting_for=waiting_for)
+        metadata["version"] = version
     resource: OperationForm = {
         "name": f"projects/{operation.project}/operations/{operation.name}",
         "metadata": metadata,
@@ -258,11 +297,10 @@ def operation_resource(
         resource["done"] = True
         if operation.error_code is not None:
             resource["error"] = {"code": operation.error_code, "message": operation.error_message}
-        elif version is not None:
-            resource["response"] = {
-                "@type": f"{TYPE_PREFIX}Version",
-                **version_resource(version, is_default=False),
-            }
+        elif version is not None and operation.kind != "DELETE_VERSION":
+            resource["response"] = {"@type": f"{TYPE_PREFIX}Version", **version}
+        elif model is not None:
+            resource["response"] = {"@type": f"{TYPE_PREFIX}Model", **model}
         else:
             resource["response"] = {"@type": "type.googleapis.com/google.protobuf.Empty"}
     return resource

@@ -142,6 +142,7 @@ class Deployments:
         elif len(live) >= version.num_servers or not self._note_failure(version):
             self._note_ready(version, live)
             self._scale(version, live)
+            self._note_update(version, live)
 
     def _copy(self, version: VersionRecord) -> None:
         if self._folders is not None:
@@ -194,6 +195,11 @@ class Deployments:
             self._wake()
         by_readiness = sorted(live, key=lambda server: (not is_ready(server), server.create_time_s))
         self._end(by_readiness[version.num_servers :], detail="its version needs fewer servers")
+
+    def _note_update(self, version: VersionRecord, live: Sequence[JobRecord]) -> None:
+        """Ends the operation of an update when the servers are as many as wanted."""
+        if version.update_operation is not None and len(live) == sum(map(is_ready, live)) == version.num_servers:
+            self._models.end_update(version)
 
     def _is_in_pause(self, version: VersionRecord) -> bool:
         if version.last_failure_time_s is None or version.num_failures == 0:

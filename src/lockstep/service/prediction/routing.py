@@ -56,6 +56,7 @@ class Routes:
         self._read_time = -MAX_AGE_S
         self._servers: dict[str, list[ServerAddress]] = {}
         self._num_open: dict[str, int] = {}
+        self._used: set[str] = set()
 
     def find(self, *, project: str, model: str, version: str | None) -> list[ServerAddress]:
         """Returns the servers of a version that accept requests, those with the fewest open requests first.
@@ -74,7 +75,14 @@ class Routes:
         if not found:
             raise _not_ready(record)
         with self._lock:
+            self._used.add(record.uid)
             return sorted(found, key=lambda server: self._num_open.get(server.uid, 0))
+
+    def take_used(self) -> set[str]:
+        """Returns the uids of the versions that `find` has found servers of since the previous call."""
+        with self._lock:
+            used, self._used = self._used, set()
+        return used
 
     def begin(self, server: ServerAddress) -> None:
         """Counts a request that is sent to a server."""

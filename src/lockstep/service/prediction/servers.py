@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 
+from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.service.security.job_folders import MODELS
 from lockstep.service.store import JobKind, JobStore, VersionRecord
 from lockstep.storage import join_url
@@ -32,6 +33,8 @@ def start_server(version: VersionRecord, *, jobs: JobStore, bucket: str, simulat
         job_id=f"{version.model}/{version.name}/{uuid.uuid4().hex[:8]}",
         training_input=server_input(
             machine_type=version.machine_type,
+            accelerator=version.accelerator,
+            region=version.region,
             package_uris=version.package_uris,
             arguments=_arguments(version),
         ),
@@ -60,18 +63,28 @@ def _arguments(version: VersionRecord) -> list[str]:
 
 
 def server_input(
-    *, machine_type: str, package_uris: Sequence[str] = (), arguments: Sequence[str] = ()
+    *,
+    machine_type: str,
+    accelerator: AcceleratorConfig | None = None,
+    region: str | None = None,
+    package_uris: Sequence[str] = (),
+    arguments: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Returns the training input of a prediction server, in the contract's JSON.
 
     Args:
         machine_type: the name of its machine type.
+        accelerator: the accelerators of its machine, beside those that are built into the machine type.
+        region: the region of its machine; None for any.
         package_uris: the bucket URLs of packages with the classes of its model.
         arguments: the arguments of the server.
     """
+    machine = {} if accelerator is None else {"masterConfig": {"acceleratorConfig": accelerator.to_json()}}
     return {
         "scaleTier": "CUSTOM",
         "masterType": machine_type,
+        **machine,
+        **({} if region is None else {"region": region}),
         "pythonModule": SERVER_MODULE,
         "packageUris": list(package_uris),
         # A server that is lost is replaced by another one. One that just ends is launched again where it is.

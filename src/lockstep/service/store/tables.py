@@ -23,6 +23,7 @@ from lockstep.jobs.billing.bills import BILL
 from lockstep.jobs.running.orders import FILES
 from lockstep.service.store.control.moves import MOVES
 from lockstep.service.store.json_columns import JsonOf
+from lockstep.service.store.prediction.records import ACCELERATOR
 
 METADATA = MetaData(
     naming_convention={
@@ -167,6 +168,8 @@ MODELS = Table(
     Column("name", String(128), primary_key=True),
     Column("description", Text, nullable=False),
     Column("labels", JSON, nullable=False),
+    Column("region", String(64)),
+    Column("revision", Integer, nullable=False, default=0),
     Column("default_version", String(128)),
     Column("create_time_s", Float, nullable=False),
 )
@@ -184,13 +187,20 @@ VERSIONS = Table(
     Column("files", JsonOf(FILES), nullable=False, default=()),
     Column("package_uris", JSON, nullable=False),
     Column("python_module", Text),
+    Column("python_version", String(16)),
+    Column("framework", String(32)),
     Column("machine_type", String(64), nullable=False),
+    Column("accelerator", JsonOf(ACCELERATOR)),
+    Column("region", String(64)),
+    Column("revision", Integer, nullable=False, default=0),
     Column("state", String(16), nullable=False, index=True),
     Column("error_message", Text),
     Column("create_time_s", Float, nullable=False),
     Column("num_servers", Integer, nullable=False),
     Column("num_failures", Integer, nullable=False, default=0),
     Column("last_failure_time_s", Float),
+    Column("last_use_time_s", Float),
+    Column("update_operation", String(64)),
 )
 
 OPERATIONS = Table(

@@ -20,6 +20,14 @@ class ScalingForm(TypedDict):
 
 
 @with_config(STRICT)
+class AcceleratorConfigForm(TypedDict):
+    """``GoogleCloudMlV1__AcceleratorConfig``."""
+
+    count: str
+    type: str
+
+
+@with_config(STRICT)
 class OwnVersionForm(TypedDict):
     """Lockstep's own fields of a version, which are not in the contract."""
 
@@ -38,6 +46,11 @@ class VersionForm(TypedDict):
     machineType: str
     state: VersionState
     manualScaling: ScalingForm
+    etag: str
+    acceleratorConfig: NotRequired[AcceleratorConfigForm]
+    framework: NotRequired[str]
+    pythonVersion: NotRequired[str]
+    lastUseTime: NotRequired[str]
     description: NotRequired[str]
     labels: NotRequired[dict[str, str]]
     errorMessage: NotRequired[str]
@@ -58,6 +71,9 @@ class ModelForm(TypedDict):
     """``GoogleCloudMlV1__Model``."""
 
     name: str
+    onlinePredictionConsoleLogging: bool
+    etag: str
+    regions: NotRequired[list[str]]
     description: NotRequired[str]
     labels: NotRequired[dict[str, str]]
     defaultVersion: NotRequired[VersionForm]

@@ -3,84 +3,48 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Final, Literal, final
+from typing import Annotated
 
-from pydantic import Field
+from fastapi import Query
 
-from lockstep.errors import InvalidInputError
+from lockstep.errors import ConfigError, InvalidInputError
 from lockstep.jobs.input.documents import parse_training_input
 from lockstep.jobs.input.gangs import resolve
 from lockstep.jobs.lists.filters import parse_model_filter, parse_version_filter
-from lockstep.jobs.parsing.fields import Labels
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import ModelForm, ModelListForm, OperationForm, VersionForm, VersionListForm
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
-from lockstep.service.api.prediction.waits import describe_wait
-from lockstep.service.api.requests import AbstractRequest, Body, Context, Name, Project, parse_request
-from lockstep.service.api.resources import model_resource, operation_resource, version_resource
+from lockstep.service.api.prediction.model_requests import VersionRequest, parse_model, parse_version
+from lockstep.service.api.prediction.patches import parse_model_patch, parse_version_patch
+from lockstep.service.api.prediction.views import model_of, operation_of, version_of
+from lockstep.service.api.requests import Body, Context, Name, Project
+from lockstep.service.api.resources import version_resource
 from lockstep.service.api.routes import make_router
-from lockstep.service.control.schedule import MAX_SERVERS
 from lockstep.service.prediction.servers import server_input
 from lockstep.service.security.locations import check_location
-from lockstep.service.store import ModelRecord, VersionRecord
+from lockstep.service.store import VersionRecord
 from lockstep.storage import check_shared_url
-
-DEFAULT_MACHINE_TYPE = "n1-standard-4"
-MAX_PACKAGES: Final = 100
 
 router = make_router()
 
-ResourceName = Annotated[str, Field(pattern=r"^[a-zA-Z][a-zA-Z0-9_]{0,127}$")]
-
-
-@final
-class _ModelRequest(AbstractRequest):
-    name: ResourceName
-    description: str = ""
-    labels: Labels = Field(default_factory=dict)
-    regions: list[str] = Field(default_factory=list)
-
-
-@final
-class _ManualScaling(AbstractRequest):
-    nodes: int = Field(default=1, ge=1, le=MAX_SERVERS)
-
-
-@final
-class _OwnVersion(AbstractRequest):
-    python_module: str | None = Field(default=None, pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$", max_length=256)
-
-
-@final
-class _VersionRequest(AbstractRequest):
-    name: ResourceName
-    deployment_uri: str = Field(min_length=1)
-    package_uris: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list[str], max_length=MAX_PACKAGES)
-    lockstep: _OwnVersion = _OwnVersion()
-    description: str = ""
-    labels: Labels = Field(default_factory=dict)
-    machine_type: str = DEFAULT_MACHINE_TYPE
-    framework: Literal["FRAMEWORK_UNSPECIFIED", "TENSORFLOW"] = "FRAMEWORK_UNSPECIFIED"
-    manual_scaling: _ManualScaling = _ManualScaling()
-
-
-def _model(model: ModelRecord, context: Context) -> ModelForm:
-    default = None
-    if model.default_version is not None:
-        default = context.models.get_version(project=model.project, model=model.name, name=model.default_version)
-    return model_resource(model, default=default)
+UpdateMask = Annotated[str, Query(alias="updateMask")]
 
 
 @router.post("/models")
 @requires_scope(Scope.SUBMITTER)
 def create_model(project: Project, body: Body, context: Context) -> ModelForm:
     """``projects.models.create``."""
-    request = parse_request(_ModelRequest, body)
+    request = parse_model(body)
+    context.catalogue.price_region(request.region, what="regions[0]")
     model = context.models.create_model(
-        project=project, name=request.name, description=request.description, labels=request.labels
+        project=project,
+        name=request.name,
+        description=request.description,
+        labels=request.labels,
+        region=request.region,
     )
-    return _model(model, context)
+    return model_of(model, context)
 
 
 @router.get("/models")
@@ -93,9 +57,9 @@ def list_models(
     return list_answer(
         "models",
         read=partial(context.models.page_models, project=project),
-        holds=(lambda model: predicate(_model(model, context))) if filter_text else None,
+        holds=(lambda model: predicate(model_of(model, context))) if filter_text else None,
         position=lambda model: (model.create_time_s, model.name),
-        show=lambda models: [_model(model, context) for model in models],
+        show=lambda models: [model_of(model, context) for model in models],
         size=page_size,
         token=page_token,
     )
@@ -105,14 +69,25 @@ def list_models(
 @requires_scope(Scope.VIEWER)
 def get_model(project: Project, model: Name, context: Context) -> ModelForm:
     """``projects.models.get``."""
-    return _model(context.models.get_model(project=project, name=model), context)
+    return model_of(context.models.get_model(project=project, name=model), context)
+
+
+@router.patch("/models/{model}")
+@requires_scope(Scope.SUBMITTER)
+def patch_model(
+    project: Project, model: Name, body: Body, context: Context, update_mask: UpdateMask = ""
+) -> OperationForm:
+    """``projects.models.patch``. If an etag is sent, it must still be the model's. The returned operation is done."""
+    change = parse_model_patch(body, update_mask=update_mask).change_model
+    operation = context.models.patch_model(project=project, name=model, change=change)
+    return operation_of(operation, context)
 
 
 @router.delete("/models/{model}")
 @requires_scope(Scope.SUBMITTER)
 def delete_model(project: Project, model: Name, context: Context) -> OperationForm:
     """``projects.models.delete``. The model must have no versions."""
-    return operation_resource(context.models.delete_model(project=project, name=model))
+    return operation_of(context.models.delete_model(project=project, name=model), context)
 
 
 @router.post("/models/{model}/versions")
@@ -121,21 +96,14 @@ def create_version(
     project: Project, model: Name, body: Body, context: Context, principal: RequestPrincipal
 ) -> OperationForm:
     """``projects.models.versions.create``. Returns an operation; the prediction server is started afterwards."""
-    request = parse_request(_VersionRequest, body)
-    check_shared_url(request.deployment_uri, what="deploymentUri")
-    check_location(
-        request.deployment_uri,
-        what="deploymentUri",
-        principal=principal,
-        project=project,
-        bucket=context.settings.bucket,
-    )
-    for index, url in enumerate(request.package_uris):
-        what = f"packageUris.{index}"
+    request = parse_version(body)
+    bucket = context.settings.bucket
+    for what, url in request.urls():
         check_shared_url(url, what=what)
-        bucket = context.settings.bucket
-        check_location(url, what=what, principal=principal, project=project, bucket=bucket, holds_code=True)
-    _check_machine(request.machine_type, project=project, context=context)
+        is_code = what.startswith("packageUris")
+        check_location(url, what=what, principal=principal, project=project, bucket=bucket, holds_code=is_code)
+    region = context.models.get_model(project=project, name=model).region
+    _check_machine(request, project=project, region=region, context=context)
     operation = context.models.create_version(
         project=project,
         model=model,
@@ -145,22 +113,30 @@ def create_version(
         deployment_uri=request.deployment_uri,
         package_uris=request.package_uris,
         python_module=request.lockstep.python_module,
+        python_version=request.python_version,
+        framework=request.requested_framework,
         machine_type=request.machine_type,
+        accelerator=request.accelerator_config,
         num_servers=request.manual_scaling.nodes,
     )
-    version = context.models.get_version(project=project, model=model, name=request.name)
-    return operation_resource(operation, version=version)
+    return operation_of(operation, context)
 
 
-def _check_machine(machine_type: str, *, project: str, context: Context) -> None:
-    """Rejects a machine type that does not exist, or that no node of the cluster could ever provide."""
-    context.catalogue.machine_type(machine_type, what="machineType")
-    document = {"trainingInput": server_input(machine_type=machine_type)}
-    asked = parse_training_input(document, source="request")
-    gang = resolve(asked, catalogue=context.catalogue)
-    never = context.controller.schedule.why_unplaceable(project=project, gang=gang, region=asked.region)
+def _check_machine(request: VersionRequest, *, project: str, region: str | None, context: Context) -> None:
+    """Rejects a machine that does not exist, or that no node of the cluster could ever provide."""
+    context.catalogue.machine_type(request.machine_type, what="machineType")
+    machine = server_input(machine_type=request.machine_type, accelerator=request.accelerator_config, region=region)
+    asked = parse_training_input({"trainingInput": machine}, source="request")
+    try:
+        gang = resolve(asked, catalogue=context.catalogue)
+    except ConfigError as error:
+        what = error.what.removeprefix("trainingInput.masterConfig.")
+        raise ConfigError(what, received=error.received, allowed=error.allowed, action=error.action) from None
+    never = context.controller.schedule.why_unplaceable(project=project, gang=gang, region=region)
     if never is not None:
-        raise InvalidInputError(f"machineType: no prediction server could ever run: {never}", received=machine_type)
+        raise InvalidInputError(
+            f"machineType: no prediction server could ever run: {never}", received=request.machine_type
+        )
 
 
 @router.get("/models/{model}/versions")
@@ -195,9 +171,21 @@ def list_versions(
 @requires_scope(Scope.VIEWER)
 def get_version(project: Project, model: Name, version: Name, context: Context) -> VersionForm:
     """``projects.models.versions.get``."""
-    default = context.models.get_model(project=project, name=model).default_version
-    record = context.models.get_version(project=project, model=model, name=version)
-    return version_resource(record, is_default=record.name == default, waiting_for=describe_wait(record, context))
+    return version_of(context.models.get_version(project=project, model=model, name=version), context)
+
+
+@router.patch("/models/{model}/versions/{version}")
+@requires_scope(Scope.SUBMITTER)
+def patch_version(
+    project: Project, model: Name, version: Name, body: Body, context: Context, update_mask: UpdateMask = ""
+) -> OperationForm:
+    """``projects.models.versions.patch``. If an etag is sent, it must still be the version's.
+
+    Returns an operation, which is done when there are as many prediction servers as asked for.
+    """
+    change = parse_version_patch(body, update_mask=update_mask).change_version
+    operation = context.models.patch_version(project=project, model=model, name=version, change=change)
+    return operation_of(operation, context)
 
 
 @router.post("/models/{model}/versions/{version}:setDefault")
@@ -211,4 +199,4 @@ def set_default(project: Project, model: Name, version: Name, context: Context) 
 @requires_scope(Scope.SUBMITTER)
 def delete_version(project: Project, model: Name, version: Name, context: Context) -> OperationForm:
     """``projects.models.versions.delete``. Returns an operation; the prediction server is ended afterwards."""
-    return operation_resource(context.models.begin_delete_version(project=project, model=model, name=version))
+    return operation_of(context.models.begin_delete_version(project=project, model=model, name=version), context)

@@ -7,30 +7,19 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
-from lockstep.errors import NotFoundError, UnimplementedError
+from lockstep.errors import UnimplementedError
 from lockstep.jobs.lists.filters import parse_operation_filter
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import EmptyForm, OperationForm, OperationListForm
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
-from lockstep.service.api.prediction.waits import describe_wait
+from lockstep.service.api.prediction.views import operation_of
 from lockstep.service.api.requests import Context, Name, Project
 from lockstep.service.api.resources import operation_resource
 from lockstep.service.api.routes import make_router
 from lockstep.service.store import OperationRecord
 
 router = make_router()
-
-
-def _resource(record: OperationRecord, context: Context) -> OperationForm:
-    version = None
-    if record.version is not None and record.kind == "CREATE_VERSION":
-        try:
-            version = context.models.get_version(project=record.project, model=record.model, name=record.version)
-        except NotFoundError:
-            version = None  # it has been deleted
-    waiting_for = None if version is None else describe_wait(version, context)
-    return operation_resource(record, version=version, waiting_for=waiting_for)
 
 
 def _filtered(record: OperationRecord) -> dict[str, Any]:
@@ -60,7 +49,7 @@ def list_operations(
         read=partial(context.models.page_operations, project=project),
         holds=lambda record: predicate(_filtered(record)),
         position=lambda record: (record.create_time_s, record.name),
-        show=lambda records: [_resource(record, context) for record in records],
+        show=lambda records: [operation_of(record, context) for record in records],
         size=page_size,
         token=page_token,
     )
@@ -70,7 +59,7 @@ def list_operations(
 @requires_scope(Scope.VIEWER)
 def get(project: Project, operation: Name, context: Context) -> OperationForm:
     """``projects.operations.get``."""
-    return _resource(context.models.get_operation(project=project, name=operation), context)
+    return operation_of(context.models.get_operation(project=project, name=operation), context)
 
 
 @router.post("/operations/{operation}:cancel")

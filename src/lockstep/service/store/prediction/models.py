@@ -7,10 +7,11 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from sqlalchemy import Connection, Engine, RowMapping, Select, Table, and_, delete, insert, or_, select, update
+from sqlalchemy import Connection, Engine, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError, UnavailableError, WrongStateError
+from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.prediction.records import (
     ModelRecord,
@@ -19,7 +20,24 @@ from lockstep.service.store.prediction.records import (
     VersionRecord,
     VersionState,
 )
+from lockstep.service.store.prediction.rows import (
+    check_answers,
+    is_version,
+    no_default,
+    page,
+    read_model,
+    read_operation,
+    read_row,
+    read_version,
+    version_names,
+    version_record,
+    write_default,
+    write_revision,
+)
 from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
+
+ModelChange = Callable[[ModelRecord], Mapping[str, Any]]
+VersionChange = Callable[[VersionRecord], Mapping[str, Any]]
 
 
 @final
@@ -37,8 +55,17 @@ class ModelStore:
         self._clock = clock
         self._guard = guard
 
-    def create_model(self, *, project: str, name: str, description: str, labels: Mapping[str, str]) -> ModelRecord:
+    def create_model(
+        self, *, project: str, name: str, description: str, labels: Mapping[str, str], region: str | None = None
+    ) -> ModelRecord:
         """Records a new model.
+
+        Args:
+            project: the project that owns the model.
+            name: the name of the model within the project.
+            description: the description of the model.
+            labels: the labels of the model.
+            region: the region of its prediction servers; None for any.
 
         Raises:
             ConflictError: If the project has a model of this name.
@@ -48,6 +75,7 @@ class ModelStore:
             "name": name,
             "description": description,
             "labels": dict(labels),
+            "region": region,
             "create_time_s": self._clock(),
         }
         try:
@@ -64,7 +92,7 @@ class ModelStore:
             NotFoundError: If the project has no model of this name.
         """
         with reading(self._engine) as connection:
-            return _get_model(connection, project, name)
+            return read_model(connection, project, name)
 
     def delete_model(self, *, project: str, name: str) -> OperationRecord:
         """Deletes a model without versions. The returned operation is done.
@@ -74,8 +102,8 @@ class ModelStore:
             WrongStateError: If the model has versions.
         """
         with writing(self._engine, guard=self._guard) as connection:
-            _get_model(connection, project, name, to_write=True)
-            if _version_names(connection, project, name):
+            read_model(connection, project, name, to_write=True)
+            if version_names(connection, project, name):
                 raise WrongStateError(f"model {name} has versions", action="delete its versions first")
             connection.execute(delete(MODELS).where(MODELS.c.project == project, MODELS.c.name == name))
             operation = self._operation_values(project, "DELETE_MODEL", name, None)
@@ -94,9 +122,12 @@ class ModelStore:
         machine_type: str,
         package_uris: Sequence[str] = (),
         python_module: str | None = None,
+        python_version: str | None = None,
+        framework: str | None = None,
+        accelerator: AcceleratorConfig | None = None,
         num_servers: int = 1,
     ) -> OperationRecord:
-        """Records a new version as CREATING.
+        """Records a new version as CREATING, in the region of its model. The arguments are those of `VersionRecord`.
 
         Raises:
             NotFoundError: If there is no such model.
@@ -113,15 +144,18 @@ class ModelStore:
             "deployment_uri": deployment_uri,
             "package_uris": list(package_uris),
             "python_module": python_module,
+            "python_version": python_version,
+            "framework": framework,
             "machine_type": machine_type,
+            "accelerator": accelerator,
             "state": VersionState.CREATING.value,
             "create_time_s": self._clock(),
             "num_servers": num_servers,
         }
         try:
             with writing(self._engine, guard=self._guard) as connection:
-                _get_model(connection, project, model, to_write=True)
-                connection.execute(insert(VERSIONS).values(values))
+                region = read_model(connection, project, model, to_write=True).region
+                connection.execute(insert(VERSIONS).values({**values, "region": region}))
                 connection.execute(insert(OPERATIONS).values(operation))
         except IntegrityError:
             raise ConflictError(f"model {model} has a version {name!r} already", action="choose another name") from None
@@ -136,10 +170,10 @@ class ModelStore:
         """
         with reading(self._engine) as connection:
             if name is None:
-                name = _get_model(connection, project, model).default_version
+                name = read_model(connection, project, model).default_version
                 if name is None:
-                    raise _no_default(connection, project, model)
-            return _get_version(connection, project, model, name)
+                    raise no_default(connection, project, model)
+            return read_version(connection, project, model, name)
 
     def get_version_by_uid(self, uid: str) -> VersionRecord:
         """Returns a version by its uid.
@@ -148,10 +182,10 @@ class ModelStore:
             NotFoundError: If there is no such version any more.
         """
         with reading(self._engine) as connection:
-            row = _row(connection, select(VERSIONS).where(VERSIONS.c.uid == uid))
+            row = read_row(connection, select(VERSIONS).where(VERSIONS.c.uid == uid))
         if row is None:
             raise NotFoundError(f"there is no version with the uid {uid}")
-        return _version(row)
+        return version_record(row)
 
     def page_models(self, *, project: str, size: int, before: tuple[float, str] | None = None) -> list[ModelRecord]:
         """Returns up to `size` models of a project, the newest first.
@@ -161,7 +195,7 @@ class ModelStore:
             size: the maximum number of models.
             before: the creation time and name of the last model of the previous page.
         """
-        query = _page(select(MODELS).where(MODELS.c.project == project), MODELS, size=size, before=before)
+        query = page(select(MODELS).where(MODELS.c.project == project), MODELS, size=size, before=before)
         with reading(self._engine) as connection:
             return [ModelRecord(**row) for row in connection.execute(query).mappings()]
 
@@ -171,8 +205,8 @@ class ModelStore:
         """Returns up to `size` versions of a model, the newest first; see `page_models`."""
         query = select(VERSIONS).where(VERSIONS.c.project == project, VERSIONS.c.model == model)
         with reading(self._engine) as connection:
-            rows = connection.execute(_page(query, VERSIONS, size=size, before=before))
-            return [_version(row) for row in rows.mappings()]
+            rows = connection.execute(page(query, VERSIONS, size=size, before=before))
+            return [version_record(row) for row in rows.mappings()]
 
     def list_versions(self, *, project: str | None = None, model: str | None = None) -> list[VersionRecord]:
         """Returns versions, the oldest first: a model's, a project's, or all."""
@@ -182,7 +216,7 @@ class ModelStore:
         if model is not None:
             query = query.where(VERSIONS.c.model == model)
         with reading(self._engine) as connection:
-            return [_version(row) for row in connection.execute(query).mappings()]
+            return [version_record(row) for row in connection.execute(query).mappings()]
 
     def set_default(self, *, project: str, model: str, name: str) -> VersionRecord:
         """Makes a version the default of its model.
@@ -192,15 +226,88 @@ class ModelStore:
             WrongStateError: If the version is not READY, so that it would not answer.
         """
         with writing(self._engine, guard=self._guard) as connection:
-            _get_model(connection, project, model, to_write=True)
-            record = _get_version(connection, project, model, name)
-            if record.state is not VersionState.READY:
-                raise WrongStateError(
-                    f"version {name} of {model} is {record.state}, and answers no requests",
-                    action="choose a version that is READY",
-                )
-            _set_default(connection, project, model, name)
+            read_model(connection, project, model, to_write=True)
+            record = read_version(connection, project, model, name)
+            check_answers(record)
+            write_default(connection, project, model, name)
+            write_revision(connection, project, model)
         return record
+
+    def patch_model(self, *, project: str, name: str, change: ModelChange) -> OperationRecord:
+        """Changes what the owner of a model may change. The returned operation is done.
+
+        Args:
+            project: the project.
+            name: the name of the model.
+            change: returns the columns to set, given the model as it is; it may raise an exception to change nothing.
+
+        Raises:
+            NotFoundError: If there is no such model, or no version that would become its default.
+            WrongStateError: If the version that would become the default is not READY.
+        """
+        now_s = self._clock()
+        operation = {**self._operation_values(project, "UPDATE_MODEL", name, None), "end_time_s": now_s}
+        with writing(self._engine, guard=self._guard) as connection:
+            values = change(read_model(connection, project, name, to_write=True))
+            if "default_version" in values:
+                check_answers(read_version(connection, project, name, values["default_version"]))
+            model = (MODELS.c.project == project, MODELS.c.name == name)
+            connection.execute(update(MODELS).where(*model).values(values))
+            write_revision(connection, project, name)
+            connection.execute(insert(OPERATIONS).values(operation))
+        return self.get_operation(project=project, name=operation["name"])
+
+    def patch_version(self, *, project: str, model: str, name: str, change: VersionChange) -> OperationRecord:
+        """Changes what the owner of a version may change.
+
+        The returned operation is done, unless the number of servers changes. Then it is done when there are as many, or
+        when another change of the number follows.
+
+        Args:
+            project: the project.
+            model: the name of the model.
+            name: the name of the version.
+            change: returns the columns to set, given the version as it is; it may raise an exception to change nothing.
+
+        Raises:
+            NotFoundError: If there is no such version.
+            UnavailableError: If the state of the version has just changed.
+        """
+        operation = self._operation_values(project, "UPDATE_VERSION", model, name)
+        with writing(self._engine, guard=self._guard) as connection:
+            read_model(connection, project, model, to_write=True)
+            record = read_version(connection, project, model, name)
+            values = {**change(record), "revision": record.revision + 1}
+            if values.get("num_servers", record.num_servers) == record.num_servers:
+                operation["end_time_s"] = operation["create_time_s"]
+            else:
+                values["update_operation"] = operation["name"]
+                followed = (OperationCode.CANCELLED, f"another update followed: {operation['name']}")
+                self._end_operations(connection, record, "UPDATE_VERSION", error=followed)
+            same_state = VERSIONS.c.state == record.state.value
+            if connection.execute(update(VERSIONS).where(*is_version(record), same_state).values(values)).rowcount == 0:
+                raise UnavailableError(f"the state of version {name} of {model} has just changed", action="try again")
+            connection.execute(insert(OPERATIONS).values(operation))
+        return self.get_operation(project=project, name=operation["name"])
+
+    def end_update(self, record: VersionRecord) -> None:
+        """Ends the operation of a version's update, if no other update has followed."""
+        is_last = VERSIONS.c.update_operation == record.update_operation
+        with writing(self._engine, guard=self._guard) as connection:
+            ended = update(VERSIONS).where(*is_version(record), is_last).values(update_operation=None)
+            if connection.execute(ended).rowcount:
+                self._end_operations(connection, record, "UPDATE_VERSION")
+
+    def note_use(self, uid: str, *, time_s: float) -> None:
+        """Records that a version was used for predictions, unless a later use is recorded.
+
+        Args:
+            uid: the uid of the version, which may have been removed.
+            time_s: the time, in seconds since 1970 UTC.
+        """
+        is_later = or_(VERSIONS.c.last_use_time_s.is_(None), VERSIONS.c.last_use_time_s < time_s)
+        with writing(self._engine, guard=self._guard) as connection:
+            connection.execute(update(VERSIONS).where(VERSIONS.c.uid == uid, is_later).values(last_use_time_s=time_s))
 
     def begin_delete_version(self, *, project: str, model: str, name: str) -> OperationRecord:
         """Marks a version as DELETING. `Deployments` then ends its prediction server and removes it.
@@ -211,14 +318,14 @@ class ModelStore:
         """
         operation = self._operation_values(project, "DELETE_VERSION", model, name)
         with writing(self._engine, guard=self._guard) as connection:
-            default = _get_model(connection, project, model, to_write=True).default_version
-            record = _get_version(connection, project, model, name)
-            if default == name and len(_version_names(connection, project, model)) > 1:
+            default = read_model(connection, project, model, to_write=True).default_version
+            record = read_version(connection, project, model, name)
+            if default == name and len(version_names(connection, project, model)) > 1:
                 raise WrongStateError(
                     f"version {name} is the default of {model}", action="make another the default first"
                 )
             connection.execute(insert(OPERATIONS).values(operation))
-            connection.execute(update(VERSIONS).where(*_is(record)).values(state=VersionState.DELETING.value))
+            connection.execute(update(VERSIONS).where(*is_version(record)).values(state=VersionState.DELETING.value))
         return self.get_operation(project=project, name=operation["name"])
 
     def update_version(self, record: VersionRecord, **changes: Any) -> bool:
@@ -237,7 +344,7 @@ class ModelStore:
         values = {key: value.value if isinstance(value, VersionState) else value for key, value in changes.items()}
         unchanged = VERSIONS.c.state == record.state.value
         with writing(self._engine, guard=self._guard) as connection:
-            if connection.execute(update(VERSIONS).where(*_is(record), unchanged).values(values)).rowcount == 0:
+            if connection.execute(update(VERSIONS).where(*is_version(record), unchanged).values(values)).rowcount == 0:
                 return False
             if changes.get("state") is VersionState.READY:
                 model = (MODELS.c.project == record.project, MODELS.c.name == record.model)
@@ -248,12 +355,13 @@ class ModelStore:
                 reason = str(changes.get("error_message"))
                 error = (OperationCode.FAILED_PRECONDITION, reason)
                 self._end_operations(connection, record, "CREATE_VERSION", error=error)
+                self._end_operations(connection, record, "UPDATE_VERSION", error=error)
             return True
 
     def remove_version(self, record: VersionRecord) -> None:
         """Removes a version whose server is gone, and ends the operations on it."""
         with writing(self._engine, guard=self._guard) as connection:
-            connection.execute(delete(VERSIONS).where(*_is(record)))
+            connection.execute(delete(VERSIONS).where(*is_version(record)))
             connection.execute(
                 update(MODELS)
                 .where(
@@ -265,6 +373,7 @@ class ModelStore:
             )
             deleted = (OperationCode.CANCELLED, "the version was deleted")
             self._end_operations(connection, record, "CREATE_VERSION", error=deleted)
+            self._end_operations(connection, record, "UPDATE_VERSION", error=deleted)
             self._end_operations(connection, record, "DELETE_VERSION")
 
     def get_operation(self, *, project: str, name: str) -> OperationRecord:
@@ -274,7 +383,7 @@ class ModelStore:
             NotFoundError: If the project has no operation of this name.
         """
         with reading(self._engine) as connection:
-            return _get_operation(connection, project, name)
+            return read_operation(connection, project, name)
 
     def page_operations(
         self, *, project: str, size: int, before: tuple[float, str] | None = None
@@ -287,7 +396,7 @@ class ModelStore:
             before: the creation time and name of the last operation of the previous page.
         """
         query = select(OPERATIONS).where(OPERATIONS.c.project == project)
-        query = _page(query, OPERATIONS, size=size, before=before)
+        query = page(query, OPERATIONS, size=size, before=before)
         with reading(self._engine) as connection:
             return [OperationRecord(**row) for row in connection.execute(query).mappings()]
 
@@ -299,17 +408,22 @@ class ModelStore:
             WrongStateError: If the operation is over, or is not the creation of a version.
         """
         with writing(self._engine, guard=self._guard) as connection:
-            operation = _get_operation(connection, project, name)
+            operation = read_operation(connection, project, name)
             if operation.end_time_s is not None:
                 raise WrongStateError(f"operation {name} is over already")
+            if operation.kind == "UPDATE_VERSION":
+                raise WrongStateError(
+                    f"operation {name} cannot be cancelled: the update is recorded, and servers start and end for it",
+                    action=f"update version {operation.version} again",
+                )
             if operation.kind != "CREATE_VERSION" or operation.version is None:
                 raise WrongStateError(
                     f"operation {name} cannot be cancelled: a deletion cannot be undone",
                     action=f"wait until it is over, and create version {operation.version} again",
                 )
-            record = _get_version(connection, project, operation.model, operation.version)
+            record = read_version(connection, project, operation.model, operation.version)
             is_new = VERSIONS.c.state == VersionState.CREATING.value
-            deleting = update(VERSIONS).where(*_is(record), is_new).values(state=VersionState.DELETING.value)
+            deleting = update(VERSIONS).where(*is_version(record), is_new).values(state=VersionState.DELETING.value)
             if connection.execute(deleting).rowcount == 0:
                 raise WrongStateError(
                     f"operation {name} cannot be cancelled: version {record.name} is no longer being created",
@@ -348,76 +462,3 @@ class ModelStore:
             )
             .values(end_time_s=self._clock(), error_code=code, error_message=message)
         )
-
-
-def _get_model(connection: Connection, project: str, name: str, *, to_write: bool = False) -> ModelRecord:
-    """Reads a model. With `to_write`, locks its row, and thereby the model's versions, until the transaction ends."""
-    query = select(MODELS).where(MODELS.c.project == project, MODELS.c.name == name)
-    row = _row(connection, query.with_for_update() if to_write else query)
-    if row is None:
-        raise NotFoundError(f"project {project} has no model {name!r}")
-    return ModelRecord(**row)
-
-
-def _get_version(connection: Connection, project: str, model: str, name: str) -> VersionRecord:
-    query = select(VERSIONS).where(VERSIONS.c.project == project, VERSIONS.c.model == model, VERSIONS.c.name == name)
-    row = _row(connection, query)
-    if row is None:
-        raise NotFoundError(f"model {model} has no version {name!r}")
-    return _version(row)
-
-
-def _no_default(connection: Connection, project: str, model: str) -> NotFoundError | UnavailableError:
-    query = select(VERSIONS).where(VERSIONS.c.project == project, VERSIONS.c.model == model)
-    row = _row(connection, _page(query, VERSIONS, size=1, before=None))
-    if row is None:
-        return NotFoundError(f"model {model} has no default version", action="create a version of it")
-    newest = _version(row)
-    return UnavailableError(
-        f"model {model} has no default version, because none of its versions has been ready; the newest, "
-        f"{newest.name}, is {newest.state}",
-        action=newest.error_message or "try again soon",
-    )
-
-
-def _get_operation(connection: Connection, project: str, name: str) -> OperationRecord:
-    row = _row(connection, select(OPERATIONS).where(OPERATIONS.c.project == project, OPERATIONS.c.name == name))
-    if row is None:
-        raise NotFoundError(f"project {project} has no operation {name!r}")
-    return OperationRecord(**row)
-
-
-def _version_names(connection: Connection, project: str, model: str) -> list[str]:
-    query = select(VERSIONS.c.name).where(VERSIONS.c.project == project, VERSIONS.c.model == model)
-    return list(connection.execute(query).scalars())
-
-
-def _set_default(connection: Connection, project: str, model: str, name: str) -> None:
-    connection.execute(
-        update(MODELS).where(MODELS.c.project == project, MODELS.c.name == model).values(default_version=name)
-    )
-
-
-def _page(query: Select[Any], table: Table, *, size: int, before: tuple[float, str] | None) -> Select[Any]:
-    """Returns a query for a page of rows, the newest first."""
-    if before is not None:
-        time_s, name = before
-        older = and_(table.c.create_time_s == time_s, table.c.name < name)
-        query = query.where(or_(table.c.create_time_s < time_s, older))
-    return query.order_by(table.c.create_time_s.desc(), table.c.name.desc()).limit(size)
-
-
-def _row(connection: Connection, query: Select[Any]) -> RowMapping | None:
-    return connection.execute(query).mappings().one_or_none()
-
-
-def _version(row: RowMapping) -> VersionRecord:
-    return VersionRecord(**{**row, "state": VersionState(row["state"])})
-
-
-def _is(record: VersionRecord) -> tuple[Any, ...]:
-    return (
-        VERSIONS.c.project == record.project,
-        VERSIONS.c.model == record.model,
-        VERSIONS.c.name == record.name,
-    )

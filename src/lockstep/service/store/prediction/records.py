@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import final
+from typing import Final, final
 
+from pydantic import TypeAdapter
+
+from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.jobs.running.orders import FileOrder
+
+ACCELERATOR: Final = TypeAdapter(AcceleratorConfig)
 
 
 @final
@@ -23,12 +28,20 @@ class VersionState(StrEnum):
 @final
 @dataclass(frozen=True, kw_only=True)
 class ModelRecord:
-    """A model: a name that has versions."""
+    """A model: a name that has versions.
+
+    Attributes:
+        region: the region of its prediction servers; None for any.
+        revision: a number that changes whenever somebody changes the model.
+        default_version: the name of the default version; None if there is none.
+    """
 
     project: str
     name: str
     description: str
     labels: Mapping[str, str]
+    region: str | None
+    revision: int
     default_version: str | None
     create_time_s: float
 
@@ -44,9 +57,17 @@ class VersionRecord:
         files: the version's own copies of the deployed files; empty until they have been copied.
         package_uris: the bucket URLs of packages with the classes of its model.
         python_module: the module that its job ran; None if it is not known.
+        python_version: the version of Python that was asked for; None if none was.
+        framework: the framework that was asked for; None if none was.
+        accelerator: the accelerators of each of its servers, beside those that are built into the machine type.
+        region: the region of its servers, which is that of its model; None for any.
+        revision: a number that changes whenever somebody changes the version.
         num_servers: the number of its prediction servers while it is READY.
         num_failures: the number of its servers in a row that ended before they were ready.
         last_failure_time_s: the time of the last of these ends, in seconds since 1970 UTC; None if there was none.
+        last_use_time_s: the time of its last request for predictions, to the minute, in seconds since 1970 UTC; None if
+            it had none.
+        update_operation: the name of the operation that ends when its servers are as many as wanted; None if none does.
     """
 
     project: str
@@ -66,6 +87,13 @@ class VersionRecord:
     num_servers: int
     num_failures: int
     last_failure_time_s: float | None
+    python_version: str | None = None
+    framework: str | None = None
+    accelerator: AcceleratorConfig | None = None
+    region: str | None = None
+    revision: int = 0
+    last_use_time_s: float | None = None
+    update_operation: str | None = None
 
 
 @final

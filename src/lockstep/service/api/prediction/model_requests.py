@@ -1,0 +1,221 @@
+"""Requests for models and versions: the contract's fields, honoured or refused by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Final, Self, final
+
+from pydantic import AfterValidator, Field, model_validator
+
+from lockstep.errors import ConfigError, InvalidInputError, UnimplementedError
+from lockstep.jobs.input.spec import MAX_PACKAGES, AcceleratorConfig, running_python_version
+from lockstep.jobs.parsing.fields import AbstractDocument, Flag, Int32, JobId, Labels, Text, rule_error
+from lockstep.jobs.parsing.rules import Violation, parse_document, raise_violations
+from lockstep.service.control.schedule import MAX_SERVERS
+
+DEFAULT_MACHINE_TYPE: Final = "n1-standard-4"
+MAX_MODULE_LENGTH: Final = 256
+
+ResourceName = JobId
+"""The name of a model or version, which follows the rule for names of jobs."""
+
+
+def _check_module(value: str) -> str:
+    if len(value) > MAX_MODULE_LENGTH or not all(part.isidentifier() for part in value.split(".")):
+        raise rule_error(allowed="the name of a module, such as trainer.task")
+    return value
+
+
+@final
+class Framework(StrEnum):
+    """The contract's frameworks."""
+
+    FRAMEWORK_UNSPECIFIED = "FRAMEWORK_UNSPECIFIED"
+    TENSORFLOW = "TENSORFLOW"
+    SCIKIT_LEARN = "SCIKIT_LEARN"
+    XGBOOST = "XGBOOST"
+
+
+@final
+class ModelRequest(AbstractDocument):
+    """``GoogleCloudMlV1__Model``, as a client may send it.
+
+    A client may send back a model that it has read. Fields that only the service sets are therefore accepted and
+    ignored, as Google's services do.
+
+    Attributes:
+        name: the name of the model, unique within its project.
+        description: the description of the model.
+        labels: the labels of the model.
+        regions: the region of its prediction servers; at most one.
+        online_prediction_logging: whether each request is logged, which is not supported.
+        online_prediction_console_logging: whether the output of prediction servers is kept, which it always is.
+    """
+
+    name: ResourceName
+    description: Text = ""
+    labels: Labels = Field(default_factory=dict)
+    regions: tuple[Text, ...] = ()
+    online_prediction_logging: Flag = False
+    online_prediction_console_logging: Flag = True
+    default_version: object = None
+    etag: object = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.regions) > 1:
+            received = list(self.regions)
+            raise_violations([Violation(path=("regions",), received=received, allowed="one region, or none")])
+        return self
+
+    @property
+    def region(self) -> str | None:
+        """The region of its prediction servers; None for any."""
+        return self.regions[0] if self.regions else None
+
+
+@final
+class ManualScaling(AbstractDocument):
+    """``GoogleCloudMlV1__ManualScaling``.
+
+    Attributes:
+        nodes: the number of prediction servers.
+    """
+
+    nodes: Int32 = Field(default=1, ge=1, le=MAX_SERVERS)
+
+
+@final
+class OwnVersion(AbstractDocument):
+    """Lockstep's own fields of a version.
+
+    Attributes:
+        python_module: the module that the model's job ran; None if it is not known.
+        waiting_for: set by the service alone, and ignored.
+    """
+
+    python_module: Annotated[Text, AfterValidator(_check_module)] | None = None
+    waiting_for: object = None
+
+
+@final
+class VersionRequest(AbstractDocument):
+    """``GoogleCloudMlV1__Version``, as a client may send it; see `ModelRequest`.
+
+    Attributes:
+        name: the name of the version, unique within its model.
+        description: the description of the version.
+        labels: the labels of the version.
+        deployment_uri: the bucket URL of the ``.keras`` file, or of the folder that contains it.
+        package_uris: the bucket URLs of packages with the classes of the model, at most 100.
+        python_version: the version of Python that the prediction servers run on.
+        framework: the framework of the model.
+        machine_type: the machine type of each prediction server.
+        accelerator_config: the accelerators of each prediction server.
+        manual_scaling: how many prediction servers there are.
+        lockstep: Lockstep's own fields.
+    """
+
+    name: ResourceName
+    description: Text = ""
+    labels: Labels = Field(default_factory=dict)
+    deployment_uri: Text = ""
+    package_uris: tuple[Annotated[Text, Field(min_length=1)], ...] = Field(default=(), max_length=MAX_PACKAGES)
+    python_version: Text | None = None
+    framework: Framework = Framework.FRAMEWORK_UNSPECIFIED
+    machine_type: Text = DEFAULT_MACHINE_TYPE
+    accelerator_config: AcceleratorConfig | None = None
+    manual_scaling: ManualScaling = Field(default_factory=ManualScaling)
+    lockstep: OwnVersion = Field(default_factory=OwnVersion)
+
+    runtime_version: object = None
+    service_account: object = None
+    container: object = None
+    routes: object = None
+    prediction_class: object = None
+    auto_scaling: object = None
+    explanation_config: object = None
+    request_logging_config: object = None
+
+    is_default: object = None
+    create_time: object = None
+    last_use_time: object = None
+    last_migration_time: object = None
+    last_migration_model_id: object = None
+    state: object = None
+    error_message: object = None
+    etag: object = None
+
+    def urls(self) -> Iterator[tuple[str, str]]:
+        """Yields the fields with URLs, and the URLs."""
+        yield "deploymentUri", self.deployment_uri
+        for index, url in enumerate(self.package_uris):
+            yield f"packageUris.{index}", url
+
+    @property
+    def requested_framework(self) -> str | None:
+        """The framework, by its name; None if none was requested."""
+        return None if self.framework is Framework.FRAMEWORK_UNSPECIFIED else self.framework.value
+
+
+UNSUPPORTED: Final[Mapping[str, str]] = {
+    "runtimeVersion": "there is one runtime, the environment that Lockstep runs in, with the packages of packageUris",
+    "serviceAccount": "prediction servers run without credentials of any account",
+    "container": "prediction servers run Keras models, not container images",
+    "routes": "only prediction servers in containers have routes of their own",
+    "predictionClass": "prediction servers run Keras models, not custom prediction routines",
+    "autoScaling": "a version has a fixed number of prediction servers, manualScaling.nodes",
+    "explanationConfig": "predictions are not explained",
+    "requestLoggingConfig": "there is no BigQuery to write requests and responses to",
+}
+"""The fields of a version that this version of Lockstep does not honour, with the reasons."""
+
+
+def parse_model(body: Mapping[str, Any]) -> ModelRequest:
+    """Parses the model that a client asks to create.
+
+    Raises:
+        ConfigError: If the body has an unknown key or a wrong type, or breaks a rule of the contract.
+        UnimplementedError: If it asks for what Lockstep does not have.
+    """
+    request = parse_document(ModelRequest, document=body, source="request")
+    if request.online_prediction_logging:
+        raise _unsupported("onlinePredictionLogging", "prediction servers do not log each request")
+    if not request.online_prediction_console_logging:
+        raise _unsupported(
+            "onlinePredictionConsoleLogging",
+            "what a prediction server prints is always kept",
+            action="leave it out, or set it to true; `lockstep logs --model` shows the log",
+        )
+    return request
+
+
+def parse_version(body: Mapping[str, Any]) -> VersionRequest:
+    """Parses the version that a client asks to create. Its URLs and its machine are not checked yet.
+
+    Raises:
+        ConfigError: If the body has an unknown key or a wrong type, or breaks a rule of the contract.
+        InvalidInputError: If it asks for another version of Python.
+        UnimplementedError: If it asks for what Lockstep does not have.
+    """
+    request = parse_document(VersionRequest, document=body, source="request")
+    for key, reason in UNSUPPORTED.items():
+        if body.get(key) not in (None, ""):
+            raise _unsupported(key, reason)
+    if request.framework in (Framework.SCIKIT_LEARN, Framework.XGBOOST):
+        raise _unsupported(
+            "framework",
+            f"prediction servers run Keras models, not those of {request.framework}",
+            action=f"deploy a .keras file, with framework {Framework.TENSORFLOW} or none",
+        )
+    runs = running_python_version()
+    if request.python_version not in (None, runs):
+        raise InvalidInputError("pythonVersion", received=request.python_version, allowed=f"{runs}, or none")
+    if not request.deployment_uri:
+        raise ConfigError("request: deploymentUri is missing", allowed="the URL of a .keras file, or of its folder")
+    return request
+
+
+def _unsupported(key: str, reason: str, *, action: str = "remove it") -> UnimplementedError:
+    return UnimplementedError(f"{key}: {reason}", action=action)

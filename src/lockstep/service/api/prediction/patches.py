@@ -1,0 +1,176 @@
+"""Changes of models and versions: ``updateMask``, ``etag``, and the values at the paths of the mask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from pydantic import Field
+from pydantic.alias_generators import to_camel
+
+from lockstep.errors import ConflictError, InvalidInputError, UnimplementedError, WrongStateError, closest
+from lockstep.jobs.parsing.fields import AbstractDocument, Labels, Text
+from lockstep.jobs.parsing.rules import parse_document
+from lockstep.service.api.prediction.model_requests import (
+    UNSUPPORTED,
+    ManualScaling,
+    ModelRequest,
+    VersionRequest,
+)
+from lockstep.service.api.resources import model_etag, version_etag
+from lockstep.service.store import ModelRecord, VersionRecord, VersionState
+
+LABELS: Final = "labels"
+MODEL_PATHS: Final = ("description", LABELS, "defaultVersion.name")
+VERSION_PATHS: Final = ("description", LABELS, "manualScaling.nodes")
+
+
+@final
+class _Default(AbstractDocument):
+    name: Text
+
+
+@final
+class _Values(AbstractDocument):
+    """The values at the paths of a mask. What is left out becomes empty, as the contract has it."""
+
+    etag: Text | None = None
+    description: Text = ""
+    labels: Labels = Field(default_factory=dict)
+    default_version: _Default | None = None
+    manual_scaling: ManualScaling | None = None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """A change of a model or a version, which the store applies to the resource as it is then.
+
+    Attributes:
+        paths: the paths of the mask.
+        values: the values at these paths.
+    """
+
+    paths: frozenset[str]
+    values: _Values
+
+    def change_model(self, model: ModelRecord) -> Mapping[str, Any]:
+        """Returns the columns of a model to set.
+
+        Raises:
+            ConflictError: If the model has changed since the client read it.
+        """
+        self._check_etag(model_etag(model), f"model {model.name}")
+        changes = self._texts(model.labels)
+        if self.values.default_version is not None:
+            prefix = f"projects/{model.project}/models/{model.name}/versions/"
+            changes["default_version"] = self.values.default_version.name.removeprefix(prefix)
+        return changes
+
+    def change_version(self, version: VersionRecord) -> Mapping[str, Any]:
+        """Returns the columns of a version to set.
+
+        Raises:
+            ConflictError: If the version has changed since the client read it.
+            WrongStateError: If the version cannot be changed in its state.
+        """
+        self._check_etag(version_etag(version), f"version {version.name} of {version.model}")
+        if version.state is VersionState.DELETING:
+            raise WrongStateError(f"version {version.name} of {version.model} is being deleted")
+        changes = self._texts(version.labels)
+        if self.values.manual_scaling is not None:
+            if version.state is not VersionState.READY:
+                raise WrongStateError(
+                    f"manualScaling.nodes: version {version.name} of {version.model} is {version.state}",
+                    action="change the number of nodes of a version that is READY",
+                )
+            changes["num_servers"] = self.values.manual_scaling.nodes
+        return changes
+
+    def _check_etag(self, current: str, what: str) -> None:
+        given = self.values.etag
+        if given and given != current:
+            raise ConflictError(f"{what} changed since it was read", received=given, action="read it again")
+
+    def _texts(self, labels: Mapping[str, str]) -> dict[str, Any]:
+        changes: dict[str, Any] = {}
+        if "description" in self.paths:
+            changes["description"] = self.values.description
+        keys = {path.removeprefix(f"{LABELS}.") for path in self.paths if path.startswith(f"{LABELS}.")}
+        if LABELS in self.paths:
+            changes["labels"] = self.values.labels
+        elif keys:  # single labels are given: the others stay
+            kept = {key: value for key, value in labels.items() if key not in keys}
+            given = {key: value for key, value in self.values.labels.items() if key in keys}
+            changes["labels"] = parse_document(_Values, document={LABELS: {**kept, **given}}, source="request").labels
+        return changes
+
+
+def parse_model_patch(body: Mapping[str, Any], *, update_mask: str) -> Patch:
+    """Parses a request to change a model.
+
+    Args:
+        body: the parsed JSON.
+        update_mask: the paths to change, separated by commas, in camelCase or in snake_case.
+
+    Raises:
+        ConfigError: If the body has an unknown key, or a value of a wrong type at one of the paths.
+        InvalidInputError: If the mask is empty, or has a path that cannot be changed.
+        UnimplementedError: If the mask has a path of a field that Lockstep does not honour.
+    """
+    return _parse(ModelRequest, body=body, update_mask=update_mask, allowed=MODEL_PATHS)
+
+
+def parse_version_patch(body: Mapping[str, Any], *, update_mask: str) -> Patch:
+    """Parses a request to change a version; see `parse_model_patch`."""
+    return _parse(VersionRequest, body=body, update_mask=update_mask, allowed=VERSION_PATHS)
+
+
+def _parse(
+    kind: type[ModelRequest | VersionRequest], *, body: Mapping[str, Any], update_mask: str, allowed: tuple[str, ...]
+) -> Patch:
+    known = [field.alias or name for name, field in kind.model_fields.items()]
+    unknown = next((key for key in body if key not in known), None)
+    if unknown is not None:
+        near = closest(unknown, known)
+        raise InvalidInputError(f"request: unknown key {unknown}", allowed=None if near else known, action=near)
+    paths = frozenset(_camel(path) for path in update_mask.replace(" ", "").split(",") if path)
+    for path in sorted(paths):
+        _check_path(path, known=known, allowed=allowed)
+    if not paths:
+        raise InvalidInputError("updateMask: it names no field", allowed=allowed)
+    # A client sends the whole resource that it has read. By the contract, only the fields of the mask are meant.
+    document = {path.partition(".")[0]: _value_at(body, path) for path in (*paths, "etag")}
+    given = {key: value for key, value in document.items() if value is not None}
+    return Patch(paths=paths, values=parse_document(_Values, document=given, source="request"))
+
+
+def _camel(path: str) -> str:
+    """Returns a path in camelCase. The keys of labels may have underscores of their own."""
+    if path.startswith(f"{LABELS}."):
+        return path
+    return ".".join(map(to_camel, path.split(".")))
+
+
+def _value_at(body: Mapping[str, Any], path: str) -> object:
+    """Returns the value of the first part of a path, without what the path does not name."""
+    first, _, rest = path.partition(".")
+    value = body.get(first)
+    if not rest or first == LABELS:
+        return value
+    if value is None or (isinstance(value, dict) and value.get(rest) is None):
+        raise InvalidInputError(f"request: {path} is missing", action="updateMask names it")
+    return {rest: value[rest]} if isinstance(value, dict) else value
+
+
+def _check_path(path: str, *, known: list[str], allowed: tuple[str, ...]) -> None:
+    if path in allowed or path.startswith(f"{LABELS}."):
+        return
+    field = path.partition(".")[0]
+    if field in UNSUPPORTED and field in known:
+        raise UnimplementedError(
+            f"updateMask: {path}: {UNSUPPORTED[field]}", action=f"remove it; allowed: {', '.join(allowed)}"
+        )
+    what = "cannot be changed" if field in known else "no such field"
+    raise InvalidInputError(f"updateMask: {path}: {what}", allowed=allowed)
