@@ -13,7 +13,8 @@ import pytest
 from tests.serving.batch.conftest import Batch, expected
 
 from lockstep.data.examples.example import encode_example
-from lockstep.data.files.record_file import RecordFile  # noqa: F401
+from lockstep.data.files.framing import frame
+from lockstep.data.images import encode_image
 from lockstep.errors import InvalidInputError, MissingInputError
 from lockstep.serving.batch.options import InputFormat, OutputFormat
 from lockstep.serving.batch.run import Place
@@ -127,7 +128,7 @@ def test_csv_with_a_header_and_csv_out(
     assert batch.lines() == [f"k{n},{float(n)},{float(3 * n)}" for n in range(9)]
     assert (batch.output / "prediction.keys.csv").read_text() == "key,difference,sum\n"
     [error] = batch.errors()
-    assert (error["line"], error["error"]) == (11, "b is not a finite number; received x")
+    assert (error["line"], error["error"]) == (11, "b is not a finite number; received 'x'")
 
 
 @pytest.mark.parametrize("header", ["", "p,q,r,s\n"])
@@ -137,5 +138,104 @@ def test_csv_rows_are_the_values_of_the_only_input(batch: Batch, numbers_model: 
     batch.run(numbers_model, "*.csv", InputFormat.CSV, output_format=OutputFormat.CSV)
     found = np.array([line.split(",") for line in batch.lines()], "float64")
     np.testing.assert_allclose(found, expected(numbers_model, VALUES[:10]), atol=1e-6)
-    assert (batch.output / "prediction.keys.csv").read_text() == "y_0,y_1,y_2\n"
+    assert (batch.output / "prediction.keys.csv").read_text() == "output_0,output_1,output_2\n"
     assert len(batch.errors()) == 1
+
+
+def _frames(values: np.ndarray) -> list[bytes]:
+    return [frame(encode_example({"x": row, "label": 1})) for row in values]
+
+
+def test_records_are_read_by_feature(batch: Batch, numbers_model: keras.Model) -> None:
+    (batch.inputs / "a.tfrecord").write_bytes(b"".join(_frames(VALUES)))
+    batch.run(numbers_model, "a.tfrecord", InputFormat.TF_RECORD)
+    np.testing.assert_allclose(batch.predictions(), expected(numbers_model, VALUES), atol=1e-6)
+
+
+def test_compressed_records_end_where_they_are_damaged(batch: Batch, numbers_model: keras.Model) -> None:
+    frames = _frames(VALUES[:20])
+    frames[15] = frames[15][:-1] + bytes([frames[15][-1] ^ 1])
+    (batch.inputs / "a.gz").write_bytes(gzip.compress(b"".join(frames)))
+    batch.run(numbers_model, "a.gz", InputFormat.TF_RECORD_GZIP)
+    np.testing.assert_allclose(batch.predictions(), expected(numbers_model, VALUES[:15]), atol=1e-6)
+    assert [error["record"] for error in batch.errors()] == [15]
+
+
+def test_a_damaged_record_and_one_without_the_feature_are_errors(batch: Batch, numbers_model: keras.Model) -> None:
+    frames = _frames(VALUES[:30])
+    frames[7] = frames[7][:-1] + bytes([frames[7][-1] ^ 1])
+    frames[9] = frame(encode_example({"y": 1, "z": 2}))
+    frames[10] = frame(b"\xff\xff no example")
+    path = batch.inputs / "a.tfrecord"
+    path.write_bytes(b"".join(frames) + frames[0][:9])  # cut off
+    batch.run(numbers_model, "a.tfrecord", InputFormat.TF_RECORD)
+    good = [index for index in range(30) if index not in (7, 9, 10)]
+    np.testing.assert_allclose(batch.predictions(), expected(numbers_model, VALUES[good]), atol=1e-6)
+    errors = batch.errors()
+    assert [error["record"] for error in errors] == [7, 9, 10, 30]
+    assert {error["file"] for error in errors} == {str(path)}
+    assert "has no feature x" in errors[1]["error"]
+
+
+def test_image_files_are_instances(batch: Batch, image_model: keras.Model) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (70, 6, 4), np.uint8)
+    for index, image in enumerate(pixels):
+        (batch.inputs / f"{index:02d}.png").write_bytes(encode_image(image[..., None], codec="png"))
+    (batch.inputs / "99.png").write_bytes(b"no image")
+    batch.run(image_model, "*.png", InputFormat.IMAGE_FILES)
+    found = batch.predictions()
+    assert [line["file"] for line in found] == [str(batch.inputs / f"{index:02d}.png") for index in range(70)]
+    np.testing.assert_allclose([line["prediction"] for line in found], expected(image_model, pixels), atol=1e-6)
+    [error] = batch.errors()
+    assert error["file"] == str(batch.inputs / "99.png")
+
+
+def test_complete_shards_are_not_predicted_again(batch: Batch, numbers_model: keras.Model) -> None:
+    _write_lines(batch.inputs / "a", VALUES[:20])
+    batch.run(numbers_model, "a", InputFormat.JSON, shard_size_bytes=400)
+    before = {path: path.stat().st_mtime_ns for path in batch.files()}
+    lost = batch.files()[1]
+    lost.unlink()
+    [marker] = [path for path in batch.output.glob("prediction.state/*/00001.json")]
+    marker.unlink()
+    batch.run(numbers_model, "a", InputFormat.JSON, shard_size_bytes=400, run_id="another")
+    after = {path: path.stat().st_mtime_ns for path in batch.files()}
+    assert [path for path in before if before[path] != after[path]] == [lost]
+    np.testing.assert_allclose(batch.predictions(), expected(numbers_model, VALUES[:20]), atol=1e-6)
+
+
+@pytest.mark.parametrize("changed", ["model", "inputs", "format"])
+def test_results_of_something_else_are_not_taken(
+    batch: Batch, numbers_model: keras.Model, image_model: keras.Model, changed: str
+) -> None:
+    _write_lines(batch.inputs / "a", VALUES[:20])
+    batch.run(numbers_model, "a", InputFormat.JSON)
+    if changed == "inputs":
+        _write_lines(batch.inputs / "a", VALUES[20:40])
+    output_format = OutputFormat.CSV if changed == "format" else OutputFormat.JSON
+    model = image_model if changed == "model" else numbers_model
+    with pytest.raises(InvalidInputError, match="results of other inputs or of another model"):
+        batch.run(model, "a", InputFormat.JSON, run_id="another", output_format=output_format)
+
+
+def test_a_restarted_job_keeps_the_input_that_it_began_with(batch: Batch, numbers_model: keras.Model) -> None:
+    _write_lines(batch.inputs / "a", VALUES[:20])
+    batch.run(numbers_model, "*", InputFormat.JSON)
+    _write_lines(batch.inputs / "b", VALUES[20:40])
+    batch.run(numbers_model, "*", InputFormat.JSON)
+    assert len(batch.predictions()) == 20
+
+
+def test_paths_that_match_nothing_are_refused_together(batch: Batch, numbers_model: keras.Model) -> None:
+    _write_lines(batch.inputs / "a", VALUES[:2])
+    paths = (str(batch.inputs / "a"), str(batch.inputs / "b*"))
+    batch.run(numbers_model, "", InputFormat.JSON, input_paths=paths)
+    assert len(batch.predictions()) == 2
+    with pytest.raises(MissingInputError, match="no file matches the input paths"):
+        batch.run(numbers_model, "c*", InputFormat.JSON, run_id="another")
+
+
+def test_files_without_instances_give_empty_files(batch: Batch, numbers_model: keras.Model) -> None:
+    (batch.inputs / "a").touch()
+    batch.run(numbers_model, "a", InputFormat.JSON)
+    assert (len(batch.files()), batch.lines(), len(batch.files("errors_stats"))) == (1, [], 1)
