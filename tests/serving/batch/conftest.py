@@ -73,9 +73,7 @@ class Batch:
         loaded = LoadedModel(model, max_batch_size=made.batch_size)
         digest = hashlib.sha256(model.name.encode()).hexdigest()
         waits = {} if sleep is None else {"sleep": sleep}
-        BatchRun(
-            made, model=loaded, model_sha256=digest, place=place or Place(), folder=self.work, **waits
-        ).run()
+        BatchRun(made, model=loaded, model_sha256=digest, place=place or Place(), folder=self.work, **waits).run()
 
     def files(self, kind: str = "results") -> list[Path]:
         return sorted(self.output.glob(f"prediction.{kind}-*"))

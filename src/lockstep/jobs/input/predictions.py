@@ -197,7 +197,9 @@ def _model_violations(asked: PredictionInput) -> Iterator[Violation]:
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1:
         received = " and ".join(named) or "none of them"
-        yield Violation(path=(named[1] if named else "modelName",), received=received, allowed="one of " + ", ".join(given))
+        yield Violation(
+            path=(named[1] if named else "modelName",), received=received, allowed="one of " + ", ".join(given)
+        )
     elif asked.uri is None and asked.model_path is None:
         form = "projects/PROJECT/models/MODEL" + ("/versions/VERSION" if asked.version_name is not None else "")
         yield Violation(path=(named[0],), received=given[named[0]], allowed=form)

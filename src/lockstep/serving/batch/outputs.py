@@ -193,7 +193,9 @@ class ShardFiles:
             StorageError: the file of an instance without a prediction could not be read to find the number of its line.
         """
         for predicted in batch:
-            problem = predicted.problem if predicted.outputs is None else self._add_prediction(predicted, predicted.outputs)
+            problem = (
+                predicted.problem if predicted.outputs is None else self._add_prediction(predicted, predicted.outputs)
+            )
             if problem:
                 self._add_error(predicted, problem)
 

@@ -103,7 +103,9 @@ class CsvRows:
     def _by_name(self, values: list[str], names: list[str] | None) -> object:
         wanted = [spec.name for spec in self._specs]
         if names is not None and set(names) == set(wanted):
-            numbers = dict(zip(names, (_number(value, name) for value, name in zip(values, names, strict=True)), strict=True))
+            numbers = dict(
+                zip(names, (_number(value, name) for value, name in zip(values, names, strict=True)), strict=True)
+            )
             return {spec.name: _shaped([numbers[spec.name]], spec) for spec in self._specs}
         if len(wanted) > 1:
             raise InvalidInputError(

@@ -50,7 +50,9 @@ def batches(instances: Iterable[ReadInstance], *, size: int) -> Iterator[list[Re
         yield batch
 
 
-def read_arrays(batch: Sequence[ReadInstance], *, model: LoadedModel) -> tuple[list[tuple[list[int], Arrays]], dict[int, str]]:
+def read_arrays(
+    batch: Sequence[ReadInstance], *, model: LoadedModel
+) -> tuple[list[tuple[list[int], Arrays]], dict[int, str]]:
     """Converts instances to arrays.
 
     Args:
@@ -118,9 +120,7 @@ def predict(
                     found[positions[row]] = {name: values[index] for name, values in outputs.items()}
                 else:
                     problems[positions[row]] = NOT_FINITE
-    return [
-        Predicted(read=read, outputs=found.get(at), problem=problems.get(at, "")) for at, read in enumerate(batch)
-    ]
+    return [Predicted(read=read, outputs=found.get(at), problem=problems.get(at, "")) for at, read in enumerate(batch)]
 
 
 def _run(arrays: Arrays, num_rows: int, *, model: LoadedModel) -> Iterator[tuple[Sequence[int], Arrays | str]]:
@@ -130,7 +130,9 @@ def _run(arrays: Arrays, num_rows: int, *, model: LoadedModel) -> Iterator[tuple
         return
     except ModelError as error:
         if any(text in str(error) for text in _OUT_OF_MEMORY):
-            raise ModelError(str(error), action="choose a smaller batchSize, or a larger lockstep.machineType") from error
+            raise ModelError(
+                str(error), action="choose a smaller batchSize, or a larger lockstep.machineType"
+            ) from error
         if num_rows == 1:
             yield [0], str(error)
             return

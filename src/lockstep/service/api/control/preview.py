@@ -20,6 +20,7 @@ from lockstep.service.api.forms import (
     ContainerPreviewForm,
     CostPreviewForm,
     PreviewForm,
+    PreviewInputForm,
     PricePreviewForm,
     QueuePreviewForm,
     ReplicaPreviewForm,
@@ -69,13 +70,14 @@ def unrecorded(request: JobRequest, *, project: str, settings: Settings) -> JobR
         project=project,
         job_id=request.job_id,
         training_input=asked.redacted().to_json(),
+        prediction_input=None if request.prediction_input is None else request.prediction_input.to_json(),
         labels=request.labels,
         state=JobState.QUEUED,
         version=0,
         priority=asked.scheduling.priority,
         max_wait_time_s=asked.scheduling.max_wait_time_s,
         create_time_s=time.time(),
-        outputs=output_urls(asked, bucket=settings.bucket, project=project, job_id=request.job_id),
+        outputs=output_urls(request, bucket=settings.bucket, project=project),
     )
 
 
@@ -103,10 +105,15 @@ def preview(
         job, gang=gang, nodes=[""] * len(gang), settings=settings, catalogue=catalogue, cluster=cluster
     ).replicas
     addresses = _addresses(orders)
+    given: PreviewInputForm = (
+        {"trainingInput": dict(job.training_input)}
+        if job.prediction_input is None
+        else {"predictionInput": dict(job.prediction_input)}
+    )
     return {
         "jobId": job.job_id,
         "project": project,
-        "trainingInput": dict(job.training_input),
+        **given,
         "labels": dict(job.labels),
         "replicas": [
             _replica(

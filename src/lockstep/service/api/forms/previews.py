@@ -68,12 +68,19 @@ class QueuePreviewForm(TypedDict):
 
 
 @with_config(STRICT)
-class PreviewForm(TypedDict):
+class PreviewInputForm(TypedDict):
+    """What a job asks for: its ``trainingInput``, or the ``predictionInput`` of a batch prediction."""
+
+    trainingInput: NotRequired[dict[str, Any]]
+    predictionInput: NotRequired[dict[str, Any]]
+
+
+@with_config(STRICT)
+class PreviewForm(PreviewInputForm):
     """A preview of a job, with a ``problem`` if the service would reject the job, else ``simulated`` and ``queue``."""
 
     jobId: str
     project: str
-    trainingInput: dict[str, Any]
     labels: dict[str, str]
     replicas: list[ReplicaPreviewForm]
     passedOn: list[str]
