@@ -196,7 +196,7 @@ def test_complete_shards_are_not_predicted_again(batch: Batch, numbers_model: ke
     before = {path: path.stat().st_mtime_ns for path in batch.files()}
     lost = batch.files()[1]
     lost.unlink()
-    [marker] = [path for path in batch.output.glob("prediction.state/*/00001.json")]
+    [marker] = batch.output.glob("prediction.state/*/00001.json")
     marker.unlink()
     batch.run(numbers_model, "a", InputFormat.JSON, shard_size_bytes=400, run_id="another")
     after = {path: path.stat().st_mtime_ns for path in batch.files()}

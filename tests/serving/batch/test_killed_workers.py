@@ -51,9 +51,8 @@ def test_a_killed_worker_loses_at_most_the_shard_in_hand(tmp_path: Path, numbers
     assert again.returncode == 0, out
     assert f"{NUM_LINES} predictions, 1 errors" in out
     assert {path for path in complete if path.stat().st_mtime_ns != files[path]} == set()
-    lines = [
-        line for path in sorted(tmp_path.glob("out/prediction.results-*")) for line in path.read_text().splitlines()
-    ]
+    results = sorted(tmp_path.glob("out/prediction.results-*"))
+    lines = [line for path in results for line in path.read_text().splitlines()]
     np.testing.assert_allclose([json.loads(line) for line in lines], expected(numbers_model, values), atol=1e-6)
     errors = [path.read_text() for path in sorted(tmp_path.glob("out/prediction.errors_stats-*"))]
     [error] = [json.loads(line) for text in errors for line in text.splitlines()]

@@ -90,7 +90,7 @@ def _joined(pieces: list[bytes], size_bytes: int) -> bytes | None:
 
 
 def _next_line(bucket: AbstractBucket, key: str, *, at: int, size_bytes: int) -> int:
-    """Returns where the first line begins that begins at a byte of a file or after it; the file's length if none does."""
+    """Returns where the first line begins at a byte of a file or after it; the file's length if none does."""
     if at == 0:
         return 0
     for block_start in range(at - 1, size_bytes, SEARCH_BYTES):

@@ -1,7 +1,8 @@
-"""The files that a batch prediction writes: predictions and errors of each shard, and what says that they are complete."""
+"""The files that a batch prediction writes: a shard's predictions and errors, and what says that they are complete."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
@@ -173,8 +174,11 @@ class ShardFiles:
         self._plan = plan
         self._names = tuple(output_names)
         self._folder = tempfile.TemporaryDirectory(prefix="shard-", dir=folder)
+        self._opened = contextlib.ExitStack()
+        self._paths = {kind: Path(self._folder.name, kind) for kind in (RESULTS, ERRORS)}
         self._files: dict[str, IO[str]] = {
-            kind: Path(self._folder.name, kind).open("w", encoding="utf-8", newline="") for kind in (RESULTS, ERRORS)
+            kind: self._opened.enter_context(path.open("w", encoding="utf-8", newline=""))
+            for kind, path in self._paths.items()
         }
         self._columns: tuple[str, ...] = ()
         self.num_predictions = self.num_errors = 0
@@ -193,9 +197,8 @@ class ShardFiles:
             StorageError: the file of an instance without a prediction could not be read to find the number of its line.
         """
         for predicted in batch:
-            problem = (
-                predicted.problem if predicted.outputs is None else self._add_prediction(predicted, predicted.outputs)
-            )
+            outputs = predicted.outputs
+            problem = predicted.problem if outputs is None else self._add_prediction(predicted, outputs)
             if problem:
                 self._add_error(predicted, problem)
 
@@ -239,9 +242,8 @@ class ShardFiles:
 
     def close(self) -> dict[str, Path]:
         """Closes the files, and returns their paths by kind. Idempotent."""
-        for file in self._files.values():
-            file.close()
-        return {kind: Path(self._folder.name, kind) for kind in self._files}
+        self._opened.close()
+        return self._paths
 
     def summary(self, plan: Plan) -> ShardDone:
         """Returns what says that the files are complete."""

@@ -103,9 +103,7 @@ class CsvRows:
     def _by_name(self, values: list[str], names: list[str] | None) -> object:
         wanted = [spec.name for spec in self._specs]
         if names is not None and set(names) == set(wanted):
-            numbers = dict(
-                zip(names, (_number(value, name) for value, name in zip(values, names, strict=True)), strict=True)
-            )
+            numbers = {name: _number(value, name) for value, name in zip(values, names, strict=True)}
             return {spec.name: _shaped([numbers[spec.name]], spec) for spec in self._specs}
         if len(wanted) > 1:
             raise InvalidInputError(
@@ -114,8 +112,8 @@ class CsvRows:
                 allowed=f"a first line with {', '.join(wanted)}",
             )
         labels = names or [f"column {number}" for number in range(1, len(values) + 1)]
-        numbers = [_number(value, name) for value, name in zip(values, labels, strict=True)]
-        return _shaped(numbers, self._specs[0])
+        row = [_number(value, name) for value, name in zip(values, labels, strict=True)]
+        return _shaped(row, self._specs[0])
 
 
 def _split(line: bytes) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs a replica of a batch prediction: predicts its shards, and, in the leading replica, waits for those of the others."""
+"""Runs a replica of a batch prediction: predicts its shards. The leading one waits for those of the others."""
 
 from __future__ import annotations
 

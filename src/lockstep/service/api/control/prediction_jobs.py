@@ -101,7 +101,7 @@ def read_submission(body: object, *, project: str, context: ServiceContext) -> S
 
 
 def named_urls(request: JobRequest) -> Iterator[tuple[str, str, Use]]:
-    """Yields the fields and URLs that a job names, each with its use. All programs must understand them the same way."""
+    """Yields the fields and URLs that a job names, each with its use. They must mean the same to all programs."""
     if request.prediction_input is None:
         yield from _training_urls(request.training_input)
     else:
