@@ -44,6 +44,8 @@ def model_to_deploy(urls: Sequence[str], *, job: Mapping[str, Any]) -> str:
         ModelError: the job saved no model, or several.
     """
     outputs = job["lockstep"]["outputs"]
+    if "model" not in outputs:
+        raise ModelError(f"job {job['jobId']} is a batch prediction, which saves no model")
     finished = [url for url in urls if not url.startswith(f"{outputs['checkpoints'].rstrip('/')}/")]
     candidates = finished or list(urls)
     if len(candidates) == 1:
