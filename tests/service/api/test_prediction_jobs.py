@@ -125,11 +125,11 @@ def test_a_version_predicts_with_its_own_copy(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"uri": None}, "predictionInput.modelName: received 'none of them'"),
-        ({"modelName": "projects/local/models/m"}, "predictionInput.uri: received 'modelName and uri'"),
+        ({"uri": None}, "predictionInput.modelName; received 'none of them'"),
+        ({"modelName": "projects/local/models/m"}, "predictionInput.uri; received 'modelName and uri'"),
         ({"uri": None, "modelName": "m"}, "allowed: projects/PROJECT/models/MODEL"),
         ({"dataFormat": None}, "predictionInput.dataFormat is missing"),
-        ({"dataFormat": "PARQUET"}, "predictionInput.dataFormat: received 'PARQUET'"),
+        ({"dataFormat": "PARQUET"}, "predictionInput.dataFormat; received 'PARQUET'"),
         ({"outputDataFormat": "TF_RECORD"}, "allowed: JSON or CSV"),
         ({"inputPaths": []}, "predictionInput.inputPaths is missing"),
         ({"inputPaths": ["in/*"]}, "predictionInput.inputPaths.0: must mean the same place"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Final, Literal, Self, final
+from typing import Final, Literal, Self, cast, final
 
 from pydantic import Field, model_validator
 
@@ -168,7 +168,7 @@ class _PredictionResource(AbstractDocument):
 
 def is_prediction(document: object) -> bool:
     """Returns whether a Job resource is a batch prediction."""
-    return isinstance(document, dict) and document.get("predictionInput") is not None
+    return isinstance(document, dict) and cast("dict[str, object]", document).get("predictionInput") is not None
 
 
 def parse_prediction(document: object, *, source: str) -> PredictionRequest:

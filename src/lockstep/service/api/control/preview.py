@@ -20,7 +20,6 @@ from lockstep.service.api.forms import (
     ContainerPreviewForm,
     CostPreviewForm,
     PreviewForm,
-    PreviewInputForm,
     PricePreviewForm,
     QueuePreviewForm,
     ReplicaPreviewForm,
@@ -105,15 +104,9 @@ def preview(
         job, gang=gang, nodes=[""] * len(gang), settings=settings, catalogue=catalogue, cluster=cluster
     ).replicas
     addresses = _addresses(orders)
-    given: PreviewInputForm = (
-        {"trainingInput": dict(job.training_input)}
-        if job.prediction_input is None
-        else {"predictionInput": dict(job.prediction_input)}
-    )
-    return {
+    document: PreviewForm = {
         "jobId": job.job_id,
         "project": project,
-        **given,
         "labels": dict(job.labels),
         "replicas": [
             _replica(
@@ -129,6 +122,11 @@ def preview(
         "outputs": dict(job.outputs),
         "price": _price(gang, request=request, catalogue=catalogue),
     }
+    if job.prediction_input is None:
+        document["trainingInput"] = dict(job.training_input)
+    else:
+        document["predictionInput"] = dict(job.prediction_input)
+    return document
 
 
 def queue_form(position: QueuePosition) -> QueuePreviewForm:

@@ -68,19 +68,13 @@ class QueuePreviewForm(TypedDict):
 
 
 @with_config(STRICT)
-class PreviewInputForm(TypedDict):
-    """What a job asks for: its ``trainingInput``, or the ``predictionInput`` of a batch prediction."""
-
-    trainingInput: NotRequired[dict[str, Any]]
-    predictionInput: NotRequired[dict[str, Any]]
-
-
-@with_config(STRICT)
-class PreviewForm(PreviewInputForm):
+class PreviewForm(TypedDict):
     """A preview of a job, with a ``problem`` if the service would reject the job, else ``simulated`` and ``queue``."""
 
     jobId: str
     project: str
+    trainingInput: NotRequired[dict[str, Any]]
+    predictionInput: NotRequired[dict[str, Any]]
     labels: dict[str, str]
     replicas: list[ReplicaPreviewForm]
     passedOn: list[str]
