@@ -31,6 +31,7 @@ STATE: Final = "prediction.state"
 PREDICTION: Final = "prediction"
 FILE: Final = "file"
 
+_ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 _OUTPUT: Final = re.compile(rf"({re.escape(RESULTS)}|{re.escape(ERRORS)})-\d+-of-\d+")
 _DONE: Final = re.compile(r"\d+\.json")
 
@@ -107,21 +108,17 @@ class OutputFolder:
             self._bucket.write(known, PLAN.dump_json(plan))
         self._bucket.write(self._plan_key, PLAN.dump_json(plan))
 
-    def done(self, plan: Plan) -> dict[int, ShardDone]:
-        """Returns the shards that are complete, by number.
+    def read_done(self, plan: Plan, *, shard: int) -> ShardDone | None:
+        """Returns what says that a shard is complete; None if nothing does.
 
         Raises:
             StorageError: the bucket could not be read.
         """
-        found: dict[int, ShardDone] = {}
-        for shard in self.numbers_done(plan):
-            try:
-                done = _SHARD_DONE.validate_json(self._bucket.read(_done_key(plan, shard)))
-            except (MissingInputError, ValidationError):
-                continue
-            if done.digest == plan.digest:
-                found[shard] = done
-        return found
+        try:
+            done = _SHARD_DONE.validate_json(self._bucket.read(_done_key(plan, shard)))
+        except (MissingInputError, ValidationError):
+            return None
+        return done if done.digest == plan.digest else None
 
     def numbers_done(self, plan: Plan) -> list[int]:
         """Returns the numbers of the shards that are complete, in order.
@@ -152,7 +149,8 @@ class OutputFolder:
         Raises:
             StorageError: the bucket could not be read or written.
         """
-        columns = next((done.columns for done in self.done(plan).values() if done.columns), ())
+        found = (self.read_done(plan, shard=shard) for shard in range(len(plan.shards)))
+        columns = next((done.columns for done in found if done is not None and done.columns), ())
         self._bucket.write(KEYS, _csv_line(columns).encode())
 
 
@@ -209,7 +207,7 @@ class ShardFiles:
             values = {name: outputs[name].tolist() for name in self._names}
             value = values[self._names[0]] if len(self._names) == 1 else values
             document = {**label, PREDICTION: value} if label else value
-            self._files[RESULTS].write(json.dumps(document, separators=(",", ":")) + "\n")
+            self._files[RESULTS].write(_ENCODER.encode(document) + "\n")
         else:
             columns = (*label, *_columns(outputs, self._names))
             self._columns = self._columns or columns

@@ -24,6 +24,8 @@ from lockstep.serving.model import LoadedModel
 PLAN_TIMEOUT_S: Final = 1800.0
 """How long the other replicas wait for the leading one to list the input, in seconds."""
 POLL_S: Final = 1.0
+MAX_POLL_S: Final = 8.0
+"""The longest pause between two lists of the shards that are complete, in seconds."""
 NUM_AHEAD: Final = 2
 """How many batches are read while one is predicted."""
 
@@ -93,13 +95,11 @@ class BatchRun:
             UnavailableError: the leading replica did not list the input in time.
         """
         plan = self._lead() if self._place.index == 0 else self._wait_for_plan()
-        done = self._output.done(plan)
+        complete = set(self._output.numbers_done(plan))
         with ThreadPoolExecutor(1, "lockstep-read") as executor:
             for shard in range(self._place.index, len(plan.shards), self._place.num_replicas):
-                if shard in done:
-                    self._count(done[shard])
-                else:
-                    self._predict_shard(plan, shard, executor)
+                done = self._output.read_done(plan, shard=shard) if shard in complete else None
+                self._count(done or self._predict_shard(plan, shard, executor))
         if self._place.index == 0:
             self._wait_for_others(plan)
             if plan.output_format is OutputFormat.CSV:
@@ -130,11 +130,13 @@ class BatchRun:
 
     def _wait_for_others(self, plan: Plan) -> None:
         """Waits until all shards are complete. The gang supervisor ends the job if a replica with one of them dies."""
+        pause_s = POLL_S
         while len(self._output.numbers_done(plan)) < len(plan.shards):
             self._report()
-            self._sleep(POLL_S)
+            self._sleep(pause_s)
+            pause_s = min(2 * pause_s, MAX_POLL_S)
 
-    def _predict_shard(self, plan: Plan, shard: int, executor: ThreadPoolExecutor) -> None:
+    def _predict_shard(self, plan: Plan, shard: int, executor: ThreadPoolExecutor) -> ShardDone:
         model = self._model
         instances = read_shard(plan, shard=shard, specs=model.inputs)
         prepared = (
@@ -144,7 +146,7 @@ class BatchRun:
             for batch, groups, problems in _read_ahead(prepared, executor=executor):
                 files.add(predict(batch, model=model, groups=groups, problems=problems))
                 self._report(files)
-            self._count(self._output.write_shard(plan, shard=shard, files=files))
+            return self._output.write_shard(plan, shard=shard, files=files)
 
     def _count(self, done: ShardDone) -> None:
         self._num_shards += 1
