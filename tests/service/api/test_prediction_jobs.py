@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
 )
 
-WAIT_S = 240.0
+WAIT_S = 150.0
 JOBS = "/v1/projects/local/jobs"
 VALUES = np.random.default_rng(0).normal(size=(20, 4)).astype("float32")
 

@@ -21,7 +21,7 @@ from lockstep.testing.bench import Bench
 
 assert lockstep is not None
 
-WAIT_S = 300.0
+WAIT_S = 150.0
 NUM_LINES = 400
 
 
