@@ -22,7 +22,7 @@ from lockstep.testing.bench import Bench
 assert lockstep is not None
 
 WAIT_S = 150.0
-NUM_LINES = 400
+NUM_LINES = 240
 
 
 def _asked(folder: Path) -> PredictionInput:
@@ -53,7 +53,7 @@ def test_a_job_whose_program_is_killed_starts_again_and_predicts_each_instance_o
     named = BatchModel(url=str(tmp_path / "net.keras"))
     files = pin_model(named, project="local", bucket=str(bench.home.bucket), folder=tmp_path / "copying")
     document = batch_input(asked, model=named, run_id="r")
-    document["args"] = [*document["args"], "--shard-size-bytes=80"]
+    document["args"] = [*document["args"], "--shard-size-bytes=90"]
     bench.store.create(
         project="local",
         job_id="b",

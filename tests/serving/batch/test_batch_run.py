@@ -35,7 +35,7 @@ def test_predictions_of_json_lines_are_those_of_the_model(batch: Batch, numbers_
     assert batch.errors() == []
 
 
-@pytest.mark.parametrize("shard_size_bytes", [1, 100, 1000, 5000])
+@pytest.mark.parametrize("shard_size_bytes", [40, 100, 1000, 5000])
 def test_a_file_that_is_divided_gives_each_line_once_and_in_order(
     batch: Batch, numbers_model: keras.Model, shard_size_bytes: int
 ) -> None:
