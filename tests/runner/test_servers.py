@@ -71,13 +71,13 @@ def test_a_server_gets_the_bytes_that_were_deployed_or_none(tmp_path: Path, is_c
     (tmp_path / "model").write_bytes(b"weights")
     digest = hashlib.sha256(b"others" if is_changed else b"weights").hexdigest()
     files = (FileOrder(url=str(tmp_path / "model"), name="model.keras", sha256=digest),)
-    server = ServerOrder(ready_within_s=30.0, silent_within_s=2.0, files=files)
+    server = ServerOrder(ready_within_s=30.0, silent_within_s=2.0)
     script = "import sys; sys.exit(open('model.keras').read() != 'weights')"
-    status = _run(_order(tmp_path, sys.executable, "-c", script, server=server))
+    status = _run(_order(tmp_path, sys.executable, "-c", script, server=server, files=files))
     assert status.end is not None
     assert status.end.succeeded == (not is_changed)
     if is_changed:
-        assert f"{tmp_path / 'model'} has changed since it was deployed" in (status.end.problem or "")
+        assert f"{tmp_path / 'model'} has changed since it was copied" in (status.end.problem or "")
         assert status.started_time_s is None
 
 

@@ -60,7 +60,8 @@ class ServedModel:
             spool=str(self.spool),
             log_url=str(self.log),
             user=user,
-            server=ServerOrder(ready_within_s=WAIT_S, silent_within_s=silent_within_s, files=(file,)),
+            files=(file,),
+            server=ServerOrder(ready_within_s=WAIT_S, silent_within_s=silent_within_s),
         )
         self.statuses: list[ReplicaStatus] = []
         self._runner = RunnerProcess()

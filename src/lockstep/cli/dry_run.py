@@ -43,7 +43,7 @@ def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | Non
     OUTPUT.print("  outputs")
     for name, url in document["outputs"].items():
         OUTPUT.print(f"    {name:<12} {url}")
-    _print_webhooks(document["trainingInput"].get("lockstep", {}).get("webhooks", ()))
+    _print_webhooks(document.get("trainingInput", {}).get("lockstep", {}).get("webhooks", ()))
     _print_price(document["price"])
     if document.get("simulated"):
         OUTPUT.print("    simulated machines: nothing is owed")

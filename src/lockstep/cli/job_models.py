@@ -15,14 +15,15 @@ NUM_NAMED: Final = 5
 def model_urls(client: Client, job: Mapping[str, Any]) -> list[str]:
     """Returns the URLs of the models that a successful job saved.
 
-    For other jobs, or if no models are found, the only URL is that of the job's model folder.
+    For other training jobs, or if no models are found, the only URL is that of the job's model folder. A batch
+    prediction has none.
 
     Args:
         client: the client of the service.
         job: the job, in the contract's JSON form.
     """
-    belong = [job["lockstep"]["outputs"]["model"]]
-    if job["state"] != JobState.SUCCEEDED:
+    belong = [url for name, url in job["lockstep"]["outputs"].items() if name == "model"]
+    if job["state"] != JobState.SUCCEEDED or not belong:
         return belong
     try:
         return [model["url"] for model in client.job_models(job["jobId"])] or belong
@@ -43,6 +44,8 @@ def model_to_deploy(urls: Sequence[str], *, job: Mapping[str, Any]) -> str:
         ModelError: the job saved no model, or several.
     """
     outputs = job["lockstep"]["outputs"]
+    if "model" not in outputs:
+        raise ModelError(f"job {job['jobId']} is a batch prediction, which saves no model")
     finished = [url for url in urls if not url.startswith(f"{outputs['checkpoints'].rstrip('/')}/")]
     candidates = finished or list(urls)
     if len(candidates) == 1:

@@ -31,6 +31,7 @@ from lockstep.cli import (
     shell,
     status,
     submit,
+    submit_prediction,
     up,
     update,
     whoami,
@@ -56,6 +57,7 @@ app.command("whoami")(whoami.whoami)
 app.command("plan")(plan.plan)
 app.command("migrate")(migrate.migrate)
 app.command("submit")(submit.submit)
+app.command("submit-prediction")(submit_prediction.submit_prediction)
 app.command("jobs")(jobs.jobs)
 app.command("describe")(describe.describe)
 app.command("logs")(logs.logs)

@@ -130,7 +130,7 @@ def submit(
             python = describe(source, asked=environment) if image is None else "the image's own"
             print_dry_run(body, project=project, client=client, python=python)
         elif client is not None:
-            _submit(client, body, job=job, stream_logs=stream_logs)
+            submit_body(client, body, stream_logs=stream_logs)
     finally:
         if client is not None:
             client.close()
@@ -171,7 +171,18 @@ def check_reachable(bucket: str, *, is_on_this_machine: bool) -> str:
     return bucket
 
 
-def _submit(client: Client, body: dict[str, Any], *, job: str, stream_logs: bool) -> None:
+def submit_body(client: Client, body: dict[str, Any], *, stream_logs: bool) -> None:
+    """Submits a job, and prints its log until it ends.
+
+    Args:
+        client: a client of the service.
+        body: the job, in the contract's JSON form.
+        stream_logs: whether to print the log; if not, only the job's name is printed.
+
+    Raises:
+        JobFailedError: the job did not succeed.
+    """
+    job = body["jobId"]
     created = client.create_job(body)
     simulated = " on simulated machines" if created["lockstep"]["simulated"] else ""
     ERRORS.print(f"job {job} is queued{simulated}; `lockstep logs -f {job}` follows it", style="dim")

@@ -36,6 +36,8 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *
     if own["progress"] is not None:
         is_running = job["state"] == "RUNNING"
         OUTPUT.print(f"  progress: {progress_text(own['progress']) if is_running else own['progress']['text']}")
+    if "predictionOutput" in job:
+        OUTPUT.print(f"  predicted: {_predicted(job['predictionOutput'])}")
     if own["endReason"]:
         OUTPUT.print(f"  ended: {own['endReason']}")
     if own["numRestarts"]:
@@ -70,6 +72,12 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *
     for name, url in own["outputs"].items():
         for place in models if name == "model" else (url,):
             OUTPUT.print(f"    {name:<12} {place}")
+
+
+def _predicted(output: Mapping[str, Any]) -> str:
+    num_predictions, num_errors = int(output["predictionCount"]), int(output["errorCount"])
+    hours = f", {output['nodeHours']:.3f} node hours" if "nodeHours" in output else ""
+    return f"{counted(num_predictions, 'instance')}, {counted(num_errors, 'error')}{hours}"
 
 
 def _attempts(attempts: Sequence[Mapping[str, Any]]) -> Table:

@@ -1,4 +1,4 @@
-"""Downloads the user's code, and a server's files, from the bucket to the node."""
+"""Downloads the user's code, and pinned files such as a model, from the bucket to the node."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def unpack(packages: Sequence[str], *, folder: Path) -> list[Code]:
 
 
 def fetch_files(files: Sequence[FileOrder], *, folder: Path) -> None:
-    """Downloads a server's files into a folder, and checks that they are what was deployed.
+    """Downloads pinned files into a folder, and checks that they have not changed.
 
     Args:
         files: the files.
@@ -43,7 +43,7 @@ def fetch_files(files: Sequence[FileOrder], *, folder: Path) -> None:
     Raises:
         MissingInputError: If a file does not exist.
         StorageError: If a file could not be read.
-        CorruptDataError: If a file's content has changed since it was deployed.
+        CorruptDataError: If a file's content has changed since it was pinned.
     """
     for file in files:
         bucket_url, key = split_url(file.url)
@@ -52,8 +52,8 @@ def fetch_files(files: Sequence[FileOrder], *, folder: Path) -> None:
             found = hashlib.file_digest(opened, "sha256").hexdigest()
         if found != file.sha256:
             raise CorruptDataError(
-                f"{file.url} has changed since it was deployed",
+                f"{file.url} has changed since it was copied",
                 received=f"the SHA-256 digest {found}",
                 allowed=file.sha256,
-                action="deploy it as another version",
+                action="deploy it as another version, or submit the job again",
             )

@@ -178,9 +178,8 @@ class Runner:
         return self._finish(log, self._program_end(program), usage=self._used.plus(program.final_usage()))
 
     def _fetch_code(self) -> list[Code]:
-        """Downloads the code and a server's files; "stop" ends the wait for a bucket that does not answer."""
-        packages, work = self._order.packages, self._spool / "work"
-        files = () if self._order.server is None else self._order.server.files
+        """Downloads the code and the pinned files; "stop" ends the wait for a bucket that does not answer."""
+        packages, files, work = self._order.packages, self._order.files, self._spool / "work"
 
         def fetch() -> list[Code]:
             code = unpack(packages, folder=work)

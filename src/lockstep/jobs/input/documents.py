@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from lockstep.errors import ConfigError
 from lockstep.jobs.input.custom_job_translation import translate
 from lockstep.jobs.input.custom_jobs import CustomJob, CustomJobSpec, job_id_of
+from lockstep.jobs.input.predictions import PredictionInput
 from lockstep.jobs.input.spec import TrainingInput
 from lockstep.jobs.parsing.fields import AbstractDocument, JobId, Labels
 from lockstep.jobs.parsing.rules import Violation, parse_document, raise_violations
@@ -45,11 +46,13 @@ class JobRequest(AbstractDocument):
         job_id: the job's name, unique within its project.
         training_input: what to run.
         labels: the job's labels.
+        prediction_input: of a batch prediction, what to predict; its training input is what runs it.
     """
 
     job_id: JobId
     training_input: TrainingInput
     labels: Labels = Field(default_factory=dict)
+    prediction_input: PredictionInput | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -86,9 +89,8 @@ class _JobResource(AbstractDocument):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.prediction_input is not None:
-            raise_violations(
-                [Violation(path=("predictionInput",), received=self.prediction_input, allowed="training jobs only")]
-            )
+            allowed = "not together with trainingInput"
+            raise_violations([Violation(path=("predictionInput",), received=self.prediction_input, allowed=allowed)])
         return self
 
 

@@ -119,6 +119,7 @@ JOB_FIELDS: Final = (
     "errorMessage",
     "jobPosition",
     "labels",
+    "predictionInput",
     "trainingInput",
     "trainingOutput",
 )

@@ -78,12 +78,10 @@ class ServerOrder:
     Attributes:
         ready_within_s: the maximum time from the start to the first heartbeat, in seconds.
         silent_within_s: the maximum time between heartbeats after the first one, in seconds.
-        files: the files that the server needs. It gets no credentials for buckets.
     """
 
     ready_within_s: float
     silent_within_s: float
-    files: tuple[FileOrder, ...] = ()
 
 
 @final
@@ -106,6 +104,8 @@ class ReplicaOrder:
         secrets: the values of further environment variables, which must never be shown. The service fills them in when
             it places the gang, and records the order without them.
         packages: the bucket URLs of the source archives to unpack and put on the module path.
+        files: the files that the program needs in its working folder, such as the model to predict with. A server gets
+            no credentials for buckets.
         python_environment: the source of the program's Python environment.
         environment_cache: the node's folder for Python environments; empty if none is to be built.
         user: the id of the user and of the group that the program runs as; None for the runner's own user.
@@ -142,6 +142,7 @@ class ReplicaOrder:
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     secrets: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     packages: tuple[str, ...] = ()
+    files: tuple[FileOrder, ...] = ()
     python_environment: PythonEnvironment = field(default_factory=PythonEnvironment)
     environment_cache: str = ""
     user: int | None = None
@@ -460,7 +461,7 @@ class GangStatus:
 
 
 FILES: Final = TypeAdapter(tuple[FileOrder, ...])
-"""Reads and writes the `FileOrder`s of a server as JSON."""
+"""Reads and writes `FileOrder`s as JSON."""
 
 ORDER: Final = TypeAdapter(ReplicaOrder)
 """Reads and writes a `ReplicaOrder` as JSON."""

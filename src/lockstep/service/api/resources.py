@@ -24,6 +24,7 @@ from lockstep.service.api.forms import (
     OperationForm,
     OperationMetadataForm,
     OwnVersionForm,
+    PredictionOutputForm,
     TrainingOutputForm,
     VersionForm,
 )
@@ -68,7 +69,9 @@ class _Field:
     read: Callable[[Any], Any]
 
 
-def _training_output(job: Any) -> TrainingOutputForm:
+def _training_output(job: Any) -> TrainingOutputForm | None:
+    if job.prediction_input is not None:
+        return None
     units = None if job.bill is None else job.bill.ml_units
     output: TrainingOutputForm = {} if units is None else {"consumedMLUnits": float(units)}
     if job.state == JobState.RUNNING and job.training_input.get("enableWebAccess"):
@@ -86,11 +89,18 @@ def _optional_timestamp(time_s: float | None) -> str | None:
 
 _JOB_FIELDS: Final[Mapping[str, _Field]] = {
     "jobId": _Field(columns=("job_id",), read=lambda job: job.job_id),
-    "trainingInput": _Field(columns=("training_input",), read=lambda job: job.training_input),
+    "trainingInput": _Field(
+        columns=("training_input", "prediction_input"),
+        read=lambda job: job.training_input if job.prediction_input is None else None,
+    ),
+    "predictionInput": _Field(columns=("prediction_input",), read=lambda job: job.prediction_input),
     "createTime": _Field(columns=("create_time_s",), read=lambda job: timestamp(job.create_time_s)),
     "state": _Field(columns=("state",), read=lambda job: str(job.state)),
     "trainingOutput": _Field(
-        columns=("project", "job_id", "state", "training_input", "attempt", "gang_order", "bill"),
+        columns=(
+            *("project", "job_id", "state", "training_input", "prediction_input"),
+            *("attempt", "gang_order", "bill"),
+        ),
         read=_training_output,
     ),
     "etag": _Field(columns=("version",), read=lambda job: job_etag(job)),
@@ -127,6 +137,7 @@ def job_resource(
     attempts: list[AttemptForm] | None = None,
     nodes: NodeCostsForm | None = None,
     webhooks: list[JobWebhookForm] | None = None,
+    predicted: PredictionOutputForm | None = None,
 ) -> JobForm:
     """Returns a job as the contract's ``GoogleCloudMlV1__Job``.
 
@@ -140,6 +151,7 @@ def job_resource(
         attempts: the attempts; None if they were not read.
         nodes: the cost of the job's nodes; None if it was not read or the job has no nodes in the ledger.
         webhooks: the states of the job's webhooks; None if they were not read.
+        predicted: what a batch prediction has predicted so far; None for another job.
     """
     # The fields come from a table that filters use too. Tests check real responses against the form.
     resource = cast("JobForm", job_fields(job))
@@ -158,6 +170,8 @@ def job_resource(
         "nodes": nodes,
         "webhooks": webhooks,
     }
+    if predicted is not None:
+        resource["predictionOutput"] = predicted
     if waits is not None:
         resource["jobPosition"] = str(waits.position)
     return resource

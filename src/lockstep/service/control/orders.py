@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from lockstep.jobs.input.gangs import Gang, Replica
 from lockstep.jobs.machines.catalogue import Catalogue
-from lockstep.jobs.running.orders import ContainerOrder, GangOrder, ReplicaOrder, ServerOrder
+from lockstep.jobs.running.orders import ContainerOrder, FileOrder, GangOrder, ReplicaOrder, ServerOrder
 from lockstep.service.control.containers import container_order
 from lockstep.service.control.job_inputs import training_input_of
 from lockstep.service.control.job_urls import log_url, metrics_url
@@ -55,6 +55,7 @@ def gang_order(
     attempt: int = 0,
     user: int | None = None,
     server: ServerOrder | None = None,
+    files: tuple[FileOrder, ...] = (),
     gets_others: bool = False,
 ) -> GangOrder:
     """Returns the order for one attempt of a job, on the nodes that the scheduler chose for its replicas.
@@ -69,6 +70,7 @@ def gang_order(
         attempt: the number of the attempt, from 0.
         user: the user id that its programs run as; None for the service's own.
         server: how a prediction server is watched; None for other jobs.
+        files: the files that its programs need in their working folders.
         gets_others: whether a lost machine is replaced by another one.
     """
     own = training_input_of(job).lockstep
@@ -88,6 +90,7 @@ def gang_order(
             ),
             simulated=is_simulated(replica, gang=gang, cluster=cluster),
             server=server,
+            files=files,
             settings=settings,
             catalogue=catalogue,
         )
@@ -112,6 +115,7 @@ def _replica_order(
     container: ContainerOrder | None,
     simulated: bool,
     server: ServerOrder | None,
+    files: tuple[FileOrder, ...],
     settings: Settings,
     catalogue: Catalogue,
 ) -> ReplicaOrder:
@@ -128,6 +132,7 @@ def _replica_order(
         container=container,
         environment={**_cache(replica, settings=settings, user=user), **replica.env},
         packages=replica.package_uris,
+        files=files,
         python_environment=asked.lockstep.environment,
         environment_cache="" if replica.image_uri else str(settings.home.environments(job.project)),
         user=None if replica.image_uri else user,

@@ -33,6 +33,8 @@ READY_WITHIN_S: Final = 600.0
 """How long a prediction server may take to load and compile its model, in seconds."""
 SILENT_WITHIN_S: Final = 3.0
 """The time without a heartbeat after which a prediction server is replaced, in seconds."""
+SERVER: Final = ServerOrder(ready_within_s=READY_WITHIN_S, silent_within_s=SILENT_WITHIN_S)
+"""How a prediction server is watched."""
 
 NEVER_RAN: Final = EndReason(kind=EndKind.NODE_LOST, details=("before it ran",))
 """The end reason of an attempt that was lost before its programs ran."""
@@ -189,6 +191,7 @@ class JobStarts:
 
     def _order(self, job: JobRecord, *, nodes: Sequence[str], attempt: int) -> GangOrder:
         gang = gang_of(job, catalogue=self._catalogue)
+        version = None if job.version_uid is None else self._models.get_version_by_uid(job.version_uid)
         order = gang_order(
             job,
             gang=gang,
@@ -198,19 +201,13 @@ class JobStarts:
             cluster=self._cluster,
             attempt=attempt,
             user=self._choose_user(job),
-            server=self._server_order(job),
+            server=None if version is None else SERVER,
+            files=job.files if version is None else version.files,
             gets_others=self._provisioner is not None,
         )
         assert self._lease.generation is not None, "who places a gang holds the lease"
         within_s = self._settings.place_within_s
         return replace(order, owner=self._lease.owner, generation=self._lease.generation, place_within_s=within_s)
-
-    def _server_order(self, job: JobRecord) -> ServerOrder | None:
-        """Returns how a prediction server is watched, and which files it gets; None for other jobs."""
-        if job.version_uid is None:
-            return None
-        version = self._models.get_version_by_uid(job.version_uid)
-        return ServerOrder(ready_within_s=READY_WITHIN_S, silent_within_s=SILENT_WITHIN_S, files=version.files)
 
     def _choose_user(self, job: JobRecord) -> int | None:
         """Returns the user id for a job's programs; None if they run as the service's own user.

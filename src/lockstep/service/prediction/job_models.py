@@ -31,7 +31,7 @@ def find_models(job: JobRecord) -> list[JobModel]:
 
     The job's folder for models is listed first. If it has none, the whole folder of the job is listed, because a
     program may have written elsewhere in it. Links that a program made in a folder on the service's machine are not
-    followed.
+    followed. A batch prediction saves none.
 
     Args:
         job: the job.
@@ -39,7 +39,9 @@ def find_models(job: JobRecord) -> list[JobModel]:
     Raises:
         StorageError: If the bucket cannot be listed.
     """
-    model_folder = job.outputs["model"]
+    model_folder = job.outputs.get("model")
+    if model_folder is None:
+        return []
     for folder in (model_folder, posixpath.dirname(model_folder.rstrip("/"))):
         bucket = open_bucket(folder, policy=QUICK_POLICY)
         found = [

@@ -43,6 +43,8 @@ JOBS = Table(
     Column("kind", String(16), nullable=False, default="training"),
     Column("version_uid", String(32), index=True),
     Column("training_input", JSON, nullable=False),
+    Column("prediction_input", JSON(none_as_null=True)),
+    Column("files", JsonOf(FILES), nullable=False, default=()),
     Column("labels", JSON, nullable=False),
     Column("state", String(16), nullable=False),
     Column("version", Integer, nullable=False, default=1),

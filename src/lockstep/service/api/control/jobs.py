@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import Query
 from fastapi.responses import JSONResponse
@@ -25,8 +25,9 @@ from lockstep.errors import (
 from lockstep.jobs.billing.bills import bill
 from lockstep.jobs.input.candidates import candidate, check_candidates, num_candidates
 from lockstep.jobs.input.documents import JobRequest, parse_job
-from lockstep.jobs.input.gangs import check_size, resolve
-from lockstep.jobs.input.spec import LockstepExtensions, TrainingInput, ignored, unsupported
+from lockstep.jobs.input.gangs import resolve
+from lockstep.jobs.input.predictions import ignored_in_prediction
+from lockstep.jobs.input.spec import LockstepExtensions, ignored, unsupported
 from lockstep.jobs.lists.filters import bounds_of, parse_filter
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
@@ -36,6 +37,7 @@ from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.billing.bills import bill_form
 from lockstep.service.api.billing.nodes import node_costs_form
 from lockstep.service.api.control.attempts import attempt_documents
+from lockstep.service.api.control.prediction_jobs import named_urls, pin, prediction_output, read_submission
 from lockstep.service.api.control.preview import preview, queue_form, unrecorded
 from lockstep.service.api.forms import (
     AttemptForm,
@@ -57,7 +59,7 @@ from lockstep.service.api.webhooks import job_webhook_form
 from lockstep.service.billing.usages import job_usage
 from lockstep.service.control.containers import check_containers
 from lockstep.service.control.job_inputs import order_of
-from lockstep.service.control.job_urls import output_urls
+from lockstep.service.control.job_urls import main_output_url, output_urls
 from lockstep.service.control.orders import is_simulated
 from lockstep.service.notifications.webhooks import read_job_key, seal_webhooks
 from lockstep.service.prediction.job_models import find_models
@@ -65,8 +67,6 @@ from lockstep.service.security.job_folders import job_folders
 from lockstep.service.security.locations import check_location
 from lockstep.service.store import JobRecord
 from lockstep.storage import QUICK_POLICY, check_shared_url, may_succeed_later, open_bucket
-
-_PACKAGES: Final = "trainingInput.packageUris"
 
 router = make_router()
 
@@ -81,9 +81,9 @@ def create(
     validate_only: Annotated[bool, Query(alias="validateOnly")] = False,
 ) -> JobForm | PreviewForm:
     """``projects.jobs.create``. With ``validateOnly``, only checks the job, and returns a preview of it."""
-    request = parse_job(body, source="request")
-    check_size(request.training_input, gang=resolve(request.training_input, catalogue=context.catalogue))
-    for what, url in _urls(request.training_input):
+    submission = read_submission(body, project=project, context=context)
+    request = submission.request
+    for what, url, use in named_urls(request):
         check_shared_url(url, what=what)
         check_location(
             url,
@@ -91,16 +91,14 @@ def create(
             principal=principal,
             project=project,
             bucket=context.settings.bucket,
-            holds_code=what.startswith(_PACKAGES),
+            holds_code=use == "code",
         )
     if validate_only:
         return _preview(request, project=project, context=context)
     simulated = _check(request, project=project, context=context)
     scheduling = request.training_input.scheduling
-    outputs = output_urls(
-        request.training_input, bucket=context.settings.bucket, project=project, job_id=request.job_id
-    )
-    _check_bucket(outputs["model"])
+    outputs = output_urls(request, bucket=context.settings.bucket, project=project)
+    _check_bucket(main_output_url(outputs))
     job = context.jobs.create(
         project=project,
         job_id=request.job_id,
@@ -108,12 +106,15 @@ def create(
         labels=request.labels,
         simulated=simulated,
         outputs=outputs,
+        prediction_input=submission.prediction_json,
+        files=pin(submission, project=project, context=context),
         priority=0 if scheduling is None else scheduling.priority,
         max_wait_time_s=None if scheduling is None else scheduling.max_wait_time_s,
         submitted_by=principal.label,
         webhooks=seal_webhooks(request.training_input.lockstep.webhooks, project=project, vault=context.vault),
     )
-    for line in ignored(request.training_input):
+    asked = request.prediction_input
+    for line in ignored(request.training_input) if asked is None else ignored_in_prediction(asked):
         context.jobs.record_event(job.uid, kind="ignored", detail=line)
     context.controller.wake()
     return _resource(job, context, attempts=[], webhooks=_webhooks(job, context))
@@ -129,7 +130,7 @@ def _preview(request: JobRequest, *, project: str, context: Context) -> PreviewF
     )
     try:
         simulated = _check(request, project=project, context=context)
-        _check_bucket(document["outputs"]["model"])
+        _check_bucket(main_output_url(document["outputs"]))
         _check_name(request.job_id, project=project, context=context)
     except LockstepError as error:
         return {**document, "problem": str(error)}
@@ -172,6 +173,7 @@ def _resource(
         attempts=attempts,
         nodes=nodes,
         webhooks=webhooks,
+        predicted=prediction_output(job, context=context),
     )
 
 
@@ -207,17 +209,6 @@ def _accrued(job: JobRecord, context: Context) -> BillForm | None:
     return bill_form(charged, simulated=job.simulated)
 
 
-def _urls(training_input: TrainingInput) -> Iterator[tuple[str, str]]:
-    """Yields the fields and URLs that a job specifies. They must mean the same to the service and to its programs."""
-    if training_input.job_dir is not None:
-        yield "trainingInput.jobDir", training_input.job_dir
-    base = training_input.lockstep.base_output_directory
-    if base is not None:
-        yield "trainingInput.lockstep.baseOutputDirectory", base
-    for index, url in enumerate(training_input.package_uris):
-        yield f"{_PACKAGES}.{index}", url
-
-
 def _check(request: JobRequest, *, project: str, context: Context) -> bool:
     """Rejects a job that is not supported or could never run. Returns whether anything of the job is simulated."""
     problems = unsupported(request.training_input)
@@ -225,8 +216,8 @@ def _check(request: JobRequest, *, project: str, context: Context) -> bool:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InvalidInputError(problems[0] + more)
     folders = job_folders(context.settings)
-    for what, url in _urls(request.training_input):
-        if folders is not None and not what.startswith(_PACKAGES):
+    for what, url, use in named_urls(request):
+        if folders is not None and use == "output":
             folders.check(url, what=what, project=project)
     _check_own(request.training_input.lockstep, project=project, context=context)
     catalogue: Catalogue = context.catalogue
@@ -242,7 +233,7 @@ def _check(request: JobRequest, *, project: str, context: Context) -> bool:
     gang = resolve(asked, catalogue=catalogue)
     check_containers(
         gang,
-        outputs=output_urls(asked, bucket=context.settings.bucket, project=project, job_id=request.job_id),
+        outputs=output_urls(request, bucket=context.settings.bucket, project=project),
         settings=context.settings,
     )
     cluster = context.cluster

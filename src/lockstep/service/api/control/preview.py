@@ -69,13 +69,14 @@ def unrecorded(request: JobRequest, *, project: str, settings: Settings) -> JobR
         project=project,
         job_id=request.job_id,
         training_input=asked.redacted().to_json(),
+        prediction_input=None if request.prediction_input is None else request.prediction_input.to_json(),
         labels=request.labels,
         state=JobState.QUEUED,
         version=0,
         priority=asked.scheduling.priority,
         max_wait_time_s=asked.scheduling.max_wait_time_s,
         create_time_s=time.time(),
-        outputs=output_urls(asked, bucket=settings.bucket, project=project, job_id=request.job_id),
+        outputs=output_urls(request, bucket=settings.bucket, project=project),
     )
 
 
@@ -103,10 +104,9 @@ def preview(
         job, gang=gang, nodes=[""] * len(gang), settings=settings, catalogue=catalogue, cluster=cluster
     ).replicas
     addresses = _addresses(orders)
-    return {
+    document: PreviewForm = {
         "jobId": job.job_id,
         "project": project,
-        "trainingInput": dict(job.training_input),
         "labels": dict(job.labels),
         "replicas": [
             _replica(
@@ -122,6 +122,11 @@ def preview(
         "outputs": dict(job.outputs),
         "price": _price(gang, request=request, catalogue=catalogue),
     }
+    if job.prediction_input is None:
+        document["trainingInput"] = dict(job.training_input)
+    else:
+        document["predictionInput"] = dict(job.prediction_input)
+    return document
 
 
 def queue_form(position: QueuePosition) -> QueuePreviewForm:

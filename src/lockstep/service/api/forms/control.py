@@ -81,6 +81,16 @@ class TrainingOutputForm(TypedDict, total=False):
 
 
 @with_config(STRICT)
+class PredictionOutputForm(TypedDict):
+    """``GoogleCloudMlV1__PredictionOutput``. Counts are strings, as the contract writes an int64."""
+
+    outputPath: str
+    predictionCount: str
+    errorCount: str
+    nodeHours: NotRequired[float]
+
+
+@with_config(STRICT)
 class JobWebhookForm(TypedDict):
     """The state of a job's webhook: why deliveries fail, since when, and how many events were dropped."""
 
@@ -111,13 +121,15 @@ class OwnJobForm(TypedDict):
 
 @with_config(STRICT)
 class JobForm(TypedDict):
-    """``GoogleCloudMlV1__Job``. Its ``trainingInput`` is as requested."""
+    """``GoogleCloudMlV1__Job``, either training or batch prediction. The input is as requested."""
 
     jobId: str
-    trainingInput: dict[str, Any]
+    trainingInput: NotRequired[dict[str, Any]]
+    predictionInput: NotRequired[dict[str, Any]]
     createTime: str
     state: JobState
-    trainingOutput: TrainingOutputForm
+    trainingOutput: NotRequired[TrainingOutputForm]
+    predictionOutput: NotRequired[PredictionOutputForm]
     etag: str
     labels: NotRequired[dict[str, str]]
     startTime: NotRequired[str]

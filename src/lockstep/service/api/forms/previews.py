@@ -73,7 +73,8 @@ class PreviewForm(TypedDict):
 
     jobId: str
     project: str
-    trainingInput: dict[str, Any]
+    trainingInput: NotRequired[dict[str, Any]]
+    predictionInput: NotRequired[dict[str, Any]]
     labels: dict[str, str]
     replicas: list[ReplicaPreviewForm]
     passedOn: list[str]

@@ -30,6 +30,7 @@ from sqlalchemy.exc import IntegrityError
 from lockstep.errors import ConflictError, NotFoundError
 from lockstep.jobs.billing.bills import Bill
 from lockstep.jobs.lists.filters import JobBounds
+from lockstep.jobs.running.orders import FileOrder
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState, next_state
 from lockstep.jobs.security.access import HOME_LABEL
 from lockstep.service.store.control.records import AttemptRecord, EventNote, JobKind, JobRecord, RecordedEvent
@@ -76,6 +77,8 @@ class JobStore:
         labels: Mapping[str, str],
         simulated: bool,
         outputs: Mapping[str, str],
+        prediction_input: Mapping[str, Any] | None = None,
+        files: Sequence[FileOrder] = (),
         kind: JobKind = JobKind.TRAINING,
         version_uid: str | None = None,
         priority: int = 0,
@@ -92,6 +95,8 @@ class JobStore:
             labels: the labels of the job.
             simulated: whether anything of the job is simulated.
             outputs: the bucket URLs of its outputs, by kind.
+            prediction_input: the prediction input of a batch prediction, in the contract's JSON.
+            files: the files that its programs need in their working folders.
             kind: the kind of the job.
             version_uid: the uid of the version that a prediction server serves.
             priority: the priority in the queue; jobs with a higher number start earlier.
@@ -111,6 +116,8 @@ class JobStore:
             "kind": kind.value,
             "version_uid": version_uid,
             "training_input": dict(training_input),
+            "prediction_input": None if prediction_input is None else dict(prediction_input),
+            "files": tuple(files),
             "labels": dict(labels),
             "state": JobState.QUEUED.value,
             "priority": priority,

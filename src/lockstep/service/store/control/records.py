@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, final
 
 from lockstep.jobs.billing.bills import Bill
+from lockstep.jobs.running.orders import FileOrder
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import HOME_LABEL
 from lockstep.service.store.control.moves import Move
@@ -19,7 +20,7 @@ class JobKind(StrEnum):
     """Who starts a job, and for what."""
 
     TRAINING = "training"
-    """Somebody submitted it. Only these are listed as jobs."""
+    """Somebody submitted it: a training job, or a batch prediction. Only these are listed as jobs."""
     SERVER = "server"
     """The service starts it as one of a version's prediction servers, and ends it."""
 
@@ -35,7 +36,9 @@ class JobRecord:
         job_id: the name of the job within the project.
         kind: the kind of the job.
         version_uid: the uid of the version that a prediction server serves; None for other jobs.
-        training_input: the training input, in the contract's JSON.
+        training_input: the training input, in the contract's JSON; of a batch prediction, what it was translated into.
+        prediction_input: the prediction input of a batch prediction, in the contract's JSON; None for other jobs.
+        files: the files that a batch prediction's programs need in their working folders.
         labels: the labels of the job.
         state: the state of the job.
         version: the number of changes by its owner; the contract's etag is computed from it.
@@ -67,6 +70,8 @@ class JobRecord:
     kind: JobKind = JobKind.TRAINING
     version_uid: str | None = None
     training_input: Mapping[str, Any]
+    prediction_input: Mapping[str, Any] | None = None
+    files: tuple[FileOrder, ...] = ()
     labels: Mapping[str, str]
     state: JobState
     version: int

@@ -30,6 +30,8 @@ def _make_jobs() -> None:
         sa.Column("kind", sa.String(length=16), nullable=False),
         sa.Column("version_uid", sa.String(length=32), nullable=True),
         sa.Column("training_input", sa.JSON(), nullable=False),
+        sa.Column("prediction_input", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("files", sa.JSON(), nullable=False),
         sa.Column("labels", sa.JSON(), nullable=False),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),

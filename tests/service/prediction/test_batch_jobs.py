@@ -1,0 +1,100 @@
+"""Batch predictions as jobs: a killed program, and the copies of models."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import lockstep  # selects Keras's backend, so it goes before Keras
+from lockstep.errors import ModelError
+from lockstep.jobs.input.predictions import PredictionInput
+from lockstep.jobs.running.states import TERMINAL, JobState
+from lockstep.service.prediction.batch_jobs import BatchModel, batch_input, pin_model
+from lockstep.testing.bench import Bench
+
+assert lockstep is not None
+
+WAIT_S = 150.0
+NUM_LINES = 240
+
+
+def _asked(folder: Path) -> PredictionInput:
+    return PredictionInput.model_validate(
+        {
+            "uri": str(folder / "net.keras"),
+            "dataFormat": "JSON",
+            "inputPaths": [f"{folder}/in/*"],
+            "outputPath": str(folder / "out"),
+            "maxWorkerCount": "2",
+        }
+    )
+
+
+@pytest.mark.filterwarnings(
+    # Keras's variables implement NumPy's __array__ by its older form; saving a model meets it.
+    "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
+)
+def test_a_job_whose_program_is_killed_starts_again_and_predicts_each_instance_once(
+    bench: Bench, tmp_path: Path
+) -> None:
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    model.save(tmp_path / "net.keras")
+    (tmp_path / "in").mkdir()
+    values = np.random.default_rng(0).normal(size=(NUM_LINES, 2)).astype("float32")
+    (tmp_path / "in" / "a").write_text("".join(json.dumps(row.tolist()) + "\n" for row in values))
+    asked = _asked(tmp_path)
+    named = BatchModel(url=str(tmp_path / "net.keras"))
+    files = pin_model(named, project="local", bucket=str(bench.home.bucket), folder=tmp_path / "copying")
+    document = batch_input(asked, model=named, run_id="r")
+    document["args"] = [*document["args"], "--shard-size-bytes=90"]
+    bench.store.create(
+        project="local",
+        job_id="b",
+        training_input=document,
+        prediction_input=asked.to_json(),
+        files=files,
+        labels={},
+        simulated=False,
+        outputs={"predictions": str(tmp_path / "out"), "logs": str(tmp_path / "logs")},
+    )
+    deadline = time.monotonic() + WAIT_S
+    num_done_at_kill = None
+    while (job := bench.job("b")).state not in TERMINAL:
+        assert time.monotonic() < deadline, job
+        bench.step()
+        done = list((tmp_path / "out").glob("prediction.state/*/0*.json"))
+        if num_done_at_kill is None and len(done) >= 4 and job.state is JobState.RUNNING:
+            num_done_at_kill = len(done)
+            os.kill(int(job.replicas[-1].status.pid or 0), signal.SIGKILL)
+        time.sleep(0.01)
+    assert job.state is JobState.SUCCEEDED, job.error_message
+    assert num_done_at_kill is not None
+    assert job.num_restarts == 1
+    results = sorted((tmp_path / "out").glob("prediction.results-*"))
+    assert num_done_at_kill < len(results)
+    found = [json.loads(line) for path in results for line in path.read_text().splitlines()]
+    np.testing.assert_allclose(found, model.predict(values, verbose=0), atol=1e-6)
+    counts = [replica.status.progress.metrics for replica in job.replicas if replica.status.progress is not None]
+    assert sum(each["predictions"] for each in counts) == NUM_LINES
+
+
+def test_jobs_with_the_same_model_share_a_copy(tmp_path: Path) -> None:
+    (tmp_path / "a.keras").write_bytes(b"weights")
+    (tmp_path / "b.keras").write_bytes(b"weights")
+    bucket, folder = str(tmp_path / "bucket"), tmp_path / "copying"
+    first, second = (
+        pin_model(BatchModel(url=str(tmp_path / name)), project="local", bucket=bucket, folder=folder)
+        for name in ("a.keras", "b.keras")
+    )
+    assert first == second
+    assert Path(first[0].url).read_bytes() == b"weights"
+    assert list(folder.iterdir()) == []
+    with pytest.raises(ModelError, match="no folder with a"):
+        pin_model(BatchModel(url=str(tmp_path / "c")), project="local", bucket=bucket, folder=folder)
