@@ -23,6 +23,10 @@ class LockstepError(Exception):
         received: the value that was received, if that helps; the message shows its ``repr``.
         allowed: what is allowed instead: a sentence, or the allowed values.
         action: what the user can do about it.
+
+    Attributes:
+        retry_after_s: of an error that a service responded with: the least time after which the same request may
+            succeed, in seconds; None if it would fail again.
     """
 
     http_status: ClassVar[int] = 500
@@ -41,6 +45,7 @@ class LockstepError(Exception):
         self.received = received
         self.allowed = allowed if allowed is None or isinstance(allowed, str) else tuple(allowed)
         self.action = action
+        self.retry_after_s: float | None = None
         super().__init__(self._message())
 
     def _message(self) -> str:

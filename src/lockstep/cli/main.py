@@ -25,12 +25,14 @@ from lockstep.cli import (
     logs,
     metrics,
     migrate,
+    models,
     plan,
     predict,
     secrets,
     shell,
     status,
     submit,
+    undeploy,
     up,
     update,
     whoami,
@@ -65,7 +67,9 @@ app.command("cancel")(cancel.cancel)
 app.command("exec")(shell.execute)
 app.command("costs")(costs.costs)
 app.command("deploy")(deploy.deploy)
+app.command("undeploy")(undeploy.undeploy)
 app.command("predict")(predict.predict)
+app.add_typer(models.app, name="models")
 app.add_typer(keys.app, name="keys")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(cluster.app, name="cluster")
