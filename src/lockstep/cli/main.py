@@ -18,6 +18,7 @@ from lockstep.cli import (
     deploy,
     describe,
     down,
+    export,
     image,
     jobs,
     keys,
@@ -67,6 +68,7 @@ app.command("cancel")(cancel.cancel)
 app.command("exec")(shell.execute)
 app.command("costs")(costs.costs)
 app.command("deploy")(deploy.deploy)
+app.command("export")(export.export)
 app.command("undeploy")(undeploy.undeploy)
 app.command("predict")(predict.predict)
 app.add_typer(models.app, name="models")
