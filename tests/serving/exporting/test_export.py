@@ -135,7 +135,7 @@ def test_a_model_of_16_bits_is_compared_as_such(save: Callable[[keras.Model], Pa
         (lambda outputs: [outputs[0] * np.nan], "differs from the original"),
         (lambda outputs: [outputs[0][:, :0]], "has another shape"),
         (lambda outputs: outputs * 2, "another number of outputs; received 2; allowed: 1"),
-        (lambda outputs: [].pop(), "cannot be run on 1 instances: IndexError"),
+        (lambda outputs: [].pop(), "cannot be run on 1 instance: IndexError"),
     ],
 )
 def test_an_export_that_differs_is_an_error_and_leaves_nothing(

@@ -12,7 +12,7 @@ from typing import Final, final
 import keras
 import numpy as np
 
-from lockstep.errors import InvalidInputError, ModelError, StorageWriteError
+from lockstep.errors import InvalidInputError, ModelError, StorageWriteError, counted
 from lockstep.serving.exporting.formats import Format, Run
 from lockstep.serving.instances import Arrays, InputSpec
 from lockstep.serving.model import LoadedModel
@@ -78,7 +78,7 @@ def export_model(
 
     model = LoadedModel.load(file, display_url=display_url, prepare=prepare)
     what = f"the model {display_url or file}"
-    cases = _cases(model)  # before the export, because Keras exports only models that have been called
+    cases = _cases(model)
     try:
         # In the same folder, so that it can be renamed; it is removed if anything fails.
         with tempfile.TemporaryDirectory(prefix=".lockstep-export-", dir=path.parent) as folder:
@@ -129,8 +129,10 @@ def _compare(
         try:
             found = run([inputs[spec.name] for spec in model.inputs])
         except Exception as error:
-            raise ModelError(f"{what} cannot be run on {size} instances: {_first_line(error)}") from error
-        largest = max(largest, _difference(found, expected, tolerance=tolerance, what=f"{what} for {size} instances"))
+            raise ModelError(f"{what} cannot be run on {counted(size, 'instance')}: {_first_line(error)}") from error
+        largest = max(
+            largest, _difference(found, expected, tolerance=tolerance, what=f"{what} for {counted(size, 'instance')}")
+        )
     return largest
 
 

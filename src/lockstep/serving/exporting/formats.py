@@ -64,7 +64,8 @@ class Format(enum.StrEnum):
             options = {"native_serialization": True, "native_serialization_platforms": PLATFORMS}
             model.keras_model.export(path, format="tf_saved_model", verbose=False, jax2tf_kwargs=options)
         else:
-            model.keras_model.export(path, format="onnx", verbose=False)
+            # Without a signature, Keras refuses a model that was loaded and not called since.
+            model.keras_model.export(path, format="onnx", verbose=False, input_signature=_signature(model))
 
     def open(self, path: Path, *, model: LoadedModel) -> Run:
         """Returns a function that runs what was written, without Keras.
@@ -86,6 +87,13 @@ def _packages(to: Format) -> tuple[str, ...]:
     # Keras exports to ONNX through TensorFlow up to version 3.13.
     is_direct = tuple(int(part) for part in keras.__version__.split(".")[:2]) >= (3, 14)
     return ("jax2onnx", "onnxruntime") if is_direct else ("tensorflow", "tf2onnx", "onnxruntime")
+
+
+def _signature(model: LoadedModel) -> list[Any]:
+    def spec(tensor: keras.KerasTensor) -> keras.InputSpec:
+        return keras.InputSpec(shape=(None, *tensor.shape[1:]), dtype=tensor.dtype, name=tensor.name)
+
+    return [keras.tree.map_structure(spec, model.structure)]
 
 
 def _stablehlo(model: LoadedModel) -> bytes:
