@@ -110,7 +110,7 @@ class History:
             training_input=asked.to_json(),
             labels=request.labels,
             simulated=False,
-            outputs=output_urls(asked, bucket=self._settings.bucket, project="local", job_id=request.job_id),
+            outputs=output_urls(request, bucket=self._settings.bucket, project="local"),
         )
         if number % 50 == 49:
             reason = str(EndReason(kind=EndKind.CANCELLED, details=("by home",)))

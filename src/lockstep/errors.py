@@ -24,12 +24,15 @@ class LockstepError(Exception):
         received: the value that was received, if that helps; the message shows its ``repr``.
         allowed: what is allowed instead: a sentence, or the allowed values.
         action: what the user can do about it.
+
+    Attributes:
+        retry_after_s: the least time after which the same request may succeed, in seconds; None if it would fail again.
     """
 
     http_status: ClassVar[int] = 500
     rpc_status: ClassVar[str] = "INTERNAL"
     exit_code: ClassVar[int] = 70
-    retry_after_s: ClassVar[int | None] = None
+    retry_after_s: float | None = None
 
     def __init__(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import Annotated, Any
 
 import typer
@@ -11,10 +10,9 @@ import typer
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, absolute_url, connect
 from lockstep.cli.job_flags import read_accelerator
 from lockstep.cli.job_models import model_to_deploy
+from lockstep.cli.operations import short_name, wait_for_operation
 from lockstep.client import Client
-from lockstep.errors import ConflictError, InvalidInputError, ModelError, UnavailableError
-
-TIMEOUT_S = 180.0
+from lockstep.errors import ConflictError, InvalidInputError, ModelError
 
 
 def deploy(
@@ -65,13 +63,10 @@ def deploy(
         with contextlib.suppress(ConflictError):  # another version of an existing model
             client.create_model(model)
         name = version or _next_version(client, model)
-        with OUTPUT.status(f"starting the prediction server of {model}/{name}"):
-            operation = _wait(
-                client,
-                client.create_version(
-                    model, name=name, deployment_uri=url, package_uris=packages, python_module=module, **machine
-                ),
-            )
+        operation = client.create_version(
+            model, name=name, deployment_uri=url, package_uris=packages, python_module=module, **machine
+        )
+        operation = wait_for_operation(client, operation, model=model, version=name)
         if "error" in operation:
             raise ModelError(f"version {name} of {model} cannot be served: {operation['error']['message']}")
         client.set_default_version(model, name=name)
@@ -80,19 +75,5 @@ def deploy(
 
 
 def _next_version(client: Client, model: str) -> str:
-    names = {found["name"].rpartition("/")[2] for found in client.versions(model)}
+    names = {short_name(found) for found in client.versions(model)}
     return next(f"v{number}" for number in range(1, len(names) + 2) if f"v{number}" not in names)
-
-
-def _wait(client: Client, operation: dict[str, Any]) -> dict[str, Any]:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not operation.get("done"):
-        if time.monotonic() > deadline:
-            own = operation["metadata"].get("version", {}).get("lockstep", {})
-            raise UnavailableError(
-                f"the prediction server was not ready within {TIMEOUT_S:.0f} s",
-                action=f"it waits for {own['waitingFor']}" if "waitingFor" in own else "see `lockstep status`",
-            )
-        time.sleep(0.1)
-        operation = client.operation(operation["name"])
-    return operation

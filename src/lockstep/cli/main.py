@@ -18,6 +18,7 @@ from lockstep.cli import (
     deploy,
     describe,
     down,
+    export,
     image,
     jobs,
     keys,
@@ -25,6 +26,7 @@ from lockstep.cli import (
     logs,
     metrics,
     migrate,
+    models,
     plan,
     predict,
     secrets,
@@ -32,6 +34,7 @@ from lockstep.cli import (
     status,
     submit,
     submit_prediction,
+    undeploy,
     up,
     update,
     whoami,
@@ -67,7 +70,10 @@ app.command("cancel")(cancel.cancel)
 app.command("exec")(shell.execute)
 app.command("costs")(costs.costs)
 app.command("deploy")(deploy.deploy)
+app.command("export")(export.export)
+app.command("undeploy")(undeploy.undeploy)
 app.command("predict")(predict.predict)
+app.add_typer(models.app, name="models")
 app.add_typer(keys.app, name="keys")
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(cluster.app, name="cluster")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self, final
 from urllib.parse import quote
@@ -12,26 +13,15 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus
 
 from lockstep import errors
 from lockstep.client.addresses import AUTHORITY_VARIABLE, URL_VARIABLE, ServiceAddress, find_address
+from lockstep.client.error_answers import read_error
 from lockstep.client.shell_connection import ShellConnection
 from lockstep.client.tls import ssl_context, untrusted
-from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
+from lockstep.errors import InvalidInputError, UnavailableError
 from lockstep.home import Home
 from lockstep.jobs.running.shell_frames import ShellRequest
 
 TIMEOUT_S: Final = 30.0
 PREDICT_TIMEOUT_S: Final = 120.0
-
-
-_CLASSES: Final = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LockstepError)]
-_BY_REASON: Final = {kind.reason(): kind for kind in _CLASSES}
-_BY_HTTP_STATUS: Final = {
-    **{kind.http_status: kind for kind in reversed(_CLASSES)},
-    errors.NotFoundError.http_status: errors.NotFoundError,  # a resource of the service, rather than a file
-}
-"""The error class of each HTTP status, for responses without a reason, such as those of a prediction server.
-
-Several classes may have the same status. The first one in `lockstep.errors` is used, except for 404.
-"""
 
 
 @final
@@ -184,15 +174,7 @@ class Client:
 
     def jobs(self, *, filter_text: str = "", limit: int = 100) -> list[dict[str, Any]]:
         """Returns up to ``limit`` jobs, the newest first; sends as many requests as needed."""
-        found: list[dict[str, Any]] = []
-        token = ""
-        while len(found) < limit:
-            page = self.job_page(filter_text=filter_text, size=min(100, limit - len(found)), token=token)
-            found += page["jobs"]
-            token = page.get("nextPageToken", "")
-            if not token:
-                break
-        return found
+        return self._listed(f"{self._prefix}/jobs", field="jobs", filter_text=filter_text, limit=limit)
 
     def job_page(self, *, filter_text: str = "", size: int = 0, token: str = "") -> dict[str, Any]:
         """Returns a page of jobs, the newest first.
@@ -307,7 +289,7 @@ class Client:
                 raise errors.PermissionDeniedError(
                     "the service refuses this key", action="see `lockstep whoami`"
                 ) from None
-            raise _error(refused) from None
+            raise read_error(refused) from None
         except (OSError, TimeoutError, InvalidHandshake) as error:
             raise self._unavailable(error) from error
 
@@ -318,6 +300,14 @@ class Client:
     def model(self, name: str) -> dict[str, Any]:
         """Returns a model."""
         return self._call("GET", self._model(name))
+
+    def models(self, *, filter_text: str = "", limit: int = 100) -> list[dict[str, Any]]:
+        """Returns up to ``limit`` models, the newest first; sends as many requests as needed."""
+        return self._listed(f"{self._prefix}/models", field="models", filter_text=filter_text, limit=limit)
+
+    def delete_model(self, name: str) -> dict[str, Any]:
+        """Deletes a model that has no versions, and returns the operation."""
+        return self._call("DELETE", self._model(name))
 
     def create_version(
         self,
@@ -356,16 +346,19 @@ class Client:
         """Returns a version of a model."""
         return self._call("GET", self._version(model, name))
 
-    def versions(self, model: str) -> list[dict[str, Any]]:
-        """Returns a model's versions, the newest first; sends as many requests as needed."""
-        found: list[dict[str, Any]] = []
-        query: dict[str, Any] = {"pageSize": 100}
-        while True:
-            page = self._call("GET", f"{self._model(model)}/versions", query=query)
-            found += page["versions"]
-            if "nextPageToken" not in page:
-                return found
-            query["pageToken"] = page["nextPageToken"]
+    def versions(self, model: str, *, limit: int = sys.maxsize) -> list[dict[str, Any]]:
+        """Returns up to ``limit`` versions of a model, the newest first; sends as many requests as needed."""
+        return self._listed(f"{self._model(model)}/versions", field="versions", filter_text="", limit=limit)
+
+    def scale_version(self, model: str, *, name: str, num_servers: int) -> dict[str, Any]:
+        """Changes the number of prediction servers of a version, and returns the operation."""
+        query = {"updateMask": "manualScaling.nodes"}
+        body = {"manualScaling": {"nodes": num_servers}}
+        return self._call("PATCH", self._version(model, name), query=query, body=body)
+
+    def delete_version(self, model: str, *, name: str) -> dict[str, Any]:
+        """Starts the deletion of a version, which ends its prediction servers, and returns the operation."""
+        return self._call("DELETE", self._version(model, name))
 
     def set_default_version(self, model: str, *, name: str) -> dict[str, Any]:
         """Makes a version the model's default, which serves requests that name no version."""
@@ -380,6 +373,32 @@ class Client:
         resource = self._model(model) if version is None else self._version(model, version)
         body = {"instances": instances}
         return self._call("POST", f"{resource}:predict", body=body, timeout_s=PREDICT_TIMEOUT_S)["predictions"]
+
+    def _listed(self, path: str, *, field: str, filter_text: str, limit: int) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        token = ""
+        while len(found) < limit:
+            query = {"filter": filter_text, "pageSize": min(100, limit - len(found)), "pageToken": token}
+            page = self._call("GET", path, query=query)
+            found += page[field]
+            token = page.get("nextPageToken", "")
+            if not token:
+                break
+        return found
+
+    def predict_encoded(
+        self, model: str, body: bytes, *, version: str | None = None, timeout_s: float = PREDICT_TIMEOUT_S
+    ) -> list[Any]:
+        """Returns a model's predictions for a request's body, ``{"instances": [...]}``, that is encoded already.
+
+        Args:
+            model: the model's name.
+            body: the body, in JSON.
+            version: the version's name; None for the model's default version.
+            timeout_s: how long the service may take to connect, or to send the next part of its answer, in seconds.
+        """
+        resource = self._model(model) if version is None else self._version(model, version)
+        return self._call("POST", f"{resource}:predict", content=body, timeout_s=timeout_s)["predictions"]
 
     def _secret(self, name: str) -> str:
         return f"{self._prefix}/secrets/{_segment(name, what='secret')}"
@@ -400,16 +419,20 @@ class Client:
         *,
         query: Mapping[str, Any] | None = None,
         body: object = None,
+        content: bytes | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> dict[str, Any]:
+        headers = None if content is None else {"content-type": "application/json"}
         try:
-            answer = self._http.request(method, path, params=query, json=body, timeout=timeout_s)
+            answer = self._http.request(
+                method, path, params=query, json=body, content=content, headers=headers, timeout=timeout_s
+            )
         except ValueError as error:  # for example NaN, which JSON cannot express
             raise errors.InvalidInputError(f"the request cannot be written as JSON: {error}") from None
         except httpx.HTTPError as error:
             raise self._unavailable(error) from error
         if not answer.is_success:
-            raise _error(answer)
+            raise read_error(answer)
         try:
             return answer.json()
         except ValueError:
@@ -423,10 +446,12 @@ class Client:
                 f"the certificate of {self._address.url} is not trusted: {reason}",
                 action=f"name its authority's certificate with {AUTHORITY_VARIABLE}",
             )
-        return UnavailableError(
+        found = UnavailableError(
             f"the service at {self._address.url} does not respond: {str(error) or type(error).__name__}",
             action="see `lockstep status`",
         )
+        found.retry_after_s = 0.0
+        return found
 
 
 def _connect(address: ServiceAddress) -> httpx.Client:
@@ -452,19 +477,3 @@ def _segment(name: str, *, what: str) -> str:
     if name in ("", ".", "..") or "/" in name:  # quoting does not make one segment of these
         raise InvalidInputError(f"not the name of a {what}", received=name, allowed="letters, digits and underscores")
     return quote(name, safe="")
-
-
-def _error(answer: httpx.Response) -> LockstepError:
-    try:
-        problem = answer.json()["error"]
-    except (ValueError, KeyError, TypeError):
-        return UnavailableError(f"the service responded with status {answer.status_code} and no reason")
-    if isinstance(problem, str):  # a prediction server's form
-        return _BY_HTTP_STATUS.get(answer.status_code, LockstepError)(problem)
-    try:
-        message = str(problem["message"])
-        reasons = [str(detail["reason"]) for detail in problem.get("details", ()) if "reason" in detail]
-    except (AttributeError, KeyError, TypeError):  # the form of some other server, such as a proxy
-        return UnavailableError(f"the service responded with status {answer.status_code} and no reason")
-    kind = _BY_REASON.get(reasons[0], LockstepError) if reasons else _BY_HTTP_STATUS.get(answer.status_code)
-    return (kind or LockstepError)(message)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -112,7 +113,7 @@ class PredictApp:
             return 200, (), await self._predict(dict(scope["headers"]), receive)
         except LockstepError as error:
             wait = error.retry_after_s
-            headers = () if wait is None else ((b"retry-after", b"%d" % wait),)
+            headers = () if wait is None else ((b"retry-after", b"%d" % math.ceil(wait)),)
             return error.http_status, headers, _error(str(error))
         except _ClientGoneError:
             return HTTP_CLIENT_GONE, (), _error("the client has gone")

@@ -60,9 +60,10 @@ class LoadedModel:
     def __init__(self, model: keras.Model, *, max_batch_size: int = 64) -> None:
         if not getattr(model, "inputs", None):
             model = _with_inputs(model)
+        self._model = model
         inputs = model.inputs
         sequential = isinstance(model, keras.Sequential)
-        structure = inputs[0] if sequential else model.input
+        self._structure = structure = inputs[0] if sequential else model.input
         tensors = keras.tree.flatten_with_path(structure)
         rescales = len(tensors) == 1 and rescales_pixels(model)
         self._specs = tuple(_spec(path, tensor, rescales_pixels=rescales) for path, tensor in tensors)
@@ -113,6 +114,16 @@ class LoadedModel:
             reason = (str(error) or type(error).__name__).replace(str(path), display_url).splitlines()[0]
             raise ModelError(f"cannot load the model {display_url}: {reason[:400]}") from error
         return cls(cast("keras.Model", model), max_batch_size=max_batch_size)
+
+    @property
+    def keras_model(self) -> keras.Model:
+        """The model itself, Functional or Sequential."""
+        return self._model
+
+    @property
+    def structure(self) -> Any:
+        """The structure of the model's inputs: a tensor, or a list, tuple or dictionary of them."""
+        return self._structure
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:

@@ -44,32 +44,39 @@ class PackageCode:
             ModelError: there is no package, or it does not have what the model needs.
         """
         needed = needed_code(file)
-        if any(module.startswith(f"{OWN_LAYERS}.") for module in needed.modules):
-            importlib.import_module(OWN_LAYERS)
-        if not (missing := _missing(needed)):
+        import_own_layers(needed)
+        if not (missing := missing_names(needed)):
             return
         if not self.has_code:
             raise ModelError(
-                f"it needs {_named(missing)}, which {'is' if len(missing) == 1 else 'are'} not Keras's",
+                f"it needs {listed(missing)}, which {'is' if len(missing) == 1 else 'are'} not Keras's",
                 action="deploy it with --job, so that the job's package goes along, or name one with --package-uri",
             )
         for module in needed.modules:
             _import(module)
-        if self.program is not None and (missing := _missing(needed)):
+        if self.program is not None and (missing := missing_names(needed)):
             _import_program(self.program, missing=missing)
-        if missing := _missing(needed):
+        if missing := missing_names(needed):
             raise ModelError(
-                f"its package does not register {_named(missing)}",
+                f"its package does not register {listed(missing)}",
                 action="put @keras.saving.register_keras_serializable(package=...) above it, as it was in training, in "
                 "a module that the job's program imports",
             )
 
 
-def _missing(needed: NeededCode) -> list[str]:
+def import_own_layers(needed: NeededCode) -> None:
+    """Imports Lockstep's own layers, which registers them with Keras, if a model needs them."""
+    if any(module.startswith(f"{OWN_LAYERS}.") for module in needed.modules):
+        importlib.import_module(OWN_LAYERS)
+
+
+def missing_names(needed: NeededCode) -> list[str]:
+    """Returns the names of the classes and functions that a model needs and that are not registered with Keras."""
     return [name for name in needed.names if keras.saving.get_registered_object(name) is None]
 
 
-def _named(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Returns names in a line, without those that are too many."""
     more = f" and {len(names) - NUM_NAMED} more" if len(names) > NUM_NAMED else ""
     return ", ".join(names[:NUM_NAMED]) + more
 
@@ -100,7 +107,7 @@ def _import_program(program: str, *, missing: Sequence[str]) -> None:
         return
     if not _has_guard(Path(spec.origin)):
         raise ModelError(
-            f"{_named(missing)} may be defined in {program}, the job's program, which cannot be imported without "
+            f"{listed(missing)} may be defined in {program}, the job's program, which cannot be imported without "
             "starting training",
             action="put it into a module of its own that the program imports, or what the program does behind "
             "if __name__ == '__main__':",

@@ -1,0 +1,243 @@
+"""The commands on deployed models, against the real REST interface. No prediction server runs."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from lockstep.cli import undeploy
+from lockstep.cli.main import app
+from lockstep.cli.operations import split_version
+from lockstep.errors import InvalidInputError, LockstepError, NotFoundError, WrongStateError
+from lockstep.home import Home
+from lockstep.jobs.scheduling import NodeSpec
+from lockstep.service.settings import Settings
+from lockstep.service.store import VersionState
+from lockstep.testing.bench import Bench, open_bench
+from lockstep.testing.served import HOME_TOKEN, Served
+
+BOX = NodeSpec(name="box", node_type="box", resources={"vcpus": 8, "memory_mib": 32_768})
+
+
+class Site:
+    """A served bench with a model, and the command line on it."""
+
+    def __init__(self, bench: Bench, served: Served, folder: Path) -> None:
+        self.bench = bench
+        self.served = served
+        self.file = folder / "net.keras"
+        self.file.write_text("a model")
+        self.models = served.context.models
+        self.models.create_model(project="local", name="m", description="of the test", labels={"team": "a"})
+
+    def version(self, name: str, *, state: VersionState | None = VersionState.READY) -> None:
+        """Records a version: CREATING if no state is given."""
+        self.models.create_version(
+            project="local",
+            model="m",
+            name=name,
+            description="",
+            labels={},
+            deployment_uri=str(self.file),
+            machine_type="n1-standard-4",
+        )
+        if state is not None:
+            record = self.models.get_version(project="local", model="m", name=name)
+            assert self.models.update_version(record, state=state, error_message="it broke" * (state == "FAILED"))
+
+    def step(self) -> None:
+        self.served.context.deployments.step()
+        self.bench.step()
+
+    def names(self) -> list[str]:
+        return [record.name for record in self.models.list_versions()]
+
+    def run(self, *arguments: str) -> Result:
+        return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    home = Home(path=tmp_path / "home")
+    home.path.mkdir()
+    with open_bench(Settings(home=home, bucket=str(home.bucket), max_running_jobs=2)) as bench:
+        bench.cluster.set_nodes((BOX,), in_use={"box": BOX.resources})  # so that no server starts
+        served = Served(bench)
+        monkeypatch.setenv("LOCKSTEP_URL", served.url)
+        monkeypatch.setenv("LOCKSTEP_TOKEN", HOME_TOKEN)
+        yield Site(bench, served, tmp_path)
+        served.close()
+
+
+@pytest.fixture
+def deploying(site: Site) -> Iterator[Site]:
+    """The site, with the loops that advance versions and servers."""
+    stop = threading.Event()
+
+    def advance() -> None:
+        while not stop.wait(0.02):
+            site.step()
+
+    thread = threading.Thread(target=advance)
+    thread.start()
+    yield site
+    stop.set()
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_models_are_listed_with_their_default_versions(site: Site) -> None:
+    assert "m      -                -      -         of the test" in site.run("models", "list").stdout
+    site.version("v1")
+    (line,) = [line for line in site.run("models", "list", "--filter", "name:m").stdout.splitlines()[1:] if line]
+    assert line.split()[:3] == ["m", "v1", "READY"]
+    assert site.run("models", "list", "--filter", "name:other").stdout == "no models\n"
+
+
+def test_versions_are_listed_with_what_they_wait_for_or_why_they_failed(site: Site) -> None:
+    assert site.run("models", "versions", "m").stdout == "model m has no versions\n"
+    site.version("good")
+    site.version("bad", state=VersionState.FAILED)
+    site.version("new", state=None)
+    for _ in range(3):  # its file is copied, its server is recorded, and finds no place
+        site.step()
+    rows = {line.split()[0]: line for line in site.run("models", "versions", "m").stdout.splitlines()}
+    assert rows["good"].split()[1:5] == ["READY", "yes", "1", "n1-standard-4"]
+    assert rows["bad"].rstrip().endswith("it broke")
+    waits = site.served.http.get("/v1/projects/local/models/m/versions/new").json()["lockstep"]["waitingFor"]
+    assert rows["new"].rstrip().endswith(waits)
+    shown = site.run("models", "describe", "m/new").stdout
+    assert shown.startswith("version m/new: CREATING\n")
+    assert f"waiting for: {waits}" in shown
+    with pytest.raises(NotFoundError, match="no model"):
+        site.run("models", "versions", "other")
+
+
+def test_a_model_and_a_version_are_described(site: Site) -> None:
+    site.version("v1")
+    shown = site.run("models", "describe", "m").stdout
+    for line in ("description: of the test", "labels: team=a", "default version: v1 (READY)", "versions: v1"):
+        assert line in shown
+    shown = site.run("models", "describe", "m/v1").stdout
+    assert "version m/v1 (default): READY" in shown
+    assert f"model file: {site.file}" in shown
+    assert json.loads(site.run("models", "describe", "m", "--json").stdout)["name"] == "projects/local/models/m"
+    assert json.loads(site.run("models", "describe", "m/v1", "--json").stdout)["isDefault"] is True
+
+
+def test_another_version_becomes_the_default(site: Site) -> None:
+    site.version("v1")
+    site.version("v2")
+    assert site.run("models", "set-default", "m/v2").stdout == "version v2 is the default of m\n"
+    assert site.models.get_model(project="local", name="m").default_version == "v2"
+    with pytest.raises(InvalidInputError, match="the version is missing"):
+        site.run("models", "set-default", "m")
+
+
+def test_a_model_with_versions_is_deleted_only_with_undeploy(deploying: Site) -> None:
+    for name in ("v1", "v2", "v3"):
+        deploying.version(name)
+    with pytest.raises(WrongStateError, match=r"has versions: v3, v2, v1; `lockstep undeploy m` deletes"):
+        deploying.run("models", "delete", "m")
+    done = deploying.run("undeploy", "m/v2")
+    assert done.stdout == "deleted version m/v2\n"
+    assert "-- m/v2 is DELETING" in done.stderr
+    assert sorted(deploying.names()) == ["v1", "v3"]
+    assert deploying.run("undeploy", "m", "--yes").stdout == "deleted model m with 2 versions\n"
+    with pytest.raises(NotFoundError):
+        deploying.models.get_model(project="local", name="m")
+    deploying.models.create_model(project="local", name="empty", description="", labels={})
+    assert deploying.run("models", "delete", "empty").stdout == "deleted model empty\n"
+
+
+def test_a_model_is_undeployed_only_after_a_yes(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.version("v1")
+    with pytest.raises(InvalidInputError, match=r"would delete model m with 1 version, .* not a terminal; add --yes"):
+        site.run("undeploy", "m")
+    asked: list[str] = []
+
+    def refuse(question: str) -> bool:
+        asked.append(question)
+        return False
+
+    monkeypatch.setattr(undeploy, "confirm", refuse)
+    monkeypatch.setattr(undeploy.sys, "stdin", _Terminal())
+    with pytest.raises(SystemExit) as ended:
+        app(["undeploy", "m"])
+    assert (ended.value.code, asked) == (1, ["delete model m with 1 version (v1)?"])
+    assert site.names() == ["v1"]
+
+
+class _Terminal:
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[tuple[str, str, object]]]]:
+    """A service that answers with given documents, one for each request; returns the requests that it has received."""
+    waiting: list[dict[str, object]] = []
+    received: list[tuple[str, str, object]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            received.append((self.command, self.path, json.loads(body) if body else None))
+            content = json.dumps(waiting.pop(0)).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_PATCH = answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    def expect(*documents: dict[str, object]) -> list[tuple[str, str, object]]:
+        waiting.extend(documents)
+        return received
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv("LOCKSTEP_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("LOCKSTEP_TOKEN", "t")
+        yield expect
+        server.shutdown()
+        thread.join()
+
+
+OPERATION = {"name": "projects/local/operations/o", "metadata": {}}
+WAITING = {"state": "READY", "lockstep": {"waitingFor": "a node with 4 cores"}}
+
+
+def test_scaling_names_the_field_and_waits_for_the_operation(
+    answers: Callable[..., list[tuple[str, str, object]]],
+) -> None:
+    received = answers(OPERATION, WAITING, {**OPERATION, "done": True})
+    done = CliRunner().invoke(app, ["models", "scale", "m/v1", "--nodes", "3"], catch_exceptions=False)
+    assert done.stdout == "version m/v1 has 3 prediction servers\n"
+    assert done.stderr == "-- m/v1 is READY: a node with 4 cores\n"
+    path = "/v1/projects/local/models/m/versions/v1?updateMask=manualScaling.nodes"
+    assert received[0] == ("PATCH", path, {"manualScaling": {"nodes": 3}})
+
+
+def test_an_operation_that_failed_is_an_error(answers: Callable[..., list[tuple[str, str, object]]]) -> None:
+    answers({**OPERATION, "done": True, "error": {"code": 9, "message": "no such machine"}})
+    with pytest.raises(LockstepError, match="m/v1 cannot be scaled: no such machine"):
+        CliRunner().invoke(app, ["models", "scale", "m/v1", "--nodes", "3"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("name", ["", "/v1", "m/", "m/v1/x"])
+def test_what_names_no_version_is_refused(name: str) -> None:
+    with pytest.raises(InvalidInputError, match="allowed: MODEL or MODEL/VERSION"):
+        split_version(name)
+    assert split_version("m") == ("m", None)
+    assert split_version("m/v1") == ("m", "v1")
