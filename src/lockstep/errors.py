@@ -23,6 +23,7 @@ class LockstepError(Exception):
         received: the value that was received, if that helps; the message shows its ``repr``.
         allowed: what is allowed instead: a sentence, or the allowed values.
         action: what the user can do about it.
+        retry_after_s: after how many seconds a client may try again; None if that is not known.
     """
 
     http_status: ClassVar[int] = 500
@@ -36,11 +37,13 @@ class LockstepError(Exception):
         received: object = None,
         allowed: str | Iterable[str] | None = None,
         action: str | None = None,
+        retry_after_s: float | None = None,
     ) -> None:
         self.what = what
         self.received = received
         self.allowed = allowed if allowed is None or isinstance(allowed, str) else tuple(allowed)
         self.action = action
+        self.retry_after_s = retry_after_s
         super().__init__(self._message())
 
     def _message(self) -> str:

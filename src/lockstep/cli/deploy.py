@@ -31,6 +31,20 @@ def deploy(
     version: Annotated[
         str | None, typer.Option(help="The version's name. Default: the next free one of v1, v2, ...")
     ] = None,
+    min_servers: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Minimum number of prediction servers; 0 ends the last one when there are no requests. With "
+            "--max-servers. Default: 1.",
+        ),
+    ] = None,
+    max_servers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Maximum number of prediction servers, which follow the load. Default: always one server."
+        ),
+    ] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Deploy a model as a new version, wait until it is ready, and make it the default version."""
@@ -38,6 +52,7 @@ def deploy(
         raise InvalidInputError("give either --job or --model-url")
     if job is not None and package_uri:
         raise InvalidInputError("--package-uri is only for --model-url; with --job, the job's own packages are used")
+    auto_scaling = _auto_scaling(min_servers, max_servers)
     with connect(project) as client:
         packages, module = [absolute_url(url, what="--package-uri") for url in package_uri or ()], None
         if model_url is not None:
@@ -59,7 +74,12 @@ def deploy(
             operation = _wait(
                 client,
                 client.create_version(
-                    model, name=name, deployment_uri=url, package_uris=packages, python_module=module
+                    model,
+                    name=name,
+                    deployment_uri=url,
+                    package_uris=packages,
+                    python_module=module,
+                    auto_scaling=auto_scaling,
                 ),
             )
         if "error" in operation:
@@ -67,6 +87,17 @@ def deploy(
         client.set_default_version(model, name=name)
         OUTPUT.print(f"model {model}, version {name} (default), is ready: {url}")
         OUTPUT.print(f"POST /v1/projects/{project}/models/{model}:predict")
+
+
+def _auto_scaling(min_servers: int | None, max_servers: int | None) -> dict[str, int] | None:
+    if max_servers is None:
+        if min_servers is not None:
+            raise InvalidInputError("--min-servers is only for --max-servers", action="add --max-servers")
+        return None
+    least = 1 if min_servers is None else min_servers
+    if max_servers < least:
+        raise InvalidInputError("--max-servers", received=max_servers, allowed=f"--min-servers, {least}, or more")
+    return {"minNodes": least, "maxNodes": max_servers}
 
 
 def _next_version(client: Client, model: str) -> str:

@@ -327,6 +327,7 @@ class Client:
         deployment_uri: str,
         package_uris: Sequence[str] = (),
         python_module: str | None = None,
+        auto_scaling: Mapping[str, int] | None = None,
     ) -> dict[str, Any]:
         """Starts the deployment of a version, and returns its operation.
 
@@ -336,8 +337,12 @@ class Client:
             deployment_uri: the URL of the ``.keras`` file, or of the folder with the file.
             package_uris: the URLs of packages that define the model's custom classes.
             python_module: the module that the model's job ran.
+            auto_scaling: the contract's ``autoScaling``, such as ``{"minNodes": 0, "maxNodes": 4}``; None for one
+                prediction server.
         """
         body: dict[str, Any] = {"name": name, "deploymentUri": deployment_uri}
+        if auto_scaling is not None:
+            body["autoScaling"] = dict(auto_scaling)
         if package_uris:
             body["packageUris"] = list(package_uris)
         if python_module is not None:

@@ -21,6 +21,7 @@ from lockstep.serving.batcher import Batcher, BatchPolicy
 from lockstep.serving.instances import Arrays, InputSpec, read_instances, read_request, write_response
 from lockstep.serving.lanes import Lanes
 from lockstep.serving.model import LoadedModel
+from lockstep.serving.open_requests import OpenRequests
 
 MAX_BODY_BYTES: Final = 32 * 2**20
 BYTES_OF_A_NUMBER: Final = 10
@@ -60,13 +61,14 @@ def make_app(model: LoadedModel, *, options: AppOptions) -> FastAPI:
     """
     batcher = Batcher(model.predict, policy=options.policy)
     lanes = Lanes()
+    requests = OpenRequests()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
         async with batcher, lanes:
             if options.on_ready is not None:
                 options.on_ready()
-            beats = asyncio.create_task(_send_heartbeats(batcher))
+            beats = asyncio.create_task(_send_heartbeats(batcher, requests))
             yield
             beats.cancel()
 
@@ -75,6 +77,10 @@ def make_app(model: LoadedModel, *, options: AppOptions) -> FastAPI:
     @app.post("/predict")
     async def predict(request: Request) -> Response:
         check_token(request.headers.get("authorization"), token=options.token)
+        with requests.counting():
+            return await answer_request(request)
+
+    async def answer_request(request: Request) -> Response:
         body = await _read_body(request, options.max_body_bytes)
 
         async def answer() -> bytes:
@@ -118,11 +124,17 @@ def check_token(header: str | None, *, token: str) -> None:
         )
 
 
-async def _send_heartbeats(batcher: Batcher) -> None:
-    """Reports that requests are answered, and how many wait. Stays silent while a run of the model takes too long."""
+async def _send_heartbeats(batcher: Batcher, requests: OpenRequests) -> None:
+    """Reports that requests are answered, and how many. Stays silent while a run of the model takes too long."""
     while True:
         if batcher.run_s < MAX_RUN_S:
-            report_progress(requests=batcher.num_requests, waiting=batcher.num_waiting)
+            report_progress(
+                requests=batcher.num_requests,
+                waiting=batcher.num_waiting,
+                open=requests.num_open,
+                openSeconds=requests.open_s,
+                busySeconds=requests.busy_s,
+            )
         await asyncio.sleep(SEND_INTERVAL_S)
 
 

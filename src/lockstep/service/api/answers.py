@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from fastapi.responses import JSONResponse
 
 from lockstep.errors import LockstepError
@@ -21,4 +23,5 @@ def error_document(code: int, status: str, message: str, *, reason: str | None =
 def answer(error: LockstepError) -> JSONResponse:
     """Returns the response to a request that failed."""
     document = error_document(error.http_status, error.rpc_status, str(error), reason=error.reason())
-    return JSONResponse(document, status_code=error.http_status)
+    headers = {} if error.retry_after_s is None else {"retry-after": str(math.ceil(error.retry_after_s))}
+    return JSONResponse(document, status_code=error.http_status, headers=headers)

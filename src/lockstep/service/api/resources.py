@@ -26,6 +26,7 @@ from lockstep.service.api.forms import (
     TrainingOutputForm,
     VersionForm,
 )
+from lockstep.service.api.prediction.scaling import auto_scaling_form, own_auto_scaling_form
 from lockstep.service.control.job_inputs import order_of
 from lockstep.service.store import JobRecord, KeyRecord, ModelRecord, OperationRecord, RecordedEvent, VersionRecord
 
@@ -214,8 +215,11 @@ def version_resource(version: VersionRecord, *, is_default: bool, waiting_for: s
         "createTime": timestamp(version.create_time_s),
         "machineType": version.machine_type,
         "state": version.state,
-        "manualScaling": {"nodes": version.num_servers},
     }
+    if version.scaling is None:
+        resource["manualScaling"] = {"nodes": version.num_servers}
+    else:
+        resource["autoScaling"] = auto_scaling_form(version.scaling)
     if version.description:
         resource["description"] = version.description
     if version.labels:
@@ -225,6 +229,9 @@ def version_resource(version: VersionRecord, *, is_default: bool, waiting_for: s
     if version.package_uris:
         resource["packageUris"] = list(version.package_uris)
     own: OwnVersionForm = {}
+    if version.scaling is not None:
+        own["autoScaling"] = own_auto_scaling_form(version.scaling)
+        own["numServers"] = version.num_servers
     if version.python_module is not None:
         own["pythonModule"] = version.python_module
     if waiting_for is not None:

@@ -9,17 +9,19 @@ from pydantic import Field
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.input.documents import parse_training_input
-from lockstep.jobs.input.gangs import resolve
+from lockstep.jobs.input.gangs import Gang, resolve
 from lockstep.jobs.lists.filters import parse_model_filter, parse_version_filter
 from lockstep.jobs.parsing.fields import Labels
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import ModelForm, ModelListForm, OperationForm, VersionForm, VersionListForm
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
+from lockstep.service.api.prediction.scaling import AutoScaling, OwnAutoScaling, scaling_policy
 from lockstep.service.api.prediction.waits import describe_wait
 from lockstep.service.api.requests import AbstractRequest, Body, Context, Name, Project, parse_request
 from lockstep.service.api.resources import model_resource, operation_resource, version_resource
 from lockstep.service.api.routes import make_router
+from lockstep.service.control.orders import is_simulated
 from lockstep.service.control.schedule import MAX_SERVERS
 from lockstep.service.prediction.servers import server_input
 from lockstep.service.security.locations import check_location
@@ -50,6 +52,7 @@ class _ManualScaling(AbstractRequest):
 @final
 class _OwnVersion(AbstractRequest):
     python_module: str | None = Field(default=None, pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)*$", max_length=256)
+    auto_scaling: OwnAutoScaling | None = None
 
 
 @final
@@ -62,7 +65,8 @@ class _VersionRequest(AbstractRequest):
     labels: Labels = Field(default_factory=dict)
     machine_type: str = DEFAULT_MACHINE_TYPE
     framework: Literal["FRAMEWORK_UNSPECIFIED", "TENSORFLOW"] = "FRAMEWORK_UNSPECIFIED"
-    manual_scaling: _ManualScaling = _ManualScaling()
+    manual_scaling: _ManualScaling | None = None
+    auto_scaling: AutoScaling | None = None
 
 
 def _model(model: ModelRecord, context: Context) -> ModelForm:
@@ -135,7 +139,7 @@ def create_version(
         check_shared_url(url, what=what)
         bucket = context.settings.bucket
         check_location(url, what=what, principal=principal, project=project, bucket=bucket, holds_code=True)
-    _check_machine(request.machine_type, project=project, context=context)
+    gang = _check_machine(request.machine_type, project=project, context=context)
     operation = context.models.create_version(
         project=project,
         model=model,
@@ -146,14 +150,21 @@ def create_version(
         package_uris=request.package_uris,
         python_module=request.lockstep.python_module,
         machine_type=request.machine_type,
-        num_servers=request.manual_scaling.nodes,
+        num_servers=(request.manual_scaling or _ManualScaling()).nodes,
+        scaling=scaling_policy(
+            request.auto_scaling,
+            own=request.lockstep.auto_scaling,
+            has_manual=request.manual_scaling is not None,
+            gang=gang,
+            simulates_gpus=is_simulated(gang.replicas[0], gang=gang, cluster=context.cluster),
+        ),
     )
     version = context.models.get_version(project=project, model=model, name=request.name)
     return operation_resource(operation, version=version)
 
 
-def _check_machine(machine_type: str, *, project: str, context: Context) -> None:
-    """Rejects a machine type that does not exist, or that no node of the cluster could ever provide."""
+def _check_machine(machine_type: str, *, project: str, context: Context) -> Gang:
+    """Returns a server's machine. Rejects a type that does not exist, or that no node could ever provide."""
     context.catalogue.machine_type(machine_type, what="machineType")
     document = {"trainingInput": server_input(machine_type=machine_type)}
     asked = parse_training_input(document, source="request")
@@ -161,6 +172,7 @@ def _check_machine(machine_type: str, *, project: str, context: Context) -> None
     never = context.controller.schedule.why_unplaceable(project=project, gang=gang, region=asked.region)
     if never is not None:
         raise InvalidInputError(f"machineType: no prediction server could ever run: {never}", received=machine_type)
+    return gang
 
 
 @router.get("/models/{model}/versions")

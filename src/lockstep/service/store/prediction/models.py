@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError, UnavailableError, WrongStateError
 from lockstep.service.store.database import Guard, reading, unguarded, writing
+from lockstep.service.store.prediction.policies import ScalingPolicy
 from lockstep.service.store.prediction.records import (
     ModelRecord,
     OperationCode,
@@ -95,8 +96,9 @@ class ModelStore:
         package_uris: Sequence[str] = (),
         python_module: str | None = None,
         num_servers: int = 1,
+        scaling: ScalingPolicy | None = None,
     ) -> OperationRecord:
-        """Records a new version as CREATING.
+        """Records a new version as CREATING. With `scaling`, the number of its servers begins with the policy's.
 
         Raises:
             NotFoundError: If there is no such model.
@@ -116,7 +118,8 @@ class ModelStore:
             "machine_type": machine_type,
             "state": VersionState.CREATING.value,
             "create_time_s": self._clock(),
-            "num_servers": num_servers,
+            "num_servers": num_servers if scaling is None else scaling.first_servers,
+            "scaling": scaling,
         }
         try:
             with writing(self._engine, guard=self._guard) as connection:
@@ -249,6 +252,17 @@ class ModelStore:
                 error = (OperationCode.FAILED_PRECONDITION, reason)
                 self._end_operations(connection, record, "CREATE_VERSION", error=error)
             return True
+
+    def set_num_servers(self, record: VersionRecord, number: int) -> bool:
+        """Sets how many servers a version should have now, if neither that nor its state has changed since it was read.
+
+        Returns:
+            Whether it was set.
+        """
+        unchanged = (VERSIONS.c.state == record.state.value, VERSIONS.c.num_servers == record.num_servers)
+        with writing(self._engine, guard=self._guard) as connection:
+            query = update(VERSIONS).where(*_is(record), *unchanged).values(num_servers=number)
+            return connection.execute(query).rowcount == 1
 
     def remove_version(self, record: VersionRecord) -> None:
         """Removes a version whose server is gone, and ends the operations on it."""

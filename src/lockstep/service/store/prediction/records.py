@@ -8,6 +8,7 @@ from enum import IntEnum, StrEnum
 from typing import final
 
 from lockstep.jobs.running.orders import FileOrder
+from lockstep.service.store.prediction.policies import ScalingPolicy
 
 
 @final
@@ -44,7 +45,8 @@ class VersionRecord:
         files: the version's own copies of the deployed files; empty until they have been copied.
         package_uris: the bucket URLs of packages with the classes of its model.
         python_module: the module that its job ran; None if it is not known.
-        num_servers: the number of its prediction servers while it is READY.
+        num_servers: the number of prediction servers that it should have now.
+        scaling: how this number follows the load; None if it is fixed.
         num_failures: the number of its servers in a row that ended before they were ready.
         last_failure_time_s: the time of the last of these ends, in seconds since 1970 UTC; None if there was none.
     """
@@ -66,6 +68,7 @@ class VersionRecord:
     num_servers: int
     num_failures: int
     last_failure_time_s: float | None
+    scaling: ScalingPolicy | None = None
 
 
 @final
