@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from lockstep.errors import OverloadedError, UnavailableError
 from lockstep.service.prediction import waking as waking_module
@@ -15,6 +15,8 @@ from lockstep.service.prediction.routing import NoServerReadyError, Routes, Serv
 from lockstep.service.prediction.waking import RETRY_AFTER_S, Waking
 from lockstep.service.settings import sqlite_url
 from lockstep.service.store import DemandStore, ModelStore, ScalingPolicy, VersionRecord, VersionState, open_database
+from lockstep.service.store.prediction.demands import MAX_AGE_S
+from lockstep.service.store.tables import DEMANDS
 from lockstep.testing.bench import Bench
 
 POLICY = ScalingPolicy(min_servers=0, max_servers=2, wake_timeout_s=20.0)
@@ -30,8 +32,15 @@ class Site:
         models = ModelStore(database)
         models.create_model(project="p", name="m", description="", labels={})
         models.create_version(
-            project="p", model="m", name="v1", description="", labels={}, deployment_uri="/m", machine_type="n1-standard-4", scaling=POLICY
-        )  # fmt: skip
+            project="p",
+            model="m",
+            name="v1",
+            description="",
+            labels={},
+            deployment_uri="/m",
+            machine_type="n1-standard-4",
+            scaling=POLICY,
+        )
         made = models.get_version(project="p", model="m", name="v1")
         self.version = replace(made, state=VersionState.READY, num_servers=0)
         self.answer: list[ServerAddress] | Exception = NoServerReadyError(self.version)
@@ -163,12 +172,7 @@ def test_held_requests_are_bounded_in_number_and_bytes(site: Site, monkeypatch: 
     asyncio.run(run())
 
 
-def test_what_a_service_that_died_recorded_does_not_count_for_long(site: Site, tmp_path: Path) -> None:
-    from sqlalchemy import update
-
-    from lockstep.service.store.prediction.demands import MAX_AGE_S
-    from lockstep.service.store.tables import DEMANDS
-
+def test_what_a_service_that_died_recorded_does_not_count_for_long(site: Site) -> None:
     site.demands.note(site.version.uid, num_waiting=3)
     assert site.demands.waiting() == {site.version.uid: 3}
     with site.demands._engine.begin() as connection:
