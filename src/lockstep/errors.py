@@ -24,6 +24,7 @@ class LockstepError(Exception):
         received: the value that was received, if that helps; the message shows its ``repr``.
         allowed: what is allowed instead: a sentence, or the allowed values.
         action: what the user can do about it.
+        retry_after_s: the least time after which the same request may succeed, in seconds; None for that of the class.
 
     Attributes:
         retry_after_s: the least time after which the same request may succeed, in seconds; None if it would fail again.
@@ -41,11 +42,14 @@ class LockstepError(Exception):
         received: object = None,
         allowed: str | Iterable[str] | None = None,
         action: str | None = None,
+        retry_after_s: float | None = None,
     ) -> None:
         self.what = what
         self.received = received
         self.allowed = allowed if allowed is None or isinstance(allowed, str) else tuple(allowed)
         self.action = action
+        if retry_after_s is not None:
+            self.retry_after_s = retry_after_s
         super().__init__(self._message())
 
     def _message(self) -> str:

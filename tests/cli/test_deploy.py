@@ -24,6 +24,7 @@ class FakeClient:
         self.state = state
         self.deployed = ""
         self.code: dict[str, object] = {}
+        self.auto_scaling: object = None
 
     def __enter__(self) -> FakeClient:
         return self
@@ -43,8 +44,10 @@ class FakeClient:
     def versions(self, _: str) -> list[dict[str, Any]]:
         return []
 
-    def create_version(self, _: str, *, name: str, deployment_uri: str, **code: object) -> dict[str, Any]:
-        self.deployed, self.code = deployment_uri, code
+    def create_version(
+        self, _: str, *, name: str, deployment_uri: str, auto_scaling: object, **code: object
+    ) -> dict[str, Any]:
+        self.deployed, self.code, self.auto_scaling = deployment_uri, code, auto_scaling
         return {"name": name, "done": True}
 
     def set_default_version(self, _: str, *, name: str) -> None:
@@ -120,3 +123,27 @@ def test_the_machine_of_the_prediction_server_is_chosen(monkeypatch: pytest.Monk
     CliRunner().invoke(app, ["deploy", "m", "--model-url", "gs://b/m.keras", *machine], catch_exceptions=False)
     assert client.code["machine_type"] == "n1-standard-8"
     assert client.code["accelerator"] == {"count": "2", "type": "NVIDIA_TESLA_T4"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "scaling"),
+    [
+        ([], None),
+        (["--max-servers", "4"], {"minNodes": 1, "maxNodes": 4}),
+        (["--min-servers", "0", "--max-servers", "4"], {"minNodes": 0, "maxNodes": 4}),
+    ],
+)
+def test_the_numbers_of_servers_are_passed_on(
+    flags: list[str], scaling: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FakeClient()
+    monkeypatch.setattr(deploy, "connect", lambda _project: client)
+    CliRunner().invoke(app, ["deploy", "m", "--model-url", "gs://b/m.keras", *flags], catch_exceptions=False)
+    assert client.auto_scaling == scaling
+
+
+@pytest.mark.parametrize("flags", [["--min-servers", "1"], ["--min-servers", "3", "--max-servers", "2"]])
+def test_numbers_of_servers_that_contradict_each_other_are_refused(flags: list[str]) -> None:
+    done = CliRunner().invoke(app, ["deploy", "m", "--model-url", "gs://b/m.keras", *flags])
+    assert isinstance(done.exception, InvalidInputError)
+    assert "--m" in str(done.exception)

@@ -36,6 +36,20 @@ def deploy(
     version: Annotated[
         str | None, typer.Option(help="The version's name. Default: the next free one of v1, v2, ...")
     ] = None,
+    min_servers: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Minimum number of prediction servers; 0 ends the last one when there are no requests. With "
+            "--max-servers. Default: 1.",
+        ),
+    ] = None,
+    max_servers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Maximum number of prediction servers, which follow the load. Default: always one server."
+        ),
+    ] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Deploy a model as a new version, wait until it is ready, and make it the default version."""
@@ -46,6 +60,7 @@ def deploy(
     machine: dict[str, Any] = {} if machine_type is None else {"machine_type": machine_type}
     if accelerator is not None:
         machine["accelerator"] = read_accelerator(accelerator, flag="--accelerator")
+    auto_scaling = _auto_scaling(min_servers, max_servers)
     with connect(project) as client:
         packages, module = [absolute_url(url, what="--package-uri") for url in package_uri or ()], None
         if model_url is not None:
@@ -64,7 +79,13 @@ def deploy(
             client.create_model(model)
         name = version or _next_version(client, model)
         operation = client.create_version(
-            model, name=name, deployment_uri=url, package_uris=packages, python_module=module, **machine
+            model,
+            name=name,
+            deployment_uri=url,
+            package_uris=packages,
+            python_module=module,
+            auto_scaling=auto_scaling,
+            **machine,
         )
         operation = wait_for_operation(client, operation, model=model, version=name)
         if "error" in operation:
@@ -72,6 +93,17 @@ def deploy(
         client.set_default_version(model, name=name)
         OUTPUT.print(f"model {model}, version {name} (default), is ready: {url}")
         OUTPUT.print(f"POST /v1/projects/{project}/models/{model}:predict")
+
+
+def _auto_scaling(min_servers: int | None, max_servers: int | None) -> dict[str, int] | None:
+    if max_servers is None:
+        if min_servers is not None:
+            raise InvalidInputError("--min-servers is only for --max-servers", action="add --max-servers")
+        return None
+    least = 1 if min_servers is None else min_servers
+    if max_servers < least:
+        raise InvalidInputError("--max-servers", received=max_servers, allowed=f"--min-servers, {least}, or more")
+    return {"minNodes": least, "maxNodes": max_servers}
 
 
 def _next_version(client: Client, model: str) -> str:

@@ -319,6 +319,7 @@ class Client:
         python_module: str | None = None,
         machine_type: str | None = None,
         accelerator: Mapping[str, str] | None = None,
+        auto_scaling: Mapping[str, int] | None = None,
     ) -> dict[str, Any]:
         """Starts the deployment of a version, and returns its operation.
 
@@ -330,8 +331,12 @@ class Client:
             python_module: the module that the model's job ran.
             machine_type: the machine type of its prediction servers; None for the default.
             accelerator: the accelerators of each prediction server, as the contract's ``acceleratorConfig``.
+            auto_scaling: the contract's ``autoScaling``, such as ``{"minNodes": 0, "maxNodes": 4}``; None for one
+                prediction server.
         """
         body: dict[str, Any] = {"name": name, "deploymentUri": deployment_uri}
+        if auto_scaling is not None:
+            body["autoScaling"] = dict(auto_scaling)
         if package_uris:
             body["packageUris"] = list(package_uris)
         if python_module is not None:

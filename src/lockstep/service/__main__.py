@@ -42,6 +42,7 @@ from lockstep.service.notifications.webhooks import Webhooks, read_webhooks
 from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.prediction.routing import Routes
 from lockstep.service.prediction.uses import LastUses
+from lockstep.service.prediction.waking import Waking
 from lockstep.service.problems import Problems
 from lockstep.service.process.ends import record_unobserved_death
 from lockstep.service.process.keeper import LOCK_FLAG, Keeper, write_keeper
@@ -51,6 +52,7 @@ from lockstep.service.security.vault import Vault
 from lockstep.service.settings import BUDGETS, QUOTAS, Settings, home_name
 from lockstep.service.store import (
     DATABASE_FAULTS,
+    DemandStore,
     JobStore,
     KeyStore,
     Lease,
@@ -185,6 +187,7 @@ def _build(settings: Settings) -> ServiceContext:
     provisioner = _provisioner(cluster, nodes=nodes, catalogue=catalogue, problems=problems)
     vault = Vault(store=SecretStore(database), key_path=home.secret_key)
     jobs, models = JobStore(database), ModelStore(database)
+    routes = Routes(models=models, jobs=jobs, vault=vault)
     controller = Controller(
         store=JobStore(database, guard=lease.check),
         models=models,
@@ -215,8 +218,11 @@ def _build(settings: Settings) -> ServiceContext:
         sizes=StoredSizeStore(database, guard=lease.check),
         provisioner=provisioner,
         controller=controller,
-        deployments=_deployments(database, lease, settings=settings, cluster=cluster, wake=controller.wake),
-        routes=Routes(models=models, jobs=jobs, vault=vault),
+        deployments=_deployments(
+            database, lease, settings=settings, cluster=cluster, catalogue=catalogue, wake=controller.wake
+        ),
+        routes=routes,
+        waking=Waking(routes=routes, demands=DemandStore(database)),
         problems=problems,
         webhooks=Webhooks(
             read_webhooks(settings.webhooks),
@@ -229,12 +235,20 @@ def _build(settings: Settings) -> ServiceContext:
 
 
 def _deployments(
-    database: Engine, lease: Lease, *, settings: Settings, cluster: AbstractCluster, wake: Callable[[], object]
+    database: Engine,
+    lease: Lease,
+    *,
+    settings: Settings,
+    cluster: AbstractCluster,
+    catalogue: Catalogue,
+    wake: Callable[[], object],
 ) -> Deployments:
     return Deployments(
         models=ModelStore(database, guard=lease.check),
         jobs=JobStore(database, guard=lease.check),
+        demands=DemandStore(database),
         cluster=cluster,
+        catalogue=catalogue,
         bucket=settings.bucket,
         folder=settings.home.spool / "deployments",
         folders=job_folders(settings),

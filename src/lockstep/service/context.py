@@ -14,6 +14,7 @@ from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.notifications.webhooks import Webhooks
 from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.prediction.routing import Routes
+from lockstep.service.prediction.waking import Waking
 from lockstep.service.problems import Problems
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
@@ -41,6 +42,7 @@ class ServiceContext:
         controller: the controller.
         deployments: starts and ends the prediction servers of versions.
         routes: chooses the prediction servers that requests are sent to.
+        waking: holds requests until a prediction server of their version is ready.
         problems: the current problems of the service.
         webhooks: the delivery of webhooks, both the operator's and those of jobs.
         started_time_s: the start time of this service process, in seconds since 1970 UTC.
@@ -61,6 +63,7 @@ class ServiceContext:
     controller: Controller
     deployments: Deployments
     routes: Routes
+    waking: Waking
     problems: Problems
     webhooks: Webhooks
     started_time_s: float

@@ -24,6 +24,7 @@ from lockstep.serving.batcher import Batcher, BatchPolicy
 from lockstep.serving.instances import Arrays, InputSpec, read_instances, read_request, write_response
 from lockstep.serving.lanes import Lanes
 from lockstep.serving.model import LoadedModel
+from lockstep.serving.open_requests import OpenRequests
 
 MAX_BODY_BYTES: Final = 32 * 2**20
 BYTES_OF_A_NUMBER: Final = 10
@@ -76,6 +77,7 @@ class PredictApp:
         self._authorization = f"Bearer {options.token}".encode()
         self._batcher = Batcher(model.predict, policy=options.policy)
         self._lanes = Lanes()
+        self._requests = OpenRequests()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request, or the start and end of the server."""
@@ -93,7 +95,7 @@ class PredictApp:
         async with self._batcher, self._lanes:
             if self._options.on_ready is not None:
                 self._options.on_ready()
-            beats = asyncio.create_task(_send_heartbeats(self._batcher))
+            beats = asyncio.create_task(_send_heartbeats(self._batcher, self._requests))
             await send({"type": "lifespan.startup.complete"})
             await receive()
             beats.cancel()
@@ -125,9 +127,10 @@ class PredictApp:
                 allowed="the header Authorization: Bearer TOKEN with this server's token",
             )
         timeout_s = read_timeout(headers.get(TIMEOUT_HEADER))
-        body = await _read_body(receive, self._options.max_body_bytes)
-        with self._lanes.holding(len(body)):
-            return await _unless_gone(receive, self._answer(body), timeout_s=timeout_s)
+        with self._requests.counting():
+            body = await _read_body(receive, self._options.max_body_bytes)
+            with self._lanes.holding(len(body)):
+                return await _unless_gone(receive, self._answer(body), timeout_s=timeout_s)
 
     async def _answer(self, body: bytes) -> bytes:
         model, lanes = self._model, self._lanes
@@ -160,11 +163,17 @@ def _error(message: str) -> bytes:
     return orjson.dumps({"error": message})
 
 
-async def _send_heartbeats(batcher: Batcher) -> None:
-    """Reports that requests are answered, and how many wait. Stays silent while a run of the model takes too long."""
+async def _send_heartbeats(batcher: Batcher, requests: OpenRequests) -> None:
+    """Reports that requests are answered, and how many. Stays silent while a run of the model takes too long."""
     while True:
         if batcher.run_s < MAX_RUN_S:
-            report_progress(requests=batcher.num_requests, waiting=batcher.num_waiting)
+            report_progress(
+                requests=batcher.num_requests,
+                waiting=batcher.num_waiting,
+                open=requests.num_open,
+                openSeconds=requests.open_s,
+                busySeconds=requests.busy_s,
+            )
         await asyncio.sleep(SEND_INTERVAL_S)
 
 

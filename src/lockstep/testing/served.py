@@ -24,8 +24,17 @@ from lockstep.service.notifications.posting import RestrictedPost
 from lockstep.service.notifications.webhooks import Operators, Webhooks
 from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.prediction.routing import Routes
+from lockstep.service.prediction.waking import Waking
 from lockstep.service.security.keys import digest, make_key
-from lockstep.service.store import KeyStore, ModelStore, NodeStore, StoredSizeStore, WebhookStore, open_database
+from lockstep.service.store import (
+    DemandStore,
+    KeyStore,
+    ModelStore,
+    NodeStore,
+    StoredSizeStore,
+    WebhookStore,
+    open_database,
+)
 from lockstep.testing.bench import Bench
 
 HOME_TOKEN = "secret-of-the-test"
@@ -51,7 +60,8 @@ class Served:
         operators: Operators | None = None,
     ) -> None:
         database = database or open_database(f"sqlite:///{bench.home.database}")
-        models = ModelStore(database)
+        models, demands = ModelStore(database), DemandStore(database)
+        routes = Routes(models=models, jobs=bench.store, vault=bench.vault)
         self.context = ServiceContext(
             settings=bench.settings,
             token=HOME_TOKEN,
@@ -68,12 +78,15 @@ class Served:
             deployments=Deployments(
                 models=models,
                 jobs=bench.store,
+                demands=demands,
                 cluster=bench.cluster,
+                catalogue=load_catalogue(),
                 bucket=bench.settings.bucket,
                 folder=bench.home.spool / "deployments",
                 wake=bench.controller.wake,
             ),
-            routes=Routes(models=models, jobs=bench.store, vault=bench.vault),
+            routes=routes,
+            waking=Waking(routes=routes, demands=demands),
             problems=bench.problems,
             webhooks=Webhooks(
                 operators or {},

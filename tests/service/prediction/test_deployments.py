@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine
 
 from lockstep.cli.package import stage_folder
 from lockstep.errors import NotFoundError, UnavailableError
+from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running.states import JobState
 from lockstep.service.prediction import deployments as deployments_module
 from lockstep.service.prediction import servers as servers_module
@@ -23,6 +24,7 @@ from lockstep.service.prediction.deployments import MAX_FAILURES, Deployments, i
 from lockstep.service.prediction.routing import Routes
 from lockstep.service.settings import sqlite_url
 from lockstep.service.store import (
+    DemandStore,
     JobRecord,
     JobStore,
     LeaseLostError,
@@ -75,7 +77,9 @@ class Site:
         return Deployments(
             models=models or self.models,
             jobs=self.jobs,
+            demands=DemandStore(self.database),
             cluster=self.bench.cluster,
+            catalogue=load_catalogue(),
             bucket=str(self.bench.home.bucket),
             folder=self.path / "temporary",
             wake=self.bench.controller.wake,

@@ -28,6 +28,7 @@ from lockstep.service.api.forms import (
     TrainingOutputForm,
     VersionForm,
 )
+from lockstep.service.api.prediction.scaling import auto_scaling_form, own_auto_scaling_form
 from lockstep.service.control.job_inputs import order_of
 from lockstep.service.store import JobRecord, KeyRecord, ModelRecord, OperationRecord, RecordedEvent, VersionRecord
 
@@ -245,7 +246,6 @@ def version_resource(version: VersionRecord, *, is_default: bool, waiting_for: s
         "createTime": timestamp(version.create_time_s),
         "machineType": version.machine_type,
         "state": version.state,
-        "manualScaling": {"nodes": version.num_servers},
         "etag": version_etag(version),
     }
     if version.accelerator is not None:
@@ -260,6 +260,10 @@ def version_resource(version: VersionRecord, *, is_default: bool, waiting_for: s
         resource["pythonVersion"] = version.python_version
     if version.last_use_time_s is not None:
         resource["lastUseTime"] = timestamp(version.last_use_time_s)
+    if version.scaling is None:
+        resource["manualScaling"] = {"nodes": version.num_servers}
+    else:
+        resource["autoScaling"] = auto_scaling_form(version.scaling)
     if version.description:
         resource["description"] = version.description
     if version.labels:
@@ -269,6 +273,9 @@ def version_resource(version: VersionRecord, *, is_default: bool, waiting_for: s
     if version.package_uris:
         resource["packageUris"] = list(version.package_uris)
     own: OwnVersionForm = {}
+    if version.scaling is not None:
+        own["autoScaling"] = own_auto_scaling_form(version.scaling)
+        own["numServers"] = version.num_servers
     if version.python_module is not None:
         own["pythonModule"] = version.python_module
     if waiting_for is not None:

@@ -1,7 +1,7 @@
 """Advances deployed versions: copies their files, starts and ends their servers, and records their states.
 
 A prediction server is a job of its own, which the controller places, watches and bills like any other. This loop only
-decides how many there are.
+decides how many there are: as many as asked for, or as the load of the version needs.
 """
 
 from __future__ import annotations
@@ -11,19 +11,24 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, final
 
 from lockstep.clusters import AbstractCluster
 from lockstep.errors import LockstepError, WrongStateError
+from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
+from lockstep.service.prediction.autoscaler import Autoscaler
+from lockstep.service.prediction.draining import Drains
 from lockstep.service.prediction.files import copy_files, delete_files
 from lockstep.service.prediction.servers import start_server
 from lockstep.service.security.job_folders import JobFolders
 from lockstep.service.store import (
     DATABASE_FAULTS,
+    DemandStore,
     JobRecord,
     JobStore,
     LeaseLostError,
@@ -52,12 +57,14 @@ _NODES: Final = (EndKind.NODE_LOST, EndKind.PREEMPTED)
 class Deployments:
     """Advances versions through their states: CREATING, then READY or FAILED, then DELETING, then removed.
 
-    Everything it knows is in the database, so another service can continue with it.
+    What matters is in the database, so another service can continue with it.
 
     Args:
         models: the store of models and versions.
         jobs: the store of jobs, and so of prediction servers.
+        demands: the store of requests that wait for a server.
         cluster: the engine.
+        catalogue: the catalogue of machines.
         bucket: the URL of the service's default bucket.
         folder: a local folder for temporary files.
         folders: closes folders to programs with user ids of their own; None if programs have none.
@@ -70,7 +77,9 @@ class Deployments:
         *,
         models: ModelStore,
         jobs: JobStore,
+        demands: DemandStore,
         cluster: AbstractCluster,
+        catalogue: Catalogue,
         bucket: str,
         folder: Path,
         folders: JobFolders | None = None,
@@ -79,12 +88,15 @@ class Deployments:
     ) -> None:
         self._models = models
         self._jobs = jobs
+        self._demands = demands
         self._cluster = cluster
         self._bucket = bucket
         self._folder = folder
         self._folders = folders
         self._wake = wake
         self._clock = clock
+        self._autoscaler = Autoscaler(catalogue=catalogue, simulates_machines=cluster.simulates_machines, clock=clock)
+        self._drains = Drains(clock=clock)
 
     def run(self, stop: threading.Event, *, has_lease: Callable[[], bool]) -> None:
         """Makes passes over the versions until `stop` is set.
@@ -113,9 +125,14 @@ class Deployments:
         servers: defaultdict[str, list[JobRecord]] = defaultdict(list)
         for server in self._jobs.servers():
             servers[str(server.version_uid)].append(server)
-        for version in self._models.list_versions():
+        versions = self._models.list_versions()
+        waiting = self._demands.waiting() if any(version.scaling for version in versions) else {}
+        all_servers = [server for found in servers.values() for server in found]
+        self._autoscaler.keep_only(versions=(v.uid for v in versions), servers=(s.uid for s in all_servers))
+        self._drains.keep_only(server.uid for server in all_servers if server.drain_time_s is not None)
+        for version in versions:
             try:
-                self._advance(version, servers.pop(version.uid, []))
+                self._advance(version, servers.pop(version.uid, []), waiting=waiting)
             except (LeaseLostError, *DATABASE_FAULTS):
                 raise
             except (LockstepError, OSError) as error:  # such as a full disk
@@ -123,7 +140,7 @@ class Deployments:
             except Exception:  # a bug, which must not affect other versions
                 LOGGER.exception("version %s of %s", version.name, version.model)
 
-    def _advance(self, version: VersionRecord, servers: Sequence[JobRecord]) -> None:
+    def _advance(self, version: VersionRecord, servers: Sequence[JobRecord], *, waiting: Mapping[str, int]) -> None:
         """Advances one version by one step.
 
         The version may have changed since it was read. An update applies only if the state has not changed; otherwise
@@ -139,10 +156,11 @@ class Deployments:
             self._end(live, detail="its version failed")
         elif not version.files:
             self._copy(version)
-        elif len(live) >= version.num_servers or not self._note_failure(version):
+        elif len(_staying(live)) >= version.num_servers or not self._note_failure(version):
             self._note_ready(version, live)
-            self._scale(version, live)
-            self._note_update(version, live)
+            decided = self._decide(version, live, num_waiting=waiting.get(version.uid, 0))
+            self._scale(decided, live)
+            self._note_update(decided, _staying(live))
 
     def _copy(self, version: VersionRecord) -> None:
         if self._folders is not None:
@@ -187,14 +205,48 @@ class Deployments:
         elif version.num_failures:
             self._models.update_version(version, num_failures=0)
 
+    def _decide(self, version: VersionRecord, live: Sequence[JobRecord], *, num_waiting: int) -> VersionRecord:
+        """Returns a version with the number of servers that its load needs, after it was recorded."""
+        if version.scaling is None or version.state is not VersionState.READY:
+            return version
+        ready = [server for server in live if is_ready(server)]
+        decision = self._autoscaler.decide(version, version.scaling, ready=ready, num_waiting=num_waiting)
+        if decision.wanted == version.num_servers or not self._models.set_num_servers(version, decision.wanted):
+            return version
+        LOGGER.info(
+            "version %s of %s: from %d to %d servers: %s",
+            version.name,
+            version.model,
+            version.num_servers,
+            decision.wanted,
+            decision.reason,
+        )
+        return replace(version, num_servers=decision.wanted)
+
     def _scale(self, version: VersionRecord, live: Sequence[JobRecord]) -> None:
-        """Starts a server if there are too few, and ends the newest if there are too many."""
-        if len(live) < version.num_servers and not self._is_in_pause(version):
+        """Starts a server if there are too few, and drains and ends the newest if there are too many.
+
+        A server that drains is taken back before another one is started.
+        """
+        staying = _staying(live)
+        draining = [server for server in live if server.drain_time_s is not None]
+        if len(staying) < version.num_servers:
+            for server in [server for server in draining if is_ready(server)][: version.num_servers - len(staying)]:
+                self._jobs.update(server.uid, drain_time_s=None)
+                staying.append(server)
+                draining.remove(server)
+        if len(staying) < version.num_servers and not self._is_in_pause(version):
             simulated = self._cluster.simulates_machines
             start_server(version, jobs=self._jobs, bucket=self._bucket, simulated=simulated)
             self._wake()
-        by_readiness = sorted(live, key=lambda server: (not is_ready(server), server.create_time_s))
-        self._end(by_readiness[version.num_servers :], detail="its version needs fewer servers")
+        by_readiness = sorted(staying, key=lambda server: (not is_ready(server), server.create_time_s))
+        for server in by_readiness[version.num_servers :]:
+            if is_ready(server):
+                self._jobs.update(server.uid, drain_time_s=self._clock())
+            else:
+                draining.append(server)  # no service sends it requests
+        ended = [server for server in draining if not is_ready(server) or self._drains.is_drained(server)]
+        self._end(ended, detail="its version needs fewer servers")
 
     def _note_update(self, version: VersionRecord, live: Sequence[JobRecord]) -> None:
         """Ends the operation of an update when the servers are as many as wanted."""
@@ -213,6 +265,10 @@ class Deployments:
                 reason = EndReason(kind=EndKind.CANCELLED, details=("by the service",))
                 self._jobs.advance(server.uid, JobEvent.CANCEL_REQUESTED, detail=detail, end_reason=str(reason))
                 self._wake()
+
+
+def _staying(servers: Sequence[JobRecord]) -> list[JobRecord]:
+    return [server for server in servers if server.drain_time_s is None]
 
 
 def is_ready(server: JobRecord) -> bool:

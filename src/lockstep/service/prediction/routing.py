@@ -35,6 +35,22 @@ class ServerAddress:
 
 
 @final
+class NoServerReadyError(UnavailableError):
+    """No prediction server of a version is ready.
+
+    Args:
+        version: the version.
+    """
+
+    def __init__(self, version: VersionRecord) -> None:
+        super().__init__(
+            f"version {version.name} of model {version.model} is {version.state}, and none of its servers is ready",
+            action=version.error_message or "try again soon",
+        )
+        self.version = version
+
+
+@final
 class Routes:
     """Chooses the servers that requests are sent to. Thread-safe. Every service over the database has its own.
 
@@ -68,12 +84,12 @@ class Routes:
 
         Raises:
             NotFoundError: If there is no such model or version.
-            UnavailableError: If no server is ready.
+            NoServerReadyError: If no server is ready.
         """
         record = self._models.get_version(project=project, model=model, name=version)
         found = self._read().get(record.uid, ()) if record.state is VersionState.READY else ()
         if not found:
-            raise _not_ready(record)
+            raise NoServerReadyError(record)
         with self._lock:
             self._used.add(record.uid)
             return sorted(found, key=lambda server: self._num_open.get(server.uid, 0))
@@ -102,7 +118,7 @@ class Routes:
                 return self._servers
         servers: dict[str, list[ServerAddress]] = {}
         for job in self._jobs.servers():
-            if is_ready(job):
+            if is_ready(job) and job.drain_time_s is None:
                 servers.setdefault(str(job.version_uid), []).append(self._address(job))
         with self._lock:
             self._servers, self._read_time = servers, self._clock()
@@ -114,10 +130,3 @@ class Routes:
             url=f"http://{job.replicas[0].status.address}",
             token=self._vault.derive(job.uid, purpose=SERVER_TOKEN),
         )
-
-
-def _not_ready(version: VersionRecord) -> UnavailableError:
-    return UnavailableError(
-        f"version {version.name} of model {version.model} is {version.state}, and none of its servers is ready",
-        action=version.error_message or "try again soon",
-    )

@@ -18,7 +18,9 @@ from lockstep.service.store.database import connect_database, excluding, open_da
 from lockstep.service.store.faults import DATABASE_FAULTS, describe_fault
 from lockstep.service.store.notifications.webhooks import Feed, NewWebhook, WebhookRecord, WebhookStore
 from lockstep.service.store.postgres import parse_database_url, take_password
+from lockstep.service.store.prediction.demands import DemandStore
 from lockstep.service.store.prediction.models import ModelStore
+from lockstep.service.store.prediction.policies import ScalingPolicy
 from lockstep.service.store.prediction.records import (
     ModelRecord,
     OperationCode,
@@ -32,6 +34,7 @@ from lockstep.service.store.security.keys import KeyRecord, KeyStore
 __all__ = [
     "DATABASE_FAULTS",
     "AttemptRecord",
+    "DemandStore",
     "EndedAttempt",
     "EventNote",
     "Feed",
@@ -53,6 +56,7 @@ __all__ = [
     "OperationRecord",
     "RecordedEvent",
     "ReplicaRecord",
+    "ScalingPolicy",
     "SecretRecord",
     "SecretStore",
     "SpendingSnapshot",

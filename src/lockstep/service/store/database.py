@@ -133,6 +133,13 @@ def excluding(engine: Engine) -> Iterator[None]:
         yield
 
 
+def database_time_s(connection: Connection) -> float:
+    """Returns the time of the database's clock, in seconds since 1970 UTC, which is the same for all services."""
+    is_postgres = connection.dialect.name == POSTGRESQL
+    clock = "extract(epoch FROM clock_timestamp())" if is_postgres else "(julianday('now') - 2440587.5) * 86400.0"
+    return float(connection.execute(text(f"SELECT {clock}")).scalar_one())
+
+
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     # By default, Python's driver begins no transaction before CREATE TABLE, so a process that dies in a migration would
     # leave half of it. With None, the driver begins no transactions at all, and `_begin_sqlite` does.

@@ -23,6 +23,7 @@ from lockstep.jobs.billing.bills import BILL
 from lockstep.jobs.running.orders import FILES
 from lockstep.service.store.control.moves import MOVES
 from lockstep.service.store.json_columns import JsonOf
+from lockstep.service.store.prediction.policies import SCALING
 from lockstep.service.store.prediction.records import ACCELERATOR
 
 METADATA = MetaData(
@@ -67,6 +68,7 @@ JOBS = Table(
     Column("bill", JsonOf(BILL)),
     Column("outputs", JSON, nullable=False),
     Column("submitted_by", String(64), nullable=False),
+    Column("drain_time_s", Float),
     UniqueConstraint("project", "job_id"),
     Index(None, "project", "kind", "create_time_s", "uid"),
     Index(None, "state", "project", "kind", "create_time_s", "uid"),
@@ -199,10 +201,20 @@ VERSIONS = Table(
     Column("error_message", Text),
     Column("create_time_s", Float, nullable=False),
     Column("num_servers", Integer, nullable=False),
+    Column("scaling", JsonOf(SCALING)),
     Column("num_failures", Integer, nullable=False, default=0),
     Column("last_failure_time_s", Float),
     Column("last_use_time_s", Float),
     Column("update_operation", String(64)),
+)
+
+DEMANDS = Table(
+    "demands",
+    METADATA,
+    Column("version_uid", String(32), primary_key=True),
+    Column("service", String(32), primary_key=True),
+    Column("num_waiting", Integer, nullable=False),
+    Column("time_s", Float, nullable=False),
 )
 
 OPERATIONS = Table(

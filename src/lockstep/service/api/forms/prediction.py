@@ -28,9 +28,38 @@ class AcceleratorConfigForm(TypedDict):
 
 
 @with_config(STRICT)
+class MetricSpecForm(TypedDict):
+    """``GoogleCloudMlV1__MetricSpec``."""
+
+    name: str
+    target: int
+
+
+@with_config(STRICT)
+class AutoScalingForm(TypedDict):
+    """``GoogleCloudMlV1__AutoScaling``."""
+
+    minNodes: int
+    maxNodes: int
+    metrics: list[MetricSpecForm]
+
+
+@with_config(STRICT)
+class OwnAutoScalingForm(TypedDict):
+    """Lockstep's own fields of automatic scaling."""
+
+    requestsPerServer: float
+    idleTimeout: str
+    wakeTimeout: str
+    stabilizationWindow: str
+
+
+@with_config(STRICT)
 class OwnVersionForm(TypedDict):
     """Lockstep's own fields of a version, which are not in the contract."""
 
+    autoScaling: NotRequired[OwnAutoScalingForm]
+    numServers: NotRequired[int]
     pythonModule: NotRequired[str]
     waitingFor: NotRequired[str]
 
@@ -45,12 +74,13 @@ class VersionForm(TypedDict):
     createTime: str
     machineType: str
     state: VersionState
-    manualScaling: ScalingForm
     etag: str
     acceleratorConfig: NotRequired[AcceleratorConfigForm]
     framework: NotRequired[str]
     pythonVersion: NotRequired[str]
     lastUseTime: NotRequired[str]
+    manualScaling: NotRequired[ScalingForm]
+    autoScaling: NotRequired[AutoScalingForm]
     description: NotRequired[str]
     labels: NotRequired[dict[str, str]]
     errorMessage: NotRequired[str]

@@ -12,6 +12,7 @@ from lockstep.errors import ConfigError, InvalidInputError, UnimplementedError
 from lockstep.jobs.input.spec import MAX_PACKAGES, AcceleratorConfig, running_python_version
 from lockstep.jobs.parsing.fields import AbstractDocument, Flag, Int32, JobId, Labels, Text, rule_error
 from lockstep.jobs.parsing.rules import Violation, parse_document, raise_violations
+from lockstep.service.api.prediction.scaling import AutoScaling, OwnAutoScaling
 from lockstep.service.control.schedule import MAX_SERVERS
 
 DEFAULT_MACHINE_TYPE: Final = "n1-standard-4"
@@ -92,11 +93,15 @@ class OwnVersion(AbstractDocument):
 
     Attributes:
         python_module: the module that the model's job ran; None if it is not known.
+        auto_scaling: more settings of ``autoScaling``.
         waiting_for: set by the service alone, and ignored.
+        num_servers: set by the service alone, and ignored.
     """
 
     python_module: Annotated[Text, AfterValidator(_check_module)] | None = None
+    auto_scaling: OwnAutoScaling | None = None
     waiting_for: object = None
+    num_servers: object = None
 
 
 @final
@@ -113,7 +118,8 @@ class VersionRequest(AbstractDocument):
         framework: the framework of the model.
         machine_type: the machine type of each prediction server.
         accelerator_config: the accelerators of each prediction server.
-        manual_scaling: how many prediction servers there are.
+        manual_scaling: how many prediction servers there are; one if `auto_scaling` does not say it either.
+        auto_scaling: how the number of prediction servers follows the load.
         lockstep: Lockstep's own fields.
     """
 
@@ -126,7 +132,8 @@ class VersionRequest(AbstractDocument):
     framework: Framework = Framework.FRAMEWORK_UNSPECIFIED
     machine_type: Text = DEFAULT_MACHINE_TYPE
     accelerator_config: AcceleratorConfig | None = None
-    manual_scaling: ManualScaling = Field(default_factory=ManualScaling)
+    manual_scaling: ManualScaling | None = None
+    auto_scaling: AutoScaling | None = None
     lockstep: OwnVersion = Field(default_factory=OwnVersion)
 
     runtime_version: object = None
@@ -134,7 +141,6 @@ class VersionRequest(AbstractDocument):
     container: object = None
     routes: object = None
     prediction_class: object = None
-    auto_scaling: object = None
     explanation_config: object = None
     request_logging_config: object = None
 
@@ -165,7 +171,6 @@ UNSUPPORTED: Final[Mapping[str, str]] = {
     "container": "prediction servers run Keras models, not container images",
     "routes": "only prediction servers in containers have routes of their own",
     "predictionClass": "prediction servers run Keras models, not custom prediction routines",
-    "autoScaling": "a version has a fixed number of prediction servers, manualScaling.nodes",
     "explanationConfig": "predictions are not explained",
     "requestLoggingConfig": "there is no BigQuery to write requests and responses to",
 }

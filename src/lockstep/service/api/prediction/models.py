@@ -9,7 +9,7 @@ from fastapi import Query
 
 from lockstep.errors import ConfigError, InvalidInputError
 from lockstep.jobs.input.documents import parse_training_input
-from lockstep.jobs.input.gangs import resolve
+from lockstep.jobs.input.gangs import Gang, resolve
 from lockstep.jobs.lists.filters import parse_model_filter, parse_version_filter
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
@@ -17,10 +17,12 @@ from lockstep.service.api.forms import ModelForm, ModelListForm, OperationForm, 
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
 from lockstep.service.api.prediction.model_requests import VersionRequest, parse_model, parse_version
 from lockstep.service.api.prediction.patches import parse_model_patch, parse_version_patch
+from lockstep.service.api.prediction.scaling import scaling_policy
 from lockstep.service.api.prediction.views import model_of, operation_of, version_of
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import version_resource
 from lockstep.service.api.routes import make_router
+from lockstep.service.control.orders import is_simulated
 from lockstep.service.prediction.servers import server_input
 from lockstep.service.security.locations import check_location
 from lockstep.service.store import VersionRecord
@@ -103,7 +105,7 @@ def create_version(
         is_code = what.startswith("packageUris")
         check_location(url, what=what, principal=principal, project=project, bucket=bucket, holds_code=is_code)
     region = context.models.get_model(project=project, name=model).region
-    _check_machine(request, project=project, region=region, context=context)
+    gang = _check_machine(request, project=project, region=region, context=context)
     operation = context.models.create_version(
         project=project,
         model=model,
@@ -117,13 +119,20 @@ def create_version(
         framework=request.requested_framework,
         machine_type=request.machine_type,
         accelerator=request.accelerator_config,
-        num_servers=request.manual_scaling.nodes,
+        num_servers=1 if request.manual_scaling is None else request.manual_scaling.nodes,
+        scaling=scaling_policy(
+            request.auto_scaling,
+            own=request.lockstep.auto_scaling,
+            has_manual=request.manual_scaling is not None,
+            gang=gang,
+            simulates_gpus=is_simulated(gang.replicas[0], gang=gang, cluster=context.cluster),
+        ),
     )
     return operation_of(operation, context)
 
 
-def _check_machine(request: VersionRequest, *, project: str, region: str | None, context: Context) -> None:
-    """Rejects a machine that does not exist, or that no node of the cluster could ever provide."""
+def _check_machine(request: VersionRequest, *, project: str, region: str | None, context: Context) -> Gang:
+    """Returns a server's machine. Rejects one that does not exist, or that no node could ever provide."""
     context.catalogue.machine_type(request.machine_type, what="machineType")
     machine = server_input(machine_type=request.machine_type, accelerator=request.accelerator_config, region=region)
     asked = parse_training_input({"trainingInput": machine}, source="request")
@@ -137,6 +146,7 @@ def _check_machine(request: VersionRequest, *, project: str, region: str | None,
         raise InvalidInputError(
             f"machineType: no prediction server could ever run: {never}", received=request.machine_type
         )
+    return gang
 
 
 @router.get("/models/{model}/versions")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from pydantic import Field
 from pydantic.alias_generators import to_camel
 
-from lockstep.errors import ConflictError, InvalidInputError, UnimplementedError, WrongStateError, closest
-from lockstep.jobs.parsing.fields import AbstractDocument, Labels, Text
+from lockstep.errors import ConfigError, ConflictError, InvalidInputError, UnimplementedError, WrongStateError, closest
+from lockstep.jobs.parsing.fields import AbstractDocument, Int32, Labels, Text
 from lockstep.jobs.parsing.rules import parse_document
 from lockstep.service.api.prediction.model_requests import (
     UNSUPPORTED,
@@ -19,16 +19,23 @@ from lockstep.service.api.prediction.model_requests import (
     VersionRequest,
 )
 from lockstep.service.api.resources import model_etag, version_etag
+from lockstep.service.control.schedule import MAX_SERVERS
 from lockstep.service.store import ModelRecord, VersionRecord, VersionState
 
 LABELS: Final = "labels"
 MODEL_PATHS: Final = ("description", LABELS, "defaultVersion.name")
-VERSION_PATHS: Final = ("description", LABELS, "manualScaling.nodes")
+VERSION_PATHS: Final = ("description", LABELS, "manualScaling.nodes", "autoScaling.minNodes", "autoScaling.maxNodes")
 
 
 @final
 class _Default(AbstractDocument):
     name: Text
+
+
+@final
+class _AutoScaling(AbstractDocument):
+    min_nodes: Int32 | None = Field(default=None, ge=0, le=MAX_SERVERS)
+    max_nodes: Int32 | None = Field(default=None, ge=1, le=MAX_SERVERS)
 
 
 @final
@@ -40,6 +47,7 @@ class _Values(AbstractDocument):
     labels: Labels = Field(default_factory=dict)
     default_version: _Default | None = None
     manual_scaling: ManualScaling | None = None
+    auto_scaling: _AutoScaling | None = None
 
 
 @final
@@ -73,20 +81,41 @@ class Patch:
 
         Raises:
             ConflictError: If the version has changed since the client read it.
-            WrongStateError: If the version cannot be changed in its state.
+            ConfigError: If the numbers of nodes contradict each other.
+            WrongStateError: If the version cannot be changed in its state, or scales in the other way.
         """
         self._check_etag(version_etag(version), f"version {version.name} of {version.model}")
         if version.state is VersionState.DELETING:
             raise WrongStateError(f"version {version.name} of {version.model} is being deleted")
-        changes = self._texts(version.labels)
-        if self.values.manual_scaling is not None:
-            if version.state is not VersionState.READY:
-                raise WrongStateError(
-                    f"manualScaling.nodes: version {version.name} of {version.model} is {version.state}",
-                    action="change the number of nodes of a version that is READY",
-                )
-            changes["num_servers"] = self.values.manual_scaling.nodes
-        return changes
+        return {**self._texts(version.labels), **self._scaling(version)}
+
+    def _scaling(self, version: VersionRecord) -> dict[str, Any]:
+        manual, auto = self.values.manual_scaling, self.values.auto_scaling
+        if manual is None and auto is None:
+            return {}
+        what = "manualScaling" if auto is None else "autoScaling"
+        if version.state is not VersionState.READY:
+            raise WrongStateError(
+                f"{what}: version {version.name} of {version.model} is {version.state}",
+                action="change the number of nodes of a version that is READY",
+            )
+        policy = version.scaling
+        if auto is None and policy is None:
+            assert manual is not None
+            return {"num_servers": manual.nodes}
+        if manual is not None or auto is None or policy is None:
+            has = "manualScaling" if policy is None else "autoScaling"
+            raise WrongStateError(
+                f"{what}: version {version.name} of {version.model} has {has}", action="create another version for that"
+            )
+        least = policy.min_servers if auto.min_nodes is None else auto.min_nodes
+        most = policy.max_servers if auto.max_nodes is None else auto.max_nodes
+        if most < least:
+            raise ConfigError("autoScaling.maxNodes", received=most, allowed=f"minNodes, {least}, to {MAX_SERVERS}")
+        return {
+            "scaling": replace(policy, min_servers=least, max_servers=most),
+            "num_servers": min(max(version.num_servers, least), most),
+        }
 
     def _check_etag(self, current: str, what: str) -> None:
         given = self.values.etag
@@ -141,9 +170,15 @@ def _parse(
     if not paths:
         raise InvalidInputError("updateMask: it names no field", allowed=allowed)
     # A client sends the whole resource that it has read. By the contract, only the fields of the mask are meant.
-    document = {path.partition(".")[0]: _value_at(body, path) for path in (*paths, "etag")}
-    given = {key: value for key, value in document.items() if value is not None}
-    return Patch(paths=paths, values=parse_document(_Values, document=given, source="request"))
+    document: dict[str, Any] = {}
+    for path in (*paths, "etag"):
+        key, value = path.partition(".")[0], _value_at(body, path)
+        before = document.get(key)
+        if isinstance(before, dict) and isinstance(value, dict):  # several paths of one field
+            document[key] = {**before, **value}
+        elif value is not None:
+            document[key] = value
+    return Patch(paths=paths, values=parse_document(_Values, document=document, source="request"))
 
 
 def _camel(path: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from functools import partial
 from typing import Annotated, Final
 
 import httpx
@@ -15,7 +17,7 @@ from lockstep.service.api.access import requires_scope
 from lockstep.service.api.forms import PredictionsForm
 from lockstep.service.api.requests import MAX_INSTANCES_BYTES, Context, Name, Project, check_media_type, read_body
 from lockstep.service.api.routes import make_router
-from lockstep.service.prediction.routing import Routes, ServerAddress
+from lockstep.service.prediction.routing import MAX_AGE_S, NoServerReadyError, Routes, ServerAddress
 
 MAX_ANSWER_BYTES: Final = 512 * 2**20
 _NOT_RECEIVED: Final = (httpx.ConnectError, httpx.ConnectTimeout)
@@ -45,8 +47,16 @@ async def predict_version(
 async def _predict(project: str, model: str, version: str | None, request: Request, context: Context) -> Response:
     check_media_type(request.headers.get("content-type"))
     # In a thread: on the event loop, a slow database would delay all other requests.
-    servers = await run_in_threadpool(context.routes.find, project=project, model=model, version=version)
-    body = await read_body(request, max_bytes=MAX_INSTANCES_BYTES)
+    find = partial(context.routes.find, project=project, model=model, version=version)
+    try:
+        servers, found = await run_in_threadpool(find), time.monotonic()
+        body = await read_body(request, max_bytes=MAX_INSTANCES_BYTES)
+        if time.monotonic() - found > MAX_AGE_S:  # meanwhile, a server may have been ended
+            servers = await run_in_threadpool(find)
+    except NoServerReadyError as error:
+        async with context.waking.hold(error, size_bytes=_max_bytes(request)) as held:
+            body = await read_body(request, max_bytes=MAX_INSTANCES_BYTES)
+            servers = await held.wait(request.receive)
     client: httpx.AsyncClient = request.app.state.http
     for server in servers:
         with contextlib.suppress(*_NOT_RECEIVED):  # it has just ended, or its node has
@@ -54,6 +64,12 @@ async def _predict(project: str, model: str, version: str | None, request: Reque
     raise UnavailableError(
         f"no prediction server of model {model} can be reached", action="try again; the service replaces it"
     )
+
+
+def _max_bytes(request: Request) -> int:
+    """Returns the largest size that a request's body may have, before it is read."""
+    length = request.headers.get("content-length", "")
+    return min(int(length), MAX_INSTANCES_BYTES) if length.isdecimal() else MAX_INSTANCES_BYTES
 
 
 async def _send(

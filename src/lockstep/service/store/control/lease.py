@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
-from sqlalchemy import Connection, Engine, insert, select, text, update
+from sqlalchemy import Connection, Engine, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import UnavailableError
 from lockstep.service.store.control.jobs import placed
-from lockstep.service.store.database import POSTGRESQL, reading
+from lockstep.service.store.database import database_time_s, reading
 from lockstep.service.store.tables import JOBS, LEASES
 
 NAME: Final = "controller"
@@ -149,7 +149,7 @@ class Lease:
     def _take(self, connection: Connection) -> int | None:
         query = select(LEASES).where(LEASES.c.name == NAME)
         row = connection.execute(query.with_for_update()).one_or_none()
-        now_s = _now_s(connection)
+        now_s = database_time_s(connection)
         values = {**self._values, "expire_time_s": None if self._is_exclusive else now_s + self._ttl_s}
         self._owner = (None if row is None else row.owner) or uuid.uuid4().hex
         values["owner"] = self._owner
@@ -175,7 +175,7 @@ def holder_of(engine: Engine) -> Holder | None:
         row = connection.execute(select(LEASES).where(LEASES.c.name == NAME)).one_or_none()
         if row is None:
             return None
-        expired = row.expire_time_s is not None and row.expire_time_s <= _now_s(connection)
+        expired = row.expire_time_s is not None and row.expire_time_s <= database_time_s(connection)
     return Holder(
         description=row.description, home=row.home, engine=row.engine, generation=row.generation, expired=expired
     )
@@ -183,10 +183,3 @@ def holder_of(engine: Engine) -> Holder | None:
 
 def _has_placed(connection: Connection) -> bool:
     return connection.execute(select(JOBS.c.uid).where(placed()).limit(1)).first() is not None
-
-
-def _now_s(connection: Connection) -> float:
-    """Returns the time of the database's clock, in seconds since 1970 UTC, which is the same for all services."""
-    is_postgres = connection.dialect.name == POSTGRESQL
-    clock = "extract(epoch FROM clock_timestamp())" if is_postgres else "(julianday('now') - 2440587.5) * 86400.0"
-    return float(connection.execute(text(f"SELECT {clock}")).scalar_one())

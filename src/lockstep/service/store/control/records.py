@@ -62,6 +62,8 @@ class JobRecord:
         bill: the bill, without its lines; None before the job's end.
         outputs: the bucket URLs by kind: model, checkpoints, tensorboard, logs.
         submitted_by: the label of the submitter.
+        drain_time_s: the time since when a prediction server gets no further requests, because it will be ended; None
+            if it gets requests.
     """
 
     uid: str
@@ -95,6 +97,7 @@ class JobRecord:
     bill: Bill | None = None
     outputs: Mapping[str, str] = field(default_factory=dict)
     submitted_by: str = HOME_LABEL
+    drain_time_s: float | None = None
 
 
 @final

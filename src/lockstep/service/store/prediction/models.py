@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from lockstep.errors import ConflictError, NotFoundError, UnavailableError, WrongStateError
 from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.service.store.database import Guard, reading, unguarded, writing
+from lockstep.service.store.prediction.policies import ScalingPolicy
 from lockstep.service.store.prediction.records import (
     ModelRecord,
     OperationCode,
@@ -126,8 +127,11 @@ class ModelStore:
         framework: str | None = None,
         accelerator: AcceleratorConfig | None = None,
         num_servers: int = 1,
+        scaling: ScalingPolicy | None = None,
     ) -> OperationRecord:
         """Records a new version as CREATING, in the region of its model. The arguments are those of `VersionRecord`.
+
+        With `scaling`, the number of its servers begins with the policy's.
 
         Raises:
             NotFoundError: If there is no such model.
@@ -150,7 +154,8 @@ class ModelStore:
             "accelerator": accelerator,
             "state": VersionState.CREATING.value,
             "create_time_s": self._clock(),
-            "num_servers": num_servers,
+            "num_servers": num_servers if scaling is None else scaling.first_servers,
+            "scaling": scaling,
         }
         try:
             with writing(self._engine, guard=self._guard) as connection:
@@ -357,6 +362,21 @@ class ModelStore:
                 self._end_operations(connection, record, "CREATE_VERSION", error=error)
                 self._end_operations(connection, record, "UPDATE_VERSION", error=error)
             return True
+
+    def set_num_servers(self, record: VersionRecord, number: int) -> bool:
+        """Sets how many servers a version should have now, if nothing of it has changed since it was read.
+
+        Returns:
+            Whether it was set.
+        """
+        unchanged = (
+            VERSIONS.c.state == record.state.value,
+            VERSIONS.c.num_servers == record.num_servers,
+            VERSIONS.c.revision == record.revision,
+        )
+        with writing(self._engine, guard=self._guard) as connection:
+            query = update(VERSIONS).where(*is_version(record), *unchanged).values(num_servers=number)
+            return connection.execute(query).rowcount == 1
 
     def remove_version(self, record: VersionRecord) -> None:
         """Removes a version whose server is gone, and ends the operations on it."""

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.jobs.running.orders import FileOrder
+from lockstep.service.store.prediction.policies import ScalingPolicy
 
 ACCELERATOR: Final = TypeAdapter(AcceleratorConfig)
 
@@ -62,7 +63,8 @@ class VersionRecord:
         accelerator: the accelerators of each of its servers, beside those that are built into the machine type.
         region: the region of its servers, which is that of its model; None for any.
         revision: a number that changes whenever somebody changes the version.
-        num_servers: the number of its prediction servers while it is READY.
+        num_servers: the number of prediction servers that it should have now.
+        scaling: how this number follows the load; None if it is fixed.
         num_failures: the number of its servers in a row that ended before they were ready.
         last_failure_time_s: the time of the last of these ends, in seconds since 1970 UTC; None if there was none.
         last_use_time_s: the time of its last request for predictions, to the minute, in seconds since 1970 UTC; None if
@@ -94,6 +96,7 @@ class VersionRecord:
     revision: int = 0
     last_use_time_s: float | None = None
     update_operation: str | None = None
+    scaling: ScalingPolicy | None = None
 
 
 @final

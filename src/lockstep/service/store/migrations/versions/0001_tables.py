@@ -54,6 +54,7 @@ def _make_jobs() -> None:
         sa.Column("bill", sa.JSON(), nullable=True),
         sa.Column("outputs", sa.JSON(), nullable=False),
         sa.Column("submitted_by", sa.String(length=64), nullable=False),
+        sa.Column("drain_time_s", sa.Float(), nullable=True),
         sa.PrimaryKeyConstraint("uid", name=op.f("pk_jobs")),
         sa.UniqueConstraint("project", "job_id", name=op.f("uq_jobs_project_job_id")),
     )
@@ -289,6 +290,7 @@ def _make_models() -> None:
         sa.Column("error_message", sa.Text(), nullable=True),
         sa.Column("create_time_s", sa.Float(), nullable=False),
         sa.Column("num_servers", sa.Integer(), nullable=False),
+        sa.Column("scaling", sa.JSON(), nullable=True),
         sa.Column("num_failures", sa.Integer(), nullable=False),
         sa.Column("last_failure_time_s", sa.Float(), nullable=True),
         sa.Column("last_use_time_s", sa.Float(), nullable=True),
@@ -297,6 +299,14 @@ def _make_models() -> None:
         sa.UniqueConstraint("uid", name=op.f("uq_versions_uid")),
     )
     op.create_index(op.f("ix_versions_state"), "versions", ["state"], unique=False)
+    op.create_table(
+        "demands",
+        sa.Column("version_uid", sa.String(length=32), nullable=False),
+        sa.Column("service", sa.String(length=32), nullable=False),
+        sa.Column("num_waiting", sa.Integer(), nullable=False),
+        sa.Column("time_s", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("version_uid", "service", name=op.f("pk_demands")),
+    )
     op.create_table(
         "operations",
         sa.Column("name", sa.String(length=64), nullable=False),

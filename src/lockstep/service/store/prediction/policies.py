@@ -1,0 +1,53 @@
+"""How the number of a version's prediction servers follows its load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from pydantic import TypeAdapter
+
+DEFAULT_UTILIZATION: Final = 60
+"""The utilization that a metric of the contract aims at if the request gives none, in percent."""
+DEFAULT_REQUESTS_PER_SERVER: Final = 16.0
+DEFAULT_IDLE_TIMEOUT_S: Final = 300.0
+DEFAULT_WAKE_TIMEOUT_S: Final = 60.0
+DEFAULT_STABILIZATION_WINDOW_S: Final = 60.0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ScalingPolicy:
+    """How the number of a version's prediction servers follows its load.
+
+    Attributes:
+        min_servers: the minimum number of servers. With 0, an idle version has none, and a request starts one.
+        max_servers: the maximum number of servers.
+        cpu_percent: how much of the cores of its machine each server should use, in percent; None if that is not
+            observed.
+        gpu_percent: the share of the time in which the GPUs of each server should be in use, in percent; None if that
+            is not observed.
+        requests_per_server: how many open requests each server should have: those that it answers and those that wait.
+        idle_timeout_s: how long a version has had no request when its last server is ended, in seconds.
+        wake_timeout_s: how long a request to a version without a server is held, in seconds; with 0, not at all.
+        stabilization_window_s: the number of servers decreases to the highest number that the load of this time asked
+            for, in seconds.
+    """
+
+    min_servers: int
+    max_servers: int
+    cpu_percent: int | None = DEFAULT_UTILIZATION
+    gpu_percent: int | None = None
+    requests_per_server: float = DEFAULT_REQUESTS_PER_SERVER
+    idle_timeout_s: float = DEFAULT_IDLE_TIMEOUT_S
+    wake_timeout_s: float = DEFAULT_WAKE_TIMEOUT_S
+    stabilization_window_s: float = DEFAULT_STABILIZATION_WINDOW_S
+
+    @property
+    def first_servers(self) -> int:
+        """The number of servers of a new version. It has one at least, which shows whether the model can be served."""
+        return max(1, self.min_servers)
+
+
+SCALING: Final = TypeAdapter(ScalingPolicy)
+"""Reads and writes a `ScalingPolicy` as JSON."""
