@@ -18,6 +18,7 @@ def upgrade() -> None:
     _make_spending()
     _make_webhooks()
     _make_models()
+    _make_versions()
     _make_keys_and_secrets()
 
 
@@ -268,6 +269,9 @@ def _make_models() -> None:
         sa.Column("create_time_s", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("project", "name", name=op.f("pk_models")),
     )
+
+
+def _make_versions() -> None:
     op.create_table(
         "versions",
         sa.Column("project", sa.String(length=128), nullable=False),
