@@ -38,7 +38,8 @@ class Route:
         """Sends a request of which nothing but the names in its path matters."""
         path = re.sub(r"{(\w+)}", lambda match: names.get(match[1], "x1"), self.path)
         body = {} if self.method in ("POST", "PATCH", "PUT") else None
-        return client.request(self.method, path, json=body)
+        method = "GET" if self.method == "WEBSOCKET" else self.method
+        return client.request(method, path, json=body)
 
 
 @dataclass(frozen=True, kw_only=True)

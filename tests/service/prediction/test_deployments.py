@@ -181,7 +181,7 @@ def test_a_version_is_what_was_deployed_whatever_becomes_of_the_original(site: S
     assert Path(file.url).read_text() == "serve"
     Path(file.url).write_text("tampered")
     site.signal(signal.SIGKILL)
-    site.step_until(lambda: "has changed since it was deployed" in str(site.server().replicas[0].status.end))
+    site.step_until(lambda: "has changed since it was copied" in str(site.server().replicas[0].status.end))
 
 
 def test_a_server_that_cannot_start_fails_its_version_and_says_why(site: Site) -> None:
@@ -265,7 +265,7 @@ def test_each_server_that_cannot_start_any_more_waits_twice_as_long(
         assert not [server for server in site.servers() if server.state is JobState.QUEUED], "it pauses"
         site.offset_s += deployments_module.FIRST_PAUSE_S * 2.0 ** (number - 1)
     version = site.step_until_state(VersionState.FAILED)
-    assert "has changed since it was deployed" in (version.error_message or "")
+    assert "has changed since it was copied" in (version.error_message or "")
 
 
 def test_servers_are_as_many_as_wanted_and_share_the_requests(site: Site) -> None:

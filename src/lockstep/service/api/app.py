@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
 
-import httpx
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -20,6 +18,7 @@ from lockstep.service.api.billing import costs
 from lockstep.service.api.control import jobs, nodes, shell_route
 from lockstep.service.api.gate import Gate
 from lockstep.service.api.prediction import models, operations, predictions
+from lockstep.service.api.prediction.forwarding import connect_to_servers
 from lockstep.service.api.routes import ERRORS
 from lockstep.service.api.security import keys, policies, secrets
 from lockstep.service.api.telemetry import logs, metrics, prometheus
@@ -39,9 +38,6 @@ RPC_STATUS = {
     503: "UNAVAILABLE",
 }
 
-CONNECT_S: Final = 3.0
-"""How long a connection to a prediction server may take, in seconds. Then another server is tried."""
-
 
 def create_app(context: ServiceContext) -> FastAPI:
     """Returns the ASGI application of a service.
@@ -52,9 +48,8 @@ def create_app(context: ServiceContext) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # One pool of connections to the prediction servers. They are on the nodes, so proxy variables are ignored.
-        async with httpx.AsyncClient(timeout=httpx.Timeout(60.0, connect=CONNECT_S), trust_env=False) as client:
-            app.state.http = client
+        async with connect_to_servers() as session:
+            app.state.prediction_servers = session
             yield
 
     app = FastAPI(

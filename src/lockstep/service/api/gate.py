@@ -63,6 +63,9 @@ class Gate:
         authorization, is_here = Headers(scope=scope).get("authorization", ""), is_on_this_machine(scope)
 
         async def authenticate() -> Principal:
+            home = self._authenticator.authenticate_home(authorization, is_on_this_machine=is_here)
+            if home is not None:
+                return home
             return await run_in_threadpool(self._authenticator.authenticate, authorization, is_on_this_machine=is_here)
 
         try:

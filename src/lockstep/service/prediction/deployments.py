@@ -160,7 +160,7 @@ class Deployments:
             self._note_ready(version, live)
             decided = self._decide(version, live, num_waiting=waiting.get(version.uid, 0))
             self._scale(decided, live)
-            self._note_update(decided, _staying(live))
+            self._note_update(decided, live)
 
     def _copy(self, version: VersionRecord) -> None:
         if self._folders is not None:

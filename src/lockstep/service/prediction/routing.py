@@ -71,6 +71,7 @@ class Routes:
         self._lock = threading.Lock()
         self._read_time = -MAX_AGE_S
         self._servers: dict[str, list[ServerAddress]] = {}
+        self._found: dict[tuple[str, str, str | None], tuple[float, str]] = {}
         self._num_open: dict[str, int] = {}
         self._used: set[str] = set()
 
@@ -86,13 +87,31 @@ class Routes:
             NotFoundError: If there is no such model or version.
             NoServerReadyError: If no server is ready.
         """
+        asked_s = self._clock()
         record = self._models.get_version(project=project, model=model, name=version)
         found = self._read().get(record.uid, ()) if record.state is VersionState.READY else ()
         if not found:
             raise NoServerReadyError(record)
         with self._lock:
-            self._used.add(record.uid)
-            return sorted(found, key=lambda server: self._num_open.get(server.uid, 0))
+            self._found[project, model, version] = (min(asked_s, self._read_time), record.uid)
+            return self._sorted(record.uid)
+
+    def find_again(self, *, project: str, model: str, version: str | None) -> list[ServerAddress] | None:
+        """Returns what `find` returned for the same version if that is recent enough, without reading the database.
+
+        Returns:
+            The servers; None if `find` has to be called.
+        """
+        with self._lock:
+            found_s, uid = self._found.get((project, model, version), (-MAX_AGE_S, ""))
+            if self._clock() - found_s < MAX_AGE_S:
+                return self._sorted(uid) or None
+            self._found.pop((project, model, version), None)
+            return None
+
+    def _sorted(self, version_uid: str) -> list[ServerAddress]:
+        self._used.add(version_uid)
+        return sorted(self._servers.get(version_uid, ()), key=lambda server: self._num_open.get(server.uid, 0))
 
     def take_used(self) -> set[str]:
         """Returns the uids of the versions that `find` has found servers of since the previous call."""
@@ -116,12 +135,13 @@ class Routes:
         with self._lock:
             if self._clock() - self._read_time < MAX_AGE_S:
                 return self._servers
+        read_s = self._clock()
         servers: dict[str, list[ServerAddress]] = {}
         for job in self._jobs.servers():
             if is_ready(job) and job.drain_time_s is None:
                 servers.setdefault(str(job.version_uid), []).append(self._address(job))
         with self._lock:
-            self._servers, self._read_time = servers, self._clock()
+            self._servers, self._read_time = servers, read_s
         return servers
 
     def _address(self, job: JobRecord) -> ServerAddress:

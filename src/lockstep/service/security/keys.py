@@ -81,16 +81,11 @@ class Authenticator:
             AuthenticationError: If the request has no key, or a key that is not valid.
             UnavailableError: If the database cannot be read.
         """
-        scheme, _, token = authorization.partition(" ")
-        if scheme.lower() != "bearer" or not token.isascii():
-            raise _no_key()
+        home = self.authenticate_home(authorization, is_on_this_machine=is_on_this_machine)
+        if home is not None:
+            return home
+        token = authorization.partition(" ")[2]
         found = digest(token)
-        if hmac.compare_digest(found, self._home_digest):
-            if not is_on_this_machine:
-                raise AuthenticationError(
-                    "the home's token is for the service's own machine", action="use a key; see `lockstep keys create`"
-                )
-            return HOME_PRINCIPAL
         named = _KEY.fullmatch(token)
         record = None if named is None else self._find(named[1])
         if record is None or not hmac.compare_digest(found, record.digest):
@@ -99,6 +94,31 @@ class Authenticator:
         _check_valid(record, now_s=now_s)
         self._note_use(record, now_s=now_s)
         return record.principal
+
+    def authenticate_home(self, authorization: str, *, is_on_this_machine: bool) -> Principal | None:
+        """Returns the principal of a request that has the home's token, without reading the database.
+
+        Args:
+            authorization: as for `authenticate`.
+            is_on_this_machine: as for `authenticate`.
+
+        Returns:
+            The principal; None if the request has something else, which may be a key.
+
+        Raises:
+            AuthenticationError: If the request has nothing that may be a key, or comes from elsewhere with the home's
+                token.
+        """
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not token.isascii():
+            raise _no_key()
+        if not hmac.compare_digest(digest(token), self._home_digest):
+            return None
+        if not is_on_this_machine:
+            raise AuthenticationError(
+                "the home's token is for the service's own machine", action="use a key; see `lockstep keys create`"
+            )
+        return HOME_PRINCIPAL
 
     def _find(self, key_id: str) -> KeyRecord | None:
         try:

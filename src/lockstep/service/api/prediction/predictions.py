@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
 from functools import partial
 from typing import Annotated, Final
 
-import httpx
+import aiohttp
 from fastapi import Request, Response
 from fastapi.concurrency import run_in_threadpool
 
-from lockstep.errors import ModelError, UnavailableError
+from lockstep.errors import UnavailableError
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import requires_scope
 from lockstep.service.api.forms import PredictionsForm
+from lockstep.service.api.prediction.forwarding import NotReceivedError, send_to_server
 from lockstep.service.api.requests import MAX_INSTANCES_BYTES, Context, Name, Project, check_media_type, read_body
 from lockstep.service.api.routes import make_router
-from lockstep.service.prediction.routing import MAX_AGE_S, NoServerReadyError, Routes, ServerAddress
+from lockstep.service.prediction.routing import NoServerReadyError
 
-MAX_ANSWER_BYTES: Final = 512 * 2**20
-_NOT_RECEIVED: Final = (httpx.ConnectError, httpx.ConnectTimeout)
-"""Errors after which another server may be sent the request."""
+TIMEOUT_HEADER: Final = "x-server-timeout"
+"""The header with the number of seconds that the client waits, of Google's APIs."""
 
 router = make_router()
 
@@ -46,21 +44,30 @@ async def predict_version(
 
 async def _predict(project: str, model: str, version: str | None, request: Request, context: Context) -> Response:
     check_media_type(request.headers.get("content-type"))
+    name = {"project": project, "model": model, "version": version}
     # In a thread: on the event loop, a slow database would delay all other requests.
-    find = partial(context.routes.find, project=project, model=model, version=version)
+    find = partial(context.routes.find, **name)
     try:
-        servers, found = await run_in_threadpool(find), time.monotonic()
+        if context.routes.find_again(**name) is None:
+            await run_in_threadpool(find)
         body = await read_body(request, max_bytes=MAX_INSTANCES_BYTES)
-        if time.monotonic() - found > MAX_AGE_S:  # meanwhile, a server may have been ended
-            servers = await run_in_threadpool(find)
+        # If the body took long, a server may have been ended meanwhile.
+        servers = context.routes.find_again(**name) or await run_in_threadpool(find)
     except NoServerReadyError as error:
         async with context.waking.hold(error, size_bytes=_max_bytes(request)) as held:
             body = await read_body(request, max_bytes=MAX_INSTANCES_BYTES)
             servers = await held.wait(request.receive)
-    client: httpx.AsyncClient = request.app.state.http
+    session: aiohttp.ClientSession = request.app.state.prediction_servers
+    passed_on = {TIMEOUT_HEADER: request.headers[TIMEOUT_HEADER]} if TIMEOUT_HEADER in request.headers else {}
     for server in servers:
-        with contextlib.suppress(*_NOT_RECEIVED):  # it has just ended, or its node has
-            return await _send(client, server, body, model=model, routes=context.routes)
+        context.routes.begin(server)
+        try:
+            answer = await send_to_server(session, server, body, model=model, headers=passed_on)
+        except NotReceivedError:
+            continue
+        finally:
+            context.routes.end(server)
+        return Response(answer.content, answer.status, answer.headers, media_type="application/json")
     raise UnavailableError(
         f"no prediction server of model {model} can be reached", action="try again; the service replaces it"
     )
@@ -70,39 +77,3 @@ def _max_bytes(request: Request) -> int:
     """Returns the largest size that a request's body may have, before it is read."""
     length = request.headers.get("content-length", "")
     return min(int(length), MAX_INSTANCES_BYTES) if length.isdecimal() else MAX_INSTANCES_BYTES
-
-
-async def _send(
-    client: httpx.AsyncClient, server: ServerAddress, body: bytes, *, model: str, routes: Routes
-) -> Response:
-    routes.begin(server)
-    try:
-        headers = {"authorization": f"Bearer {server.token}", "content-type": "application/json"}
-        async with client.stream("POST", f"{server.url}/predict", content=body, headers=headers) as answer:
-            content = await _read(answer, model=model)
-    except _NOT_RECEIVED:
-        raise
-    except httpx.HTTPError as error:
-        raise UnavailableError(
-            f"a prediction server of model {model} ended or did not answer: {type(error).__name__}",
-            action="try again; the service replaces it",
-        ) from error
-    finally:
-        routes.end(server)
-    return Response(content, status_code=answer.status_code, media_type="application/json")
-
-
-async def _read(answer: httpx.Response, *, model: str) -> bytes:
-    """Reads a response up to a limit, since code of a package in the prediction server may make it arbitrarily long."""
-    parts: list[bytes] = []
-    num_bytes = 0
-    async for part in answer.aiter_bytes():
-        parts.append(part)
-        num_bytes += len(part)  # the decompressed size
-        if num_bytes > MAX_ANSWER_BYTES:
-            raise ModelError(
-                f"the answer of model {model} is too long",
-                allowed=f"{MAX_ANSWER_BYTES} bytes",
-                action="send fewer instances at a time",
-            )
-    return b"".join(parts)
