@@ -31,7 +31,7 @@ from serving.cases import CASES, Case  # noqa: E402
 from serving.environments import InstallationError  # noqa: E402
 from serving.load import LoadResult, send_load  # noqa: E402
 from serving.processes import pss_mib  # noqa: E402
-from serving.servers import NAMES, Endpoint, Server, make_server, threads_of  # noqa: E402
+from serving.servers import NAMES, Endpoint, Server, StartError, make_server, threads_of  # noqa: E402
 from workloads.figures import console, show  # noqa: E402
 from workloads.surroundings import hardware  # noqa: E402
 
@@ -145,15 +145,21 @@ def prepare_servers(names: Sequence[str], *, folder: Path) -> dict[str, Server]:
     return servers
 
 
-def run_rounds(options: argparse.Namespace, servers: Mapping[str, Server], results: Results, *, logs: Path) -> None:
+def run_rounds(options: argparse.Namespace, servers: Mapping[str, Server], results: Results, *, logs: Path) -> int:
     """Measures all servers in turn, so that what else the machine does meets all alike. Each round begins with another.
+
+    A server that does not start is left out of that round, and the error is printed.
 
     Args:
         options: the options of the command line.
         servers: the servers by name.
         results: is filled as cells are measured, so that what ends this early leaves what there is.
         logs: the folder for the servers' output.
+
+    Returns:
+        How many times a server did not start.
     """
+    num_failures = 0
     names = list(servers)
     for number in range(options.rounds):
         first = number % max(1, len(names))
@@ -161,11 +167,17 @@ def run_rounds(options: argparse.Namespace, servers: Mapping[str, Server], resul
             case = Case(name=model, folder=options.folder / "models")
             for name in names[first:] + names[:first]:
                 log = logs / f"{name}-{model}.log"
-                cells = measure(servers[name], case, options.connections, seconds=options.seconds, log=log)
+                try:
+                    cells = measure(servers[name], case, options.connections, seconds=options.seconds, log=log)
+                except (StartError, TimeoutError) as error:
+                    num_failures += 1
+                    print(f"\n{servers[name].title}, {model}, round {number + 1}: {error}", file=sys.stderr)
+                    continue
                 for num_connections, cell in cells.items():
                     results.setdefault((model, num_connections, servers[name].title), []).append(cell)
                 print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
+    return num_failures
 
 
 def chosen(text: str, *, allowed: Sequence[str]) -> list[str]:
@@ -225,11 +237,14 @@ def main() -> None:
     servers = prepare_servers(options.servers, folder=options.folder)
     console.print(f"{hardware()}; rounds: {options.rounds}, seconds: {options.seconds}")
     results: Results = {}
+    num_failures = 0
     try:
-        run_rounds(options, servers, results, logs=logs)
+        num_failures = run_rounds(options, servers, results, logs=logs)
     finally:
         show_results(results)
         show_servers(servers, logs=logs)
+    if num_failures:
+        sys.exit(f"servers did not start {num_failures} times: see above")
 
 
 if __name__ == "__main__":

@@ -106,6 +106,13 @@ class Environment:
             self._run_uv("pip", "install", f"--python={folder / 'bin' / 'python'}", *packages)
             stamp.write_text("\n".join(packages))
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the server's environment has besides this process's own: a home, where rivals keep files of theirs."""
+        home = self._folder / "home"
+        home.mkdir(exist_ok=True)
+        return {"HOME": str(home), "BENTOML_DO_NOT_TRACK": "true", "RAY_USAGE_STATS_ENABLED": "0"}
+
     def command(self, *, port: int) -> list[str]:
         """Returns the command that starts the server."""
         arguments = [argument.replace(PORT, str(port)) for argument in self._rival.arguments]

@@ -23,12 +23,16 @@ from lockstep.serving import SERVER_TOKEN
 from serving.cases import FOLDER_VARIABLE, MODEL_VARIABLE, Case
 from serving.environments import RIVALS, Environment
 from serving.processes import free_port, processes_of_home, running, tree
-from workloads.surroundings import running_service, wait
+from workloads.surroundings import running_service
 
 HERE: Final = Path(__file__).resolve().parent.parent
-START_S: Final = 180.0
+START_S: Final = 600.0
 """How long a server may take until it answers, in seconds."""
 VERSION: Final = "v1"
+
+
+class StartError(Exception):
+    """A server does not answer, or not in time."""
 
 
 @final
@@ -123,6 +127,7 @@ def serve_rival(case: Case, log: Path, *, environment: Environment) -> Iterator[
     port = free_port()
     variables = {
         **os.environ,
+        **environment.variables,
         "PYTHONPATH": str(HERE),
         MODEL_VARIABLE: case.name,
         FOLDER_VARIABLE: str(case.folder),
@@ -139,7 +144,7 @@ def serve_by_service(case: Case, _log: Path) -> Iterator[Endpoint]:
     with redirect_stdout(sys.stderr), running_service() as service, service.client() as client:
         client.create_model(case.name)
         operation = client.create_version(case.name, name=VERSION, deployment_uri=str(case.model_path))
-        wait(lambda: is_done(client, operation["name"]), timeout_s=START_S, poll_s=0.1)
+        await_version(client, operation["name"])
         client.set_default_version(case.name, name=VERSION)
         yield Endpoint(
             url=f"{service.address.url}/v1/projects/local/models/{case.name}:predict",
@@ -148,23 +153,26 @@ def serve_by_service(case: Case, _log: Path) -> Iterator[Endpoint]:
         )
 
 
-def is_done(client: Client, name: str) -> bool:
-    """Says whether a deployment is over.
+def await_version(client: Client, operation_name: str) -> None:
+    """Returns once a deployment is over.
 
     Raises:
-        RuntimeError: it has failed.
+        StartError: it has failed, or is not over in time.
     """
-    operation = client.operation(name)
+    deadline = time.monotonic() + START_S
+    while not (operation := client.operation(operation_name)).get("done"):
+        if time.monotonic() > deadline:
+            raise StartError(f"the version is not ready after {START_S:.0f} s: {operation}")
+        time.sleep(0.1)
     if "error" in operation:
-        raise RuntimeError(f"the version cannot be served: {operation['error']['message']}")
-    return bool(operation.get("done"))
+        raise StartError(f"the version cannot be served: {operation['error']['message']}")
 
 
 def await_answer(endpoint: Endpoint, case: Case, process: psutil.Process, *, log: Path) -> None:
     """Returns once a server answers.
 
     Raises:
-        RuntimeError: it has ended, or does not answer in time.
+        StartError: it has ended, or does not answer in time.
     """
     instances, _ = case.samples()
     deadline = time.monotonic() + START_S
@@ -177,7 +185,7 @@ def await_answer(endpoint: Endpoint, case: Case, process: psutil.Process, *, log
             except httpx.HTTPError as error:
                 last = str(error)
             if process.status() == psutil.STATUS_ZOMBIE or time.monotonic() > deadline:
-                raise RuntimeError(f"the server of {case.name} does not answer: {last}\n{log.read_text()[-3000:]}")
+                raise StartError(f"the server of {case.name} does not answer: {last}\n{log.read_text()[-3000:]}")
             time.sleep(0.2)
 
 

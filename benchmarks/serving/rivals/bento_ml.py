@@ -1,6 +1,7 @@
-"""BentoML with adaptive batching: ``bentoml serve serving.rivals.bento_ml:Predictor``."""
+"""BentoML with adaptive batching: ``bentoml serve serving.rivals.bento_ml:Predictor``.
 
-from __future__ import annotations
+BentoML reads the annotations themselves, so they must not be put off to strings.
+"""
 
 import os
 

@@ -1,6 +1,7 @@
-"""LitServe with batches: ``python -m serving.rivals.lit_serve PORT``."""
+"""LitServe with batches: ``python -m serving.rivals.lit_serve PORT``.
 
-from __future__ import annotations
+LitServe reads the annotations themselves, so they must not be put off to strings.
+"""
 
 import sys
 from typing import Any
