@@ -26,7 +26,6 @@ HERE: Final = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import httpx  # noqa: E402 - what follows lies beside this file
-
 from serving.cases import CASES, Case  # noqa: E402
 from serving.environments import InstallationError  # noqa: E402
 from serving.load import LoadResult, send_load  # noqa: E402
@@ -86,7 +85,9 @@ def check_predictions(endpoint: Endpoint, case: Case, *, server: str) -> None:
                     sys.exit(f"{server}, {case.name}: sample {number} is {one}, but model.predict says {wanted}")
 
 
-def measure(server: Server, case: Case, connections: Sequence[int], *, seconds: int, log: Path) -> dict[int, Cell]:
+def measure(
+    server: Server, case: Case, connections: Sequence[int], *, seconds: int, wrk: str, log: Path
+) -> dict[int, Cell]:
     """Starts a server, and returns a cell for each number of connections."""
     cells = {}
     with server.serve(case, log) as endpoint:
@@ -95,6 +96,7 @@ def measure(server: Server, case: Case, connections: Sequence[int], *, seconds: 
             for duration_s in (WARM_UP_S, seconds):  # the first one does not count
                 load = send_load(
                     endpoint.url,
+                    wrk=wrk,
                     body=case.body_path,
                     authorization=endpoint.authorization,
                     num_connections=num_connections,
@@ -159,6 +161,7 @@ def run_rounds(options: argparse.Namespace, servers: Mapping[str, Server], resul
     Returns:
         How many times a server did not start.
     """
+    wrk = options.wrk
     num_failures = 0
     names = list(servers)
     for number in range(options.rounds):
@@ -168,7 +171,7 @@ def run_rounds(options: argparse.Namespace, servers: Mapping[str, Server], resul
             for name in names[first:] + names[:first]:
                 log = logs / f"{name}-{model}.log"
                 try:
-                    cells = measure(servers[name], case, options.connections, seconds=options.seconds, log=log)
+                    cells = measure(servers[name], case, options.connections, seconds=options.seconds, wrk=wrk, log=log)
                 except (StartError, TimeoutError) as error:
                     num_failures += 1
                     print(f"\n{servers[name].title}, {model}, round {number + 1}: {error}", file=sys.stderr)
@@ -226,8 +229,10 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Runs the benchmark."""
     options = parse()
-    if shutil.which("wrk") is None:
+    options.wrk = shutil.which("wrk")
+    if options.wrk is None:
         sys.exit("benchmarks/serving.py: wrk is not installed; on Debian and Ubuntu: apt-get install wrk")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # with it, each process of Ray compiles all of Ray anew
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit("ended by SIGTERM"))  # what was started is ended
     options.folder = options.folder.resolve()
     logs = options.folder / "logs"

@@ -103,7 +103,7 @@ class Environment:
             print(f"installing {rival.title} into {folder}", file=sys.stderr)
             shutil.rmtree(folder, ignore_errors=True)
             self._run_uv("venv", f"--python={sys.executable}", str(folder))
-            self._run_uv("pip", "install", f"--python={folder / 'bin' / 'python'}", *packages)
+            self._run_uv("pip", "install", "--compile-bytecode", f"--python={folder / 'bin' / 'python'}", *packages)
             stamp.write_text("\n".join(packages))
 
     @property
@@ -111,7 +111,13 @@ class Environment:
         """What the server's environment has besides this process's own: a home, where rivals keep files of theirs."""
         home = self._folder / "home"
         home.mkdir(exist_ok=True)
-        return {"HOME": str(home), "BENTOML_DO_NOT_TRACK": "true", "RAY_USAGE_STATS_ENABLED": "0"}
+        return {
+            "HOME": str(home),
+            "BENTOML_DO_NOT_TRACK": "true",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            # Where a proxy takes longer than the usual 5 s, as on a busy machine, Serve kills it and gives up.
+            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+        }
 
     def command(self, *, port: int) -> list[str]:
         """Returns the command that starts the server."""

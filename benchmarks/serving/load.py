@@ -32,11 +32,14 @@ class LoadResult:
     num_errors: int
 
 
-def send_load(url: str, *, body: Path, authorization: str | None, num_connections: int, seconds: int) -> LoadResult:
+def send_load(
+    url: str, *, wrk: str, body: Path, authorization: str | None, num_connections: int, seconds: int
+) -> LoadResult:
     """Sends requests until the time is over.
 
     Args:
         url: where to.
+        wrk: the path of wrk.
         body: the file with the request's JSON.
         authorization: the header of that name.
         num_connections: how many connections, each of which has one request at a time.
@@ -50,7 +53,7 @@ def send_load(url: str, *, body: Path, authorization: str | None, num_connection
     if authorization is not None:
         environment["LOAD_AUTHORIZATION"] = authorization
     done = subprocess.run(
-        ["wrk", "--threads=1", *options, f"--script={SCRIPT}", url],
+        [wrk, "--threads=1", *options, f"--script={SCRIPT}", url],
         env=environment,
         capture_output=True,
         text=True,

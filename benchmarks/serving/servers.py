@@ -17,13 +17,13 @@ from typing import Any, Final, final
 
 import httpx
 import psutil
+from workloads.surroundings import running_service
 
 from lockstep.client import Client
 from lockstep.serving import SERVER_TOKEN
 from serving.cases import FOLDER_VARIABLE, MODEL_VARIABLE, Case
 from serving.environments import RIVALS, Environment
 from serving.processes import free_port, processes_of_home, running, tree
-from workloads.surroundings import running_service
 
 HERE: Final = Path(__file__).resolve().parent.parent
 START_S: Final = 600.0

@@ -107,9 +107,7 @@ def mobilenet(weights: Weights) -> nn.Module:
         layers += [pad] if stride == 2 else []
         layers += [conv(weights, depthwise, stride=stride, padding=2 - stride), norm(weights, f"{depthwise}_bn")]
         layers += [nn.ReLU6(), conv(weights, pointwise), norm(weights, f"{pointwise}_bn"), nn.ReLU6()]
-    return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(1), conv(weights, "conv_preds"), nn.Flatten(), nn.Softmax(dim=1)
-    )
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), conv(weights, "conv_preds"), nn.Flatten(), nn.Softmax(dim=1))
 
 
 MAKERS: Final = {"tabular": tabular, "fashion_mnist": fashion_mnist, "mobilenet": mobilenet}
