@@ -15,7 +15,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,9 +88,12 @@ def check_predictions(endpoint: Endpoint, case: Case, *, server: str) -> None:
 
 def measure(
     server: Server, case: Case, connections: Sequence[int], *, seconds: int, wrk: str, log: Path
-) -> dict[int, Cell]:
-    """Starts a server, and returns a cell for each number of connections."""
-    cells = {}
+) -> Iterator[tuple[int, Cell]]:
+    """Starts a server, and yields each number of connections with its cell.
+
+    Raises:
+        StartError: the server does not start, or does not answer any more.
+    """
     with server.serve(case, log) as endpoint:
         check_predictions(endpoint, case, server=server.title)
         for num_connections in connections:
@@ -102,8 +106,34 @@ def measure(
                     num_connections=num_connections,
                     seconds=duration_s,
                 )
-            cells[num_connections] = Cell(load=load, memory_mib=pss_mib(endpoint.processes()))
-    return cells
+                memory_mib = pss_mib(endpoint.processes())
+                await_idle(endpoint, case)
+            yield num_connections, Cell(load=load, memory_mib=memory_mib)
+
+
+def await_idle(endpoint: Endpoint, case: Case) -> None:
+    """Returns once a server answers again, so that requests of a load that it still has are not those of the next one.
+
+    Raises:
+        StartError: it does not answer.
+    """
+    instances, _ = case.samples()
+    deadline = time.monotonic() + ANSWER_S
+    with httpx.Client(timeout=ANSWER_S, trust_env=False) as client:
+        while True:
+            try:
+                endpoint.predict(client, instances[0])
+                return
+            except httpx.HTTPError as error:
+                if time.monotonic() > deadline:
+                    raise StartError(f"the server does not answer after a load: {error}") from None
+                time.sleep(0.1)
+
+
+def milliseconds(values_s: Sequence[float | None]) -> str:
+    """Returns the median, for the table; without those where no answer came."""
+    answered = [value_s for value_s in values_s if value_s is not None]
+    return f"{median(answered) * 1e3:,.1f}" if answered else "no answer"
 
 
 def show_results(results: Results) -> None:
@@ -119,8 +149,8 @@ def show_results(results: Results) -> None:
                 str(num_connections),
                 title,
                 *(f"{speed:,.0f}" for speed in (median(speeds), min(speeds), max(speeds))),
-                f"{median(cell.load.p50_s for cell in cells) * 1e3:,.1f}",
-                f"{median(cell.load.p99_s for cell in cells) * 1e3:,.1f}",
+                milliseconds([cell.load.p50_s for cell in cells]),
+                milliseconds([cell.load.p99_s for cell in cells]),
                 f"{sum(cell.load.num_errors for cell in cells):,}",
                 f"{median(cell.memory_mib for cell in cells):,.0f}",
             )
@@ -150,7 +180,7 @@ def prepare_servers(names: Sequence[str], *, folder: Path) -> dict[str, Server]:
 def run_rounds(options: argparse.Namespace, servers: Mapping[str, Server], results: Results, *, logs: Path) -> int:
     """Measures all servers in turn, so that what else the machine does meets all alike. Each round begins with another.
 
-    A server that does not start is left out of that round, and the error is printed.
+    The error of a server that does not start or answer is printed; what was measured of it before counts.
 
     Args:
         options: the options of the command line.
@@ -159,7 +189,7 @@ def run_rounds(options: argparse.Namespace, servers: Mapping[str, Server], resul
         logs: the folder for the servers' output.
 
     Returns:
-        How many times a server did not start.
+        How many times a server did not start or answer.
     """
     wrk = options.wrk
     num_failures = 0
@@ -170,14 +200,14 @@ def run_rounds(options: argparse.Namespace, servers: Mapping[str, Server], resul
             case = Case(name=model, folder=options.folder / "models")
             for name in names[first:] + names[:first]:
                 log = logs / f"{name}-{model}.log"
+                cells = measure(servers[name], case, options.connections, seconds=options.seconds, wrk=wrk, log=log)
                 try:
-                    cells = measure(servers[name], case, options.connections, seconds=options.seconds, wrk=wrk, log=log)
+                    for num_connections, cell in cells:
+                        results.setdefault((model, num_connections, servers[name].title), []).append(cell)
                 except (StartError, TimeoutError) as error:
                     num_failures += 1
                     print(f"\n{servers[name].title}, {model}, round {number + 1}: {error}", file=sys.stderr)
                     continue
-                for num_connections, cell in cells.items():
-                    results.setdefault((model, num_connections, servers[name].title), []).append(cell)
                 print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return num_failures
@@ -249,7 +279,7 @@ def main() -> None:
         show_results(results)
         show_servers(servers, logs=logs)
     if num_failures:
-        sys.exit(f"servers did not start {num_failures} times: see above")
+        sys.exit(f"servers did not start or answer {num_failures} times: see above")
 
 
 if __name__ == "__main__":

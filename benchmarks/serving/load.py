@@ -21,14 +21,15 @@ class LoadResult:
 
     Attributes:
         requests_per_s: answers with a status of success, a second.
-        p50_s: the median of the time to an answer, in seconds.
+        p50_s: the median of the time to an answer, in seconds; None where no answer came.
         p99_s: its 99th percentile.
-        num_errors: answers with another status, and requests without an answer.
+        num_errors: answers with another status, and requests that were not answered in time or whose connection broke.
+            Those in progress when the load ends do not count.
     """
 
     requests_per_s: float
-    p50_s: float
-    p99_s: float
+    p50_s: float | None
+    p99_s: float | None
     num_errors: int
 
 
@@ -66,7 +67,7 @@ def send_load(
     num_failed = sum(found[kind] for kind in ("connect", "read", "write", "timeout"))
     return LoadResult(
         requests_per_s=(found["requests"] - found["status"]) / (found["duration_us"] / 1e6),
-        p50_s=found["p50_us"] / 1e6,
-        p99_s=found["p99_us"] / 1e6,
+        p50_s=found["p50_us"] / 1e6 if found["requests"] else None,
+        p99_s=found["p99_us"] / 1e6 if found["requests"] else None,
         num_errors=found["status"] + num_failed,
     )

@@ -184,8 +184,10 @@ def await_answer(endpoint: Endpoint, case: Case, process: psutil.Process, *, log
                 return
             except httpx.HTTPError as error:
                 last = str(error)
-            if process.status() == psutil.STATUS_ZOMBIE or time.monotonic() > deadline:
-                raise StartError(f"the server of {case.name} does not answer: {last}\n{log.read_text()[-3000:]}")
+            has_ended = process.status() == psutil.STATUS_ZOMBIE
+            if has_ended or time.monotonic() > deadline:
+                problem = "has ended" if has_ended else f"does not answer after {START_S:.0f} s"
+                raise StartError(f"the server {problem}: {last}\n{log.read_text(errors='replace')[-3000:]}")
             time.sleep(0.2)
 
 
