@@ -1,0 +1,140 @@
+"""The rivals: what each is installed from, and how it is started."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, final
+
+from uv import find_uv_bin
+
+STAMP: Final = "packages.txt"
+COMMON: Final = ("torch==2.15.0", "numpy==2.4.6", "pillow==13.0.0")
+PORT: Final = "{port}"
+VERSIONS_PROGRAM: Final = """
+import importlib.metadata, sys
+print(", ".join(f"{name} {importlib.metadata.version(name)}" for name in sys.argv[1:]))
+"""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Rival:
+    """A server that Lockstep is compared with.
+
+    Attributes:
+        title: its name in the tables.
+        packages: what is installed besides `COMMON`.
+        shown: the packages whose versions the table shows.
+        program: the program in the environment that is started.
+        arguments: its arguments; `PORT` stands for the port.
+        note: the settings that are not defaults, for the table.
+    """
+
+    title: str
+    packages: tuple[str, ...]
+    shown: tuple[str, ...]
+    program: str
+    arguments: tuple[str, ...]
+    note: str
+
+
+RIVALS: Final = {
+    "fastapi": Rival(
+        title="FastAPI",
+        packages=("fastapi[standard]==0.165.0", "uvicorn==0.54.0"),
+        shown=("fastapi", "uvicorn", "torch"),
+        program="uvicorn",
+        arguments=("serving.rivals.fast_api:app", "--host=127.0.0.1", f"--port={PORT}", "--no-access-log"),
+        note="no batches; no access log",
+    ),
+    "ray-serve": Rival(
+        title="Ray Serve",
+        packages=("ray[serve]==2.60.0",),
+        shown=("ray", "torch"),
+        program="python",
+        arguments=("-m", "serving.rivals.ray_serve", PORT),
+        note="`@serve.batch` of 64 within 2 ms; `max_ongoing_requests` 256; no access log, no dashboard",
+    ),
+    "litserve": Rival(
+        title="LitServe",
+        packages=("litserve==0.2.19",),
+        shown=("litserve", "torch"),
+        program="python",
+        arguments=("-m", "serving.rivals.lit_serve", PORT),
+        note="batches of 64 within 2 ms; no access log",
+    ),
+    "bentoml": Rival(
+        title="BentoML",
+        packages=("bentoml==1.4.40",),
+        shown=("bentoml", "torch"),
+        program="bentoml",
+        arguments=("serve", "serving.rivals.bento_ml:Predictor", "--host=127.0.0.1", f"--port={PORT}"),
+        note="adaptive batches of up to 64; no access log",
+    ),
+}
+
+
+class InstallationError(Exception):
+    """A rival cannot be installed here."""
+
+
+@final
+class Environment:
+    """A rival's virtual environment. It is made where there is none, or one of other packages.
+
+    Args:
+        rival: the rival.
+        folder: where it lies, or will lie.
+
+    Raises:
+        InstallationError: the packages cannot be installed.
+    """
+
+    def __init__(self, rival: Rival, *, folder: Path) -> None:
+        self._rival = rival
+        self._folder = folder
+        packages = (*rival.packages, *COMMON)
+        stamp = folder / STAMP
+        if not stamp.exists() or stamp.read_text().split() != list(packages):
+            print(f"installing {rival.title} into {folder}", file=sys.stderr)
+            shutil.rmtree(folder, ignore_errors=True)
+            self._run_uv("venv", f"--python={sys.executable}", str(folder))
+            self._run_uv("pip", "install", "--compile-bytecode", f"--python={folder / 'bin' / 'python'}", *packages)
+            stamp.write_text("\n".join(packages))
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the server's environment has besides this process's own: a home, where rivals keep files of theirs."""
+        home = self._folder / "home"
+        home.mkdir(exist_ok=True)
+        return {
+            "HOME": str(home),
+            "BENTOML_DO_NOT_TRACK": "true",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            # Where a proxy takes longer than the usual 5 s, as on a busy machine, Serve kills it and gives up.
+            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+        }
+
+    def command(self, *, port: int) -> list[str]:
+        """Returns the command that starts the server."""
+        arguments = [argument.replace(PORT, str(port)) for argument in self._rival.arguments]
+        return [str(self._folder / "bin" / self._rival.program), *arguments]
+
+    def versions(self) -> str:
+        """Returns the versions for the table."""
+        python = str(self._folder / "bin" / "python")
+        done = subprocess.run(
+            [python, "-c", VERSIONS_PROGRAM, *self._rival.shown], capture_output=True, text=True, check=True, timeout=60
+        )
+        return done.stdout.strip()
+
+    def _run_uv(self, *arguments: str) -> None:
+        done = subprocess.run(
+            [find_uv_bin(), "--quiet", *arguments], capture_output=True, text=True, check=False, timeout=3600
+        )
+        if done.returncode:
+            raise InstallationError(f"{self._rival.title} cannot be installed: {done.stderr.strip()}")

@@ -1,0 +1,201 @@
+"""The servers: each is started with a model, and ended, with all that it has started."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, final
+
+import httpx
+import psutil
+from workloads.surroundings import running_service
+
+from lockstep.client import Client
+from lockstep.serving import SERVER_TOKEN
+from serving.cases import FOLDER_VARIABLE, MODEL_VARIABLE, Case
+from serving.environments import RIVALS, Environment
+from serving.processes import free_port, processes_of_home, running, tree
+
+HERE: Final = Path(__file__).resolve().parent.parent
+START_S: Final = 600.0
+"""How long a server may take until it answers, in seconds."""
+VERSION: Final = "v1"
+
+
+class StartError(Exception):
+    """A server does not answer, or not in time."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """Where a running server answers.
+
+    Attributes:
+        url: where predictions are requested.
+        processes: returns all processes of the server.
+        authorization: the header of that name; None if it needs none.
+    """
+
+    url: str
+    processes: Callable[[], list[psutil.Process]]
+    authorization: str | None = None
+
+    def predict(self, client: httpx.Client, instance: Any) -> list[float]:
+        """Returns the prediction for one instance.
+
+        Raises:
+            httpx.HTTPError: no answer, or one that is not a success.
+        """
+        headers = {} if self.authorization is None else {"Authorization": self.authorization}
+        response = client.post(self.url, json={"instances": [instance]}, headers=headers)
+        response.raise_for_status()
+        found = response.json()
+        (prediction,) = found["predictions"] if isinstance(found, dict) else found  # BentoML returns the list alone
+        return prediction
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A kind of server.
+
+    Attributes:
+        title: its name in the tables.
+        versions: the versions of what it is made of.
+        note: the settings that are not defaults.
+        serve: serves a model in a context; its output goes to a file.
+    """
+
+    title: str
+    versions: str
+    note: str
+    serve: Callable[[Case, Path], Any]
+
+
+def make_server(name: str, *, folder: Path) -> Server:
+    """Prepares a server, of `NAMES`.
+
+    Args:
+        name: its name.
+        folder: where environments are kept.
+
+    Raises:
+        InstallationError: it cannot be installed here.
+    """
+    if name in OWN:
+        versions = f"lockstep {version('lockstep-train')}, jax {version('jax')}, keras {version('keras')}"
+        return Server(title=name.replace("-", " "), versions=versions, note="", serve=OWN[name])
+    rival = RIVALS[name]
+    environment = Environment(rival, folder=folder / name)
+    return Server(
+        title=rival.title,
+        versions=environment.versions(),
+        note=rival.note,
+        serve=partial(serve_rival, environment=environment),
+    )
+
+
+@contextmanager
+def serve_alone(case: Case, log: Path) -> Iterator[Endpoint]:
+    """Serves a model by Lockstep's prediction server without a service."""
+    token, port = secrets.token_urlsafe(), free_port()
+    command = [sys.executable, "-m", "lockstep.serving", f"--model={case.model_path}", f"--port={port}"]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", SERVER_TOKEN: token}
+    with running(command, environment=environment, log=log) as process:
+        endpoint = Endpoint(
+            url=f"http://127.0.0.1:{port}/predict",
+            processes=partial(tree, process),
+            authorization=f"Bearer {token}",
+        )
+        await_answer(endpoint, case, process, log=log)
+        yield endpoint
+
+
+@contextmanager
+def serve_rival(case: Case, log: Path, *, environment: Environment) -> Iterator[Endpoint]:
+    """Serves a model by a rival."""
+    port = free_port()
+    variables = {
+        **os.environ,
+        **environment.variables,
+        "PYTHONPATH": str(HERE),
+        MODEL_VARIABLE: case.name,
+        FOLDER_VARIABLE: str(case.folder),
+    }
+    with running(environment.command(port=port), environment=variables, log=log) as process:
+        endpoint = Endpoint(url=f"http://127.0.0.1:{port}/predict", processes=partial(tree, process))
+        await_answer(endpoint, case, process, log=log)
+        yield endpoint
+
+
+@contextmanager
+def serve_by_service(case: Case, _log: Path) -> Iterator[Endpoint]:
+    """Serves a model by a service of its own, as a version of a model: `:predict`."""
+    with redirect_stdout(sys.stderr), running_service() as service, service.client() as client:
+        client.create_model(case.name)
+        operation = client.create_version(case.name, name=VERSION, deployment_uri=str(case.model_path))
+        await_version(client, operation["name"])
+        client.set_default_version(case.name, name=VERSION)
+        yield Endpoint(
+            url=f"{service.address.url}/v1/projects/local/models/{case.name}:predict",
+            processes=partial(processes_of_home, service.home.path),
+            authorization=f"Bearer {service.address.token}",
+        )
+
+
+def await_version(client: Client, operation_name: str) -> None:
+    """Returns once a deployment is over.
+
+    Raises:
+        StartError: it has failed, or is not over in time.
+    """
+    deadline = time.monotonic() + START_S
+    while not (operation := client.operation(operation_name)).get("done"):
+        if time.monotonic() > deadline:
+            raise StartError(f"the version is not ready after {START_S:.0f} s: {operation}")
+        time.sleep(0.1)
+    if "error" in operation:
+        raise StartError(f"the version cannot be served: {operation['error']['message']}")
+
+
+def await_answer(endpoint: Endpoint, case: Case, process: psutil.Process, *, log: Path) -> None:
+    """Returns once a server answers.
+
+    Raises:
+        StartError: it has ended, or does not answer in time.
+    """
+    instances, _ = case.samples()
+    deadline = time.monotonic() + START_S
+    last = ""
+    with httpx.Client(timeout=START_S, trust_env=False) as client:
+        while True:
+            try:
+                endpoint.predict(client, instances[0])
+                return
+            except httpx.HTTPError as error:
+                last = str(error)
+            has_ended = process.status() == psutil.STATUS_ZOMBIE
+            if has_ended or time.monotonic() > deadline:
+                problem = "has ended" if has_ended else f"does not answer after {START_S:.0f} s"
+                raise StartError(f"the server {problem}: {last}\n{log.read_text(errors='replace')[-3000:]}")
+            time.sleep(0.2)
+
+
+def threads_of(log: Path) -> str:
+    """Returns the threads of PyTorch that a rival's log tells; nothing for others."""
+    found = re.findall(r"PyTorch's threads: (\d+)", log.read_text(errors="replace")) if log.exists() else []
+    return f"PyTorch's threads: {found[-1]}" if found else ""
+
+
+OWN: Final[dict[str, Callable[[Case, Path], Any]]] = {"lockstep": serve_alone, "lockstep-service": serve_by_service}
+NAMES: Final = (*OWN, *RIVALS)
