@@ -275,7 +275,7 @@ def test_a_job_that_was_read_can_be_sent_back() -> None:
         ),
         (
             {"jobId": "a", "trainingInput": {}, "predictionInput": {"modelName": "m"}},
-            "request: predictionInput; received {'modelName': 'm'}; allowed: training jobs only",
+            "request: predictionInput; received {'modelName': 'm'}; allowed: not together with trainingInput",
         ),
     ],
 )

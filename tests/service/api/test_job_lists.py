@@ -201,7 +201,7 @@ def check_that_bounds_lose_nothing(store: JobStore, *, num_examples: int) -> Non
         predicate = parse_filter(text)
 
         def held(bounds: JobBounds) -> list[str]:
-            columns = ("job_id", "training_input", "labels")
+            columns = {"job_id", *job_columns(("trainingInput", "labels"))}
             rows = store.scan(project=project, bounds=bounds, columns=columns, size=10)
             return [row.job_id for row in rows if predicate(job_fields(row, fields=("trainingInput", "labels")))]
 

@@ -202,3 +202,24 @@ def test_a_version_is_changed_in_the_states_that_allow_it(service: Served, model
     versions.delete(name=name).execute()
     call = versions.patch(name=name, updateMask="description", body={"description": "late"}).execute
     assert _refusal(call) == (400, "version v2 of m is being deleted")
+
+
+def test_the_bounds_of_a_scaled_version_are_changed_and_its_way_of_scaling_stays(service: Served, models: Any) -> None:
+    body = {"name": "v3", "deploymentUri": "gs://bucket/m", "autoScaling": {"minNodes": 1, "maxNodes": 3}}
+    versions, name = models.versions(), f"{MODEL}/versions/v3"
+    versions.create(parent=MODEL, body=body).execute()
+    store = service.context.models
+    created = store.get_version(project="local", model="m", name="v3")
+    assert store.update_version(created, state=VersionState.READY)
+    bounds = {"autoScaling": {"minNodes": 2, "maxNodes": 5}}
+    versions.patch(name=name, updateMask="autoScaling.minNodes,autoScaling.maxNodes", body=bounds).execute()
+    changed = store.get_version(project="local", model="m", name="v3")
+    assert changed.scaling is not None
+    assert (changed.scaling.min_servers, changed.scaling.max_servers, changed.num_servers) == (2, 5, 2)
+    assert versions.get(name=name).execute()["autoScaling"]["maxNodes"] == 5
+    for mask, body, message in (
+        ("autoScaling.maxNodes", {"autoScaling": {"maxNodes": 1}}, "allowed: minNodes, 2, to 100"),
+        ("manualScaling.nodes", {"manualScaling": {"nodes": 2}}, "has autoScaling"),
+    ):
+        _, said = _refusal(versions.patch(name=name, updateMask=mask, body=body).execute)
+        assert message in said

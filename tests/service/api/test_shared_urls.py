@@ -17,7 +17,16 @@ from lockstep.service.notifications.posting import post
 from lockstep.service.notifications.webhooks import Webhooks
 from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.prediction.routing import Routes
-from lockstep.service.store import KeyStore, ModelStore, NodeStore, StoredSizeStore, WebhookStore, open_database
+from lockstep.service.prediction.waking import Waking
+from lockstep.service.store import (
+    DemandStore,
+    KeyStore,
+    ModelStore,
+    NodeStore,
+    StoredSizeStore,
+    WebhookStore,
+    open_database,
+)
 from lockstep.testing.bench import Bench
 
 
@@ -25,6 +34,7 @@ from lockstep.testing.bench import Bench
 def context(bench: Bench) -> Iterator[ServiceContext]:
     database = open_database(f"sqlite:///{bench.home.database}")
     models = ModelStore(database)
+    routes = Routes(models=models, jobs=bench.store, vault=bench.vault)
     yield ServiceContext(
         settings=bench.settings,
         token="t",
@@ -41,12 +51,15 @@ def context(bench: Bench) -> Iterator[ServiceContext]:
         deployments=Deployments(
             models=models,
             jobs=bench.store,
+            demands=DemandStore(database),
             cluster=bench.cluster,
+            catalogue=load_catalogue(),
             bucket=bench.settings.bucket,
             folder=bench.home.spool / "deployments",
             wake=bench.controller.wake,
         ),
-        routes=Routes(models=models, jobs=bench.store, vault=bench.vault),
+        routes=routes,
+        waking=Waking(routes=routes, demands=DemandStore(database)),
         problems=bench.problems,
         webhooks=Webhooks({}, store=WebhookStore(database), vault=bench.vault, restricted_post=post),
         started_time_s=0.0,

@@ -188,8 +188,8 @@ def test_from_none_to_four_and_back_and_the_bill_is_that_of_the_recorded_times(s
     site.set_load(4.0)  # 4 requests on 1 server: 2 are needed, which then have 8
     site.step_until_settled(4)
     assert len(site.lab.machines.names()) == 4
-    site.set_load(1.0)  # 4 requests on 4 servers: 2 are enough
-    site.step_until_reported(1.0)
+    site.set_load(0.9)  # 3.6 requests on 4 servers: 2 are enough, even if a report comes a little late
+    site.step_until_reported(0.9)
     site.jump(WINDOW_S)
     site.step_until(lambda: site.version().num_servers == 2)
     assert len(site.servers()) == 4, "those that are not needed answer what they have first"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -94,7 +94,7 @@ class Routes:
             raise NoServerReadyError(record)
         with self._lock:
             self._found[project, model, version] = (min(asked_s, self._read_time), record.uid)
-            return self._sorted(record.uid)
+            return self._sorted(found, version_uid=record.uid)
 
     def find_again(self, *, project: str, model: str, version: str | None) -> list[ServerAddress] | None:
         """Returns what `find` returned for the same version if that is recent enough, without reading the database.
@@ -105,13 +105,13 @@ class Routes:
         with self._lock:
             found_s, uid = self._found.get((project, model, version), (-MAX_AGE_S, ""))
             if self._clock() - found_s < MAX_AGE_S:
-                return self._sorted(uid) or None
+                return self._sorted(self._servers.get(uid, ()), version_uid=uid) or None
             self._found.pop((project, model, version), None)
             return None
 
-    def _sorted(self, version_uid: str) -> list[ServerAddress]:
+    def _sorted(self, servers: Iterable[ServerAddress], *, version_uid: str) -> list[ServerAddress]:
         self._used.add(version_uid)
-        return sorted(self._servers.get(version_uid, ()), key=lambda server: self._num_open.get(server.uid, 0))
+        return sorted(servers, key=lambda server: self._num_open.get(server.uid, 0))
 
     def take_used(self) -> set[str]:
         """Returns the uids of the versions that `find` has found servers of since the previous call."""

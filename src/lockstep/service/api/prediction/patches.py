@@ -93,7 +93,7 @@ class Patch:
         manual, auto = self.values.manual_scaling, self.values.auto_scaling
         if manual is None and auto is None:
             return {}
-        what = "manualScaling" if auto is None else "autoScaling"
+        what = "manualScaling.nodes" if auto is None else "autoScaling"
         if version.state is not VersionState.READY:
             raise WrongStateError(
                 f"{what}: version {version.name} of {version.model} is {version.state}",
