@@ -75,9 +75,14 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *
 
 
 def _predicted(output: Mapping[str, Any]) -> str:
-    num_predictions, num_errors = int(output["predictionCount"]), int(output["errorCount"])
-    hours = f", {output['nodeHours']:.3f} node hours" if "nodeHours" in output else ""
-    return f"{counted(num_predictions, 'instance')}, {counted(num_errors, 'error')}{hours}"
+    # The contract writes these numbers as strings.
+    parts = [
+        f"{output[key]} {noun if output[key] == '1' else noun + 's'}"
+        for key, noun in (("predictionCount", "instance"), ("errorCount", "error"))
+    ]
+    if "nodeHours" in output:
+        parts.append(f"{output['nodeHours']:.3f} node hours")
+    return ", ".join(parts)
 
 
 def _attempts(attempts: Sequence[Mapping[str, Any]]) -> Table:

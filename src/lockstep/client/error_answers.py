@@ -34,8 +34,8 @@ def read_error(answer: httpx.Response) -> LockstepError:
         answer: the response, with a status of 400 or above.
     """
     error = _read(answer)
-    if answer.status_code in _TRANSIENT:
-        error.retry_after_s = _retry_after_s(answer.headers.get("retry-after", ""))
+    is_transient = answer.status_code in _TRANSIENT
+    error.retry_after_s = _retry_after_s(answer.headers.get("retry-after", "")) if is_transient else None
     return error
 
 

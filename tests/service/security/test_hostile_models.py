@@ -14,11 +14,12 @@ import pytest
 from tests.service.security.confined import IS_ROOT, POOL
 
 from lockstep.cli.package import stage_folder
+from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.service.prediction import servers
 from lockstep.service.prediction.deployments import Deployments, is_ready
 from lockstep.service.security.job_folders import JobFolders
 from lockstep.service.settings import sqlite_url
-from lockstep.service.store import JobRecord, ModelStore, VersionRecord, VersionState, open_database
+from lockstep.service.store import DemandStore, JobRecord, ModelStore, VersionRecord, VersionState, open_database
 from lockstep.testing.bench import Bench
 
 WAIT_S = 60.0
@@ -95,7 +96,9 @@ def site(confined: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     deployments = Deployments(
         models=models,
         jobs=confined.store,
+        demands=DemandStore(database),
         cluster=confined.cluster,
+        catalogue=load_catalogue(),
         bucket=str(home.bucket),
         folder=home.spool / "deployments",
         folders=JobFolders(home=home, bucket=str(home.bucket), pool=POOL),
