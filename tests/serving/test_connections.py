@@ -60,6 +60,17 @@ def is_closed(client: socket.socket) -> bool:
         return True
 
 
+def is_refused(client: socket.socket) -> bool:
+    """Whether the connection is closed, after status 400 if that still arrives."""
+    data = b""
+    try:
+        while part := client.recv(4096):
+            data += part
+    except ConnectionError:
+        pass
+    return data == b"" or data.startswith(b"HTTP/1.1 400")
+
+
 @pytest.mark.parametrize("begun", [b"", b"GET", b"GET / HTTP/1.1\r\nHost: h", WHOLE[:-1]])
 def test_a_connection_that_stalls_in_its_headers_is_closed(begun: bytes, port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as client:
@@ -91,6 +102,26 @@ def test_the_headers_of_a_later_request_are_bounded_too(port: int) -> None:
             assert read_answer(client).startswith(b"HTTP/1.1 200")
         client.sendall(WHOLE[:-2])
         assert is_closed(client)
+
+
+def test_headers_without_end_are_refused(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADERS_TIMEOUT_S", 10 * DEADLINE_S)
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as client:
+        client.sendall(WHOLE[:-2])
+        sent = 0
+        try:
+            while sent <= 4 * connections.MAX_HEADERS_BYTES:
+                sent += client.send(b"A: " + b"b" * 4096 + b"\r\n")
+        except ConnectionError:
+            pass
+        assert is_refused(client)
+
+
+def test_a_body_may_be_larger_than_headers_may(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as client:
+        length = 4 * connections.MAX_HEADERS_BYTES
+        client.sendall(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n" % length + b"x" * length)
+        assert read_answer(client).startswith(b"HTTP/1.1 200")
 
 
 def test_a_body_may_come_later_than_headers_may(port: int) -> None:

@@ -46,8 +46,9 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._headers_timer is None:
                 self._wait_for_headers()
             self._num_headers_bytes += len(data)
-            if self._num_headers_bytes > MAX_HEADERS_BYTES:
-                self._give_up()
+            if self._num_headers_bytes > MAX_HEADERS_BYTES and not self.transport.is_closing():
+                self._end_wait()
+                self.send_400_response(f"The headers are larger than {MAX_HEADERS_BYTES} bytes.")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops the timer."""
@@ -64,7 +65,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._headers_timer = None
 
     def _give_up(self) -> None:
-        self._end_wait()
+        self._headers_timer = None
         # If a WebSocket has taken over the connection, it has its own timeout.
         if not self.transport.is_closing() and self.transport.get_protocol() is self:
             self.transport.abort()

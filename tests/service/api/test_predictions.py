@@ -44,3 +44,29 @@ def test_a_server_that_cannot_be_reached_is_passed_over(
         answer = service.http.post(path, json={"instances": [1]}, timeout=20)
         assert answer.json() == {"predictions": [7]}, answer.text
         thread.join()
+
+
+def test_a_server_gets_the_time_that_the_client_waits_and_the_client_the_time_to_retry_after(
+    service: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    received: list[str | None] = []
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(self.headers["x-server-timeout"])
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(429)
+            self.send_header("retry-after", "3")
+            self.end_headers()
+            self.wfile.write(b'{"error": "busy"}')
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Answers) as answers:
+        thread = threading.Thread(target=answers.handle_request)
+        thread.start()
+        found = [ServerAddress(uid="s", url=f"http://127.0.0.1:{answers.server_port}", token="t")]
+        monkeypatch.setattr(Routes, "find", lambda _self, **_asked: found)
+        path = "/v1/projects/local/models/m:predict"
+        answer = service.http.post(path, json={"instances": [1]}, headers={"X-Server-Timeout": "7"}, timeout=20)
+        thread.join()
+    assert received == ["7"]
+    assert (answer.status_code, answer.headers["retry-after"], answer.json()) == (429, "3", {"error": "busy"})

@@ -21,7 +21,7 @@ from lockstep.jobs.running.states import JobState
 from lockstep.service.prediction import deployments as deployments_module
 from lockstep.service.prediction import servers as servers_module
 from lockstep.service.prediction.deployments import MAX_FAILURES, Deployments, is_ready
-from lockstep.service.prediction.routing import Routes
+from lockstep.service.prediction.routing import MAX_AGE_S, Routes
 from lockstep.service.settings import sqlite_url
 from lockstep.service.store import (
     DemandStore,
@@ -360,3 +360,19 @@ def test_a_pass_ends_when_the_lease_is_lost(site: Site, caplog: pytest.LogCaptur
     assert num_writes == 2
     logged = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert logged == [("WARNING", "another service has taken the lease over")]
+
+
+def test_servers_that_were_just_found_are_found_again_without_the_database(site: Site) -> None:
+    site.create()
+    site.step_until_ready()
+    now = {"s": 0.0}
+    routes = Routes(models=site.models, jobs=site.jobs, vault=site.bench.vault, clock=lambda: now["s"])
+    name: dict[str, Any] = {"project": "p", "model": "m", "version": None}
+    assert routes.find_again(**name) is None
+    found = routes.find(**name)
+    site.models.begin_delete_version(project="p", model="m", name="v1")
+    assert routes.find_again(**name) == found
+    now["s"] = MAX_AGE_S
+    assert routes.find_again(**name) is None
+    with pytest.raises(UnavailableError):
+        routes.find(**name)

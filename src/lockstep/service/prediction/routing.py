@@ -106,7 +106,6 @@ class Routes:
             found_s, uid = self._found.get((project, model, version), (-MAX_AGE_S, ""))
             if self._clock() - found_s < MAX_AGE_S:
                 return self._sorted(self._servers.get(uid, ()), version_uid=uid) or None
-            self._found.pop((project, model, version), None)
             return None
 
     def _sorted(self, servers: Iterable[ServerAddress], *, version_uid: str) -> list[ServerAddress]:
@@ -142,6 +141,7 @@ class Routes:
                 servers.setdefault(str(job.version_uid), []).append(self._address(job))
         with self._lock:
             self._servers, self._read_time = servers, read_s
+            self._found.clear()  # of versions that may be gone
         return servers
 
     def _address(self, job: JobRecord) -> ServerAddress:
