@@ -51,8 +51,8 @@ def test_files_are_predicted_and_described(machine: Machine, folder: Path, tmp_p
     ("flags", "message"),
     [
         (("--model", "m", "--model-dir", "d"), "give either --model or --model-dir"),
-        (("--model-dir", "d", "--version", "v"), "--version: received 'v'"),
-        (("--model-dir", "d", "--data-format", "avro"), "--data-format: received 'avro'"),
+        (("--model-dir", "d", "--version", "v"), "--version; received 'v'; allowed: only with --model"),
+        (("--model-dir", "d", "--data-format", "avro"), "--data-format; received 'avro'; allowed: json, text"),
     ],
 )
 def test_flags_that_do_not_fit_are_refused(machine: Machine, flags: tuple[str, ...], message: str) -> None:
