@@ -37,6 +37,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec, use_abstract_mesh
 
 from lockstep.errors import BackendError
+from lockstep.strategies.depthwise_convolutions import lower_depthwise
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.upstream.jax_lowerings import (
     Primitive,
@@ -52,7 +53,11 @@ REST_AXIS: Final = "rest"
 
 
 def lower_convolution_by_rows(rules: Rules) -> Rules:
-    """Returns the lowering rules of convolutions. They divide by rows those that the partitioner gets wrong."""
+    """Returns the lowering rules of convolutions. They divide by rows those that the partitioner gets wrong.
+
+    On CPUs, the rows of depthwise convolutions are computed by `lower_depthwise`.
+    """
+    rules = {**rules, "cpu": lower_depthwise(rules.get("cpu", rules[None]))}
     for platform, rule in rules.items():
         register_lowering(_original_convolution, rule, platform=platform)
     return {platform: _divided(rule) for platform, rule in rules.items()}

@@ -268,8 +268,10 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
     _lowers(
         "conv_general_dilated_p",
         "lockstep.strategies.grouped_convolutions:lower_convolution_by_rows",
-        "divides grouped convolutions and kernels' gradients by rows, because XLA's partitioner divides them wrongly",
-        "https://github.com/openxla/xla/issues/47945 and the partitioner's sum over copies are fixed",
+        "divides grouped convolutions and kernels' gradients by rows, because XLA's partitioner divides them wrongly; "
+        "computes depthwise convolutions on CPUs as sums of products, because XLA runs them as scalar loops",
+        "https://github.com/openxla/xla/issues/47945 and the partitioner's sum over copies are fixed, and XLA has a "
+        "kernel for depthwise convolutions on CPUs",
     ),
     Replacement(
         stage=Stage.MEETING,
