@@ -1,8 +1,8 @@
 """Runs the core of the tests with other versions of Python, Keras and JAX: `make test-versions`.
 
 Each row has an environment of its own under `.versions`, which uv makes. `--only lowest,nightly` runs some rows, and
-`--core` a shorter list of tests, whose programs XLA compiles with less effort, as in `make test`. The last lines are a
-table: versions, tests, time.
+`--core` a shorter list of tests. As in `make test`, XLA compiles the tests' programs with less effort. The last lines
+are a table: versions, tests, time.
 """
 
 from __future__ import annotations
@@ -125,9 +125,9 @@ def run(row: Row, *, is_core: bool) -> tuple[str, bool]:
         "JAX_COMPILATION_CACHE_DIR": str(folder / "xla"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        **({"LOCKSTEP_TEST_COMPILE": "quick"} if is_core else {}),
+        "LOCKSTEP_TEST_COMPILE": "quick",
     }
-    command = [python, "-m", "pytest", "-q", "-W", "default", "-n", "3" if is_core else "2", "--dist", "loadfile"]
+    command = [python, "-m", "pytest", "-q", "-W", "default", "-n", "3", "--dist", "loadfile"]
     command += ["-m", "not heavy and not product", *(CORE if is_core else ALL)]
     tested = _run(command, env=env)
     print(tested[1][-6000:], flush=True)

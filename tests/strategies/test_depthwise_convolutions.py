@@ -78,9 +78,7 @@ def test_products_of_16_bit_floats_are_added_in_32_bits(dtype):
 def test_other_convolutions_stay(kernel, groups):
     def convolve(x, w):
         numbers = ("NHWC", "HWIO", "NHWC")
-        return lax.conv_general_dilated(
-            x, w, (1, 1), "SAME", dimension_numbers=numbers, feature_group_count=groups
-        )
+        return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=numbers, feature_group_count=groups)
 
     shapes = jax.ShapeDtypeStruct((2, 9, 9, 4), "float32"), jax.ShapeDtypeStruct(kernel, "float32")
     assert "stablehlo.convolution" in jax.jit(convolve).lower(*shapes).as_text()

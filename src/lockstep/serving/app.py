@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import math
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +21,17 @@ from starlette.types import Receive, Scope, Send
 from lockstep.errors import AuthenticationError, BodyTooLargeError, DeadlineError, InvalidInputError, LockstepError
 from lockstep.heartbeat import SEND_INTERVAL_S, report_progress
 from lockstep.serving.batcher import Batcher, BatchPolicy
-from lockstep.serving.instances import Arrays, InputSpec, read_instances, read_request, write_response
+from lockstep.serving.instances import (
+    Arrays,
+    InputSpec,
+    cast_exactly,
+    read_instances,
+    read_request,
+    write_response,
+)
 from lockstep.serving.lanes import Lanes
 from lockstep.serving.model import LoadedModel
+from lockstep.serving.number_lists import read_numbers
 from lockstep.serving.open_requests import OpenRequests
 
 MAX_BODY_BYTES: Final = 32 * 2**20
@@ -32,6 +40,8 @@ BYTES_OF_A_NUMBER: Final = 10
 HTTP_CLIENT_GONE: Final = 499
 MAX_RUN_S: Final = 60.0
 """How long one run of the model may take, in seconds. After that, the server counts as stuck and is replaced."""
+WATCH_AFTER_S: Final = 0.05
+"""When to begin to watch whether a client disconnects, in seconds after its request."""
 TIMEOUT_HEADER: Final = b"x-server-timeout"
 """The header with the number of seconds that the client waits, of Google's APIs. What it stops waiting for is not
 computed."""
@@ -129,8 +139,8 @@ class PredictApp:
         timeout_s = read_timeout(headers.get(TIMEOUT_HEADER))
         with self._requests.counting():
             body = await _read_body(receive, self._options.max_body_bytes)
-            with self._lanes.holding(len(body)):
-                return await _unless_gone(receive, self._answer(body), timeout_s=timeout_s)
+            with self._lanes.holding(len(body)), _Waiting(receive, timeout_s=timeout_s):
+                return await self._answer(body)
 
     async def _answer(self, body: bytes) -> bytes:
         model, lanes = self._model, self._lanes
@@ -178,6 +188,11 @@ async def _send_heartbeats(batcher: Batcher, requests: OpenRequests) -> None:
 
 
 def _read(body: bytes, specs: Sequence[InputSpec]) -> Arrays:
+    if len(specs) == 1:
+        numbers = read_numbers(body, specs[0])
+        array = None if numbers is None else cast_exactly(numbers, specs[0].dtype)
+        if array is not None:
+            return {specs[0].name: array}
     return read_instances(read_request(body), specs=specs)
 
 
@@ -199,27 +214,57 @@ async def _read_body(receive: Receive, max_bytes: int) -> bytes:
             return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def _unless_gone(receive: Receive, answer: Coroutine[object, object, bytes], *, timeout_s: float | None) -> bytes:
-    """Returns the answer. Cancels its computation if the client disconnects first, or does not wait any longer.
+@final
+class _Waiting:
+    """Cancels what the current task does if the client does not wait for it any more. Use it as a context manager.
+
+    Args:
+        receive: the ASGI function that says when the client disconnects.
+        timeout_s: how long the client waits, in seconds; None if it does not say.
 
     Raises:
         _ClientGoneError: the client has disconnected.
         DeadlineError: the client's time is over.
     """
-    task = asyncio.ensure_future(answer)
-    gone = asyncio.ensure_future(_hang_up(receive))
-    try:
-        await asyncio.wait((task, gone), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        if gone.done():
-            raise _ClientGoneError
-        raise DeadlineError(f"no prediction within {timeout_s:g} s (X-Server-Timeout)", action="try again later")
-    finally:
-        task.cancel()
-        gone.cancel()
 
+    def __init__(self, receive: Receive, *, timeout_s: float | None) -> None:
+        self._receive = receive
+        self._timeout_s = timeout_s
+        self._error: Exception | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._timers: list[asyncio.TimerHandle] = []
 
-async def _hang_up(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    def __enter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        # Most answers are there sooner, and a task for each request would cost as much as the rest of it.
+        self._timers.append(loop.call_later(WATCH_AFTER_S, self._watch))
+        if self._timeout_s is not None:
+            error = DeadlineError(
+                f"no prediction within {self._timeout_s:g} s (X-Server-Timeout)", action="try again later"
+            )
+            self._timers.append(loop.call_later(self._timeout_s, self._end, error))
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
+        # Another cancellation, such as that of the server's end, has to go on.
+        if self._error is not None and self._task.uncancel() == 0 and kind is asyncio.CancelledError:
+            raise self._error from None
+
+    def _watch(self) -> None:
+        self._watching = asyncio.ensure_future(self._hang_up())
+
+    async def _hang_up(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._end(_ClientGoneError())
+
+    def _end(self, error: Exception) -> None:
+        if self._error is None:
+            self._error = error
+            self._task.cancel()

@@ -1,7 +1,7 @@
 """Dynamic batching: requests that arrive while the model runs share its next run.
 
 The batcher runs on one event loop. The model runs in a separate thread, so that requests are read and answered while it
-computes.
+computes. Only a model whose runs take a fraction of a millisecond runs on the event loop itself.
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Self, final
+from typing import Final, Self, final
 
 import numpy as np
 
 from lockstep.errors import OverloadedError
 from lockstep.serving.instances import Arrays
+
+SHORT_RUN_S: Final = 0.0003
+"""Runs that take less time are made on the event loop, in seconds: passing them to a thread and back takes as long."""
+NUM_TIMES: Final = 8
+"""How many runs of a size have to be short for the next one to be made on the event loop."""
 
 Predict = Callable[[Mapping[str, np.ndarray]], Arrays]
 
@@ -73,6 +78,23 @@ class _Request:
 
 
 @final
+class _RunTimes:
+    """The times of the model's recent runs, by the number of rows that they are padded to."""
+
+    def __init__(self) -> None:
+        self._times: dict[int, deque[float]] = {}
+
+    def add(self, num_rows: int, run_s: float) -> None:
+        """Adds the time of a run, in seconds."""
+        self._times.setdefault(num_rows.bit_length(), deque(maxlen=NUM_TIMES)).append(run_s)
+
+    def are_short(self, num_rows: int) -> bool:
+        """Returns whether all recent runs of this size took less time than passing the work to a thread and back."""
+        times = self._times.get(num_rows.bit_length(), ())
+        return len(times) == NUM_TIMES and max(times) < SHORT_RUN_S
+
+
+@final
 class Batcher:
     """Batches requests and runs the model on them. Use it as an asynchronous context manager.
 
@@ -90,6 +112,7 @@ class Batcher:
         self._waiting: deque[_Request] = deque()
         self._arrived = asyncio.Event()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model")
+        self._times = _RunTimes()
         self._loop_task: asyncio.Task[None] | None = None
         self._run_start: float | None = None
         self.num_requests = 0
@@ -160,7 +183,10 @@ class Batcher:
             try:
                 taken = [request.take(num_rows) for request, num_rows in batch]
                 self._run_start = time.monotonic()
-                outputs = await loop.run_in_executor(self._executor, self._run, taken)
+                if self._times.are_short(sum(num_rows for _, num_rows in batch)):
+                    outputs = self._run(taken)
+                else:
+                    outputs = await loop.run_in_executor(self._executor, self._run, taken)
             except asyncio.CancelledError:
                 for request, _ in batch:
                     request.answer.cancel()
@@ -182,9 +208,15 @@ class Batcher:
                     self._waiting.append(request)
 
     def _run(self, requests: list[Mapping[str, np.ndarray]]) -> Arrays:
-        if len(requests) == 1:
-            return self._predict(requests[0])
-        return self._predict({name: np.concatenate([arrays[name] for arrays in requests]) for name in requests[0]})
+        [arrays] = (
+            requests
+            if len(requests) == 1
+            else [{name: np.concatenate([arrays[name] for arrays in requests]) for name in requests[0]}]
+        )
+        start = time.perf_counter()
+        outputs = self._predict(arrays)
+        self._times.add(len(next(iter(arrays.values()))), time.perf_counter() - start)
+        return outputs
 
     async def _next_batch(self) -> list[tuple[_Request, int]]:
         while not self._waiting:

@@ -153,9 +153,17 @@ def _read_whole(instances: Sequence[object], spec: InputSpec) -> np.ndarray | No
         array = np.asarray(instances)
     except ValueError:
         return None
-    wanted = np.dtype(spec.dtype)
-    if array.dtype.kind not in _kinds(wanted) or not array.size or not _fits(array.shape[1:], spec.shape):
+    if array.dtype.kind not in _kinds(np.dtype(spec.dtype)) or not array.size or not _fits(array.shape[1:], spec.shape):
         return None
+    return cast_exactly(array, spec.dtype)
+
+
+def cast_exactly(array: np.ndarray, dtype: str) -> np.ndarray | None:
+    """Returns numbers in the dtype of an input; None if it cannot represent one of them.
+
+    Floats are rounded. Numbers that are too large for the dtype, and fractions for integers, cannot be represented.
+    """
+    wanted = np.dtype(dtype)
     return None if _why_out_of_range(array, wanted) else array.astype(wanted)
 
 
