@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
 from lockstep.errors import ModelError, OverloadedError
-from lockstep.serving.batcher import Batcher, BatchPolicy
+from lockstep.serving import batcher as batcher_module
+from lockstep.serving.batcher import NUM_TIMES, SHORT_RUN_S, Batcher, BatchPolicy
 from lockstep.serving.instances import Arrays
 
 DEADLINE_S = 20.0
@@ -161,3 +163,51 @@ def test_leaving_cancels_who_waits() -> None:
         assert isinstance(results[1], asyncio.CancelledError) or model.runs == [[0], [1]]
 
     asyncio.run(check())
+
+
+class ThreadNotingModel:
+    """Doubles its input at once, or after a while, and writes down in which thread."""
+
+    def __init__(self, *, run_s: float) -> None:
+        self.run_s = run_s
+        self.threads: list[int] = []
+
+    def predict(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
+        self.threads.append(threading.get_ident())
+        time.sleep(self.run_s)
+        return {"y": arrays["x"] * 2}
+
+
+@pytest.mark.parametrize(("run_s", "on_loop"), [(0.0, True), (2 * SHORT_RUN_S, False)])
+def test_only_runs_that_were_short_each_time_are_made_on_the_event_loop(
+    run_s: float, on_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batcher_module, "SHORT_RUN_S", SHORT_RUN_S if run_s else DEADLINE_S)
+
+    async def check() -> list[int]:
+        model = ThreadNotingModel(run_s=run_s)
+        async with Batcher(model.predict, policy=BatchPolicy()) as batcher:
+            for number in range(NUM_TIMES + 2):
+                np.testing.assert_array_equal((await batcher.submit(rows(number)))["y"], [[2 * number]])
+        return model.threads
+
+    threads = asyncio.run(check())
+    own = threading.get_ident()
+    assert [thread == own for thread in threads] == [False] * NUM_TIMES + [on_loop] * 2
+
+
+def test_requests_are_read_between_the_short_runs_of_a_long_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher_module, "SHORT_RUN_S", DEADLINE_S)
+
+    async def check() -> int:
+        async with Batcher(ThreadNotingModel(run_s=0).predict, policy=BatchPolicy(max_batch_size=1)) as batcher:
+            for number in range(NUM_TIMES):
+                await batcher.submit(rows(number))
+            long = asyncio.create_task(batcher.submit(rows(*range(100))))
+            num_turns = 0
+            while not long.done():
+                await asyncio.sleep(0)  # one turn of the loop, no time
+                num_turns += 1
+        return num_turns
+
+    assert asyncio.run(check()) >= 100

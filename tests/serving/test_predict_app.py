@@ -6,7 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import httpx
 import keras
@@ -22,6 +22,14 @@ TOKEN = "a-token"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
 IMAGE = np.arange(24, dtype=np.uint8).reshape(6, 4)
 OPTIONS = AppOptions(token=TOKEN, policy=BatchPolicy(max_latency_s=0), max_body_bytes=4096)
+
+SCOPE = {
+    "type": "http",
+    "method": "POST",
+    "path": "/predict",
+    "query_string": b"",
+    "headers": [(b"authorization", f"Bearer {TOKEN}".encode())],
+}
 
 Ask = Callable[..., httpx.Response]
 
@@ -127,6 +135,34 @@ def test_a_timeout_that_is_no_number_of_seconds_is_refused(ask: Ask, given: str)
     assert response.json()["error"] == f"X-Server-Timeout; received {given!r}; allowed: a number of seconds"
 
 
+def test_an_end_of_the_server_is_not_taken_for_a_client_that_has_gone(model: LoadedModel) -> None:
+    async def check() -> bool:
+        app = PredictApp(model, options=AppOptions(token=TOKEN, policy=BatchPolicy(max_latency_s=60)))
+        body = json.dumps({"instances": [IMAGE.tolist()]}).encode()
+        incoming: list[Message] = [{"type": "http.request", "body": body}]
+        is_watching, never = asyncio.Event(), asyncio.Event()
+
+        async def receive() -> Message:
+            if incoming:
+                return incoming.pop(0)
+            is_watching.set()
+            await never.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            raise AssertionError(message)
+
+        async with running(app):
+            task = asyncio.create_task(app(SCOPE, receive, send))
+            await asyncio.wait_for(is_watching.wait(), 20)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        return task.cancelled()
+
+    assert asyncio.run(check())
+
+
 def test_ready_is_said_once_when_requests_are_taken(ask: Ask) -> None:
     said: list[str] = []
     options = AppOptions(token=TOKEN, policy=BatchPolicy(), on_ready=lambda: said.append("ready"))
@@ -148,15 +184,8 @@ def test_nothing_is_computed_for_a_client_that_has_gone(model: LoadedModel) -> N
         async def send(message: Message) -> None:
             sent.append(message)
 
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/predict",
-            "query_string": b"",
-            "headers": [(b"authorization", f"Bearer {TOKEN}".encode())],
-        }
         async with running(app):
-            await asyncio.wait_for(app(scope, receive, send), 20)
+            await asyncio.wait_for(app(SCOPE, receive, send), 20)
         return int(sent[0]["status"])
 
     assert asyncio.run(check()) == 499

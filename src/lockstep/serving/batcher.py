@@ -184,6 +184,7 @@ class Batcher:
                 taken = [request.take(num_rows) for request, num_rows in batch]
                 self._run_start = time.monotonic()
                 if self._times.are_short(sum(num_rows for _, num_rows in batch)):
+                    await asyncio.sleep(0)  # so that requests are read between many such runs
                     outputs = self._run(taken)
                 else:
                     outputs = await loop.run_in_executor(self._executor, self._run, taken)
