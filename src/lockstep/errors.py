@@ -283,6 +283,12 @@ class ModelError(LockstepError):
     exit_code = 18
 
 
+class RoutineError(LockstepError):
+    """A custom prediction routine failed, or did not return one prediction for each instance."""
+
+    exit_code = 31
+
+
 class PeerLostError(LockstepError):
     """A peer died, failed, stopped responding or never connected, and this process cannot continue without it."""
 

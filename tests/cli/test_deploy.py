@@ -78,12 +78,39 @@ def test_a_jobs_packages_go_along_with_its_model(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(deploy, "connect", lambda _project: client)
     client.asked = {"packageUris": ["gs://b/packages/j.tar.gz"], "pythonModule": "train"}
     CliRunner().invoke(app, ["deploy", "m", "--job", "j"], catch_exceptions=False)
-    assert client.code == {"package_uris": ["gs://b/packages/j.tar.gz"], "python_module": "train"}
+    kept = {"package_uris": ["gs://b/packages/j.tar.gz"], "python_module": "train", "prediction_class": None}
+    assert client.code == kept
     named = ["--model-url", "gs://b/m.keras", "--package-uri", "gs://b/p.tar.gz", "--package-uri", "gs://b/q.whl"]
     CliRunner().invoke(app, ["deploy", "m", *named], catch_exceptions=False)
-    assert client.code == {"package_uris": ["gs://b/p.tar.gz", "gs://b/q.whl"], "python_module": None}
+    assert client.code == {
+        "package_uris": ["gs://b/p.tar.gz", "gs://b/q.whl"],
+        "python_module": None,
+        "prediction_class": None,
+    }
     with pytest.raises(InvalidInputError, match="--package-uri is only for --model-url"):
         CliRunner().invoke(app, ["deploy", "m", "--job", "j", "--package-uri", "gs://b/p.whl"], catch_exceptions=False)
+
+
+def test_a_routine_goes_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient("gs://b/j/model/model.keras")
+    monkeypatch.setattr(deploy, "connect", lambda _project: client)
+
+    def run(*flags: str) -> None:
+        CliRunner().invoke(app, ["deploy", "m", "--prediction-class", "a.Predictor", *flags], catch_exceptions=False)
+
+    run("--model-url", "gs://b/artifacts", "--package-uri", "gs://b/p.tar.gz")
+    assert client.deployed == "gs://b/artifacts"
+    assert client.code == {
+        "package_uris": ["gs://b/p.tar.gz"],
+        "python_module": None,
+        "prediction_class": "a.Predictor",
+    }
+    client.asked = {"packageUris": ["gs://b/packages/j.tar.gz"], "pythonModule": "train"}
+    run("--job", "j")
+    assert client.code["package_uris"] == ["gs://b/packages/j.tar.gz"]
+    assert client.code["python_module"] is None
+    with pytest.raises(InvalidInputError, match="--prediction-class needs the package with the class"):
+        run("--model-url", "gs://b/artifacts")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 
 from lockstep.cli.package import stage_folder
 from lockstep.errors import CorruptDataError, InvalidInputError
-from lockstep.runner.code import unpack
+from lockstep.jobs.running.orders import FileOrder
+from lockstep.runner.code import fetch_files, unpack
 
 PURE = {"lib-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n"}
 
@@ -81,3 +83,16 @@ def test_what_nothing_could_be_imported_from_is_refused(
     with pytest.raises(error) as caught:
         unpack([wheel(tmp_path, files, name=name)], folder=tmp_path / "work")
     assert message in str(caught.value)
+
+
+def test_a_pinned_file_may_lie_in_a_folder_and_must_not_have_changed(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(b"numbers")
+    digest = hashlib.sha256(b"numbers").hexdigest()
+    order = FileOrder(url=str(tmp_path / "weights"), name="deployed-model/a/weights", sha256=digest)
+    work = tmp_path / "work"
+    work.mkdir()
+    fetch_files([order], folder=work)
+    assert (work / "deployed-model" / "a" / "weights").read_bytes() == b"numbers"
+    (tmp_path / "weights").write_bytes(b"others")
+    with pytest.raises(CorruptDataError, match="has changed since it was copied"):
+        fetch_files([order], folder=work)

@@ -29,6 +29,8 @@ class ServedModel:
         flags: further arguments of the server.
         silent_within_s: how long it may not respond.
         user: the user that it runs as.
+        programs: the folder of the version's compiled programs; None for none.
+        routine: the class of a custom prediction routine, which gets the model as its only file.
     """
 
     def __init__(
@@ -40,20 +42,26 @@ class ServedModel:
         flags: Sequence[str] = (),
         silent_within_s: float = 10.0,
         user: int | None = None,
+        programs: Path | None = None,
+        routine: str | None = None,
     ) -> None:
         self.spool = folder / "spool"
         self.log = folder / "log"
         (self.spool / "work").mkdir(parents=True)
         self._address = reserve_address("127.0.0.1")
         self.url = f"http://{self._address.address}"
-        file = FileOrder(url=model, name="model.keras", sha256=hashlib.sha256(Path(model).read_bytes()).hexdigest())
+        name = f"model{Path(model).suffix}" if routine is None else f"deployed-model/{Path(model).name}"
+        file = FileOrder(url=model, name=name, sha256=hashlib.sha256(Path(model).read_bytes()).hexdigest())
         has_code = ("--has-code",) if packages else ()
+        arguments = (f"--model={name}", f"--display-url={model}", *has_code, *flags)
+        if routine is not None:
+            arguments = ("--model=deployed-model", f"--prediction-class={routine}")
         self.order = ReplicaOrder(
             name="master-replica-0",
             role="master",
             index=0,
             job="m/v",
-            command=("-m", "lockstep.serving", "--model=model.keras", f"--display-url={model}", *has_code, *flags),
+            command=("-m", "lockstep.serving", *arguments),
             cluster={"master": (self._address.address,)},
             secrets={SERVER_TOKEN: TOKEN},
             packages=tuple(packages),
@@ -61,7 +69,11 @@ class ServedModel:
             log_url=str(self.log),
             user=user,
             files=(file,),
-            server=ServerOrder(ready_within_s=WAIT_S, silent_within_s=silent_within_s),
+            server=ServerOrder(
+                ready_within_s=WAIT_S,
+                silent_within_s=silent_within_s,
+                programs_folder="" if programs is None else str(programs),
+            ),
         )
         self.statuses: list[ReplicaStatus] = []
         self._runner = RunnerProcess()
@@ -92,9 +104,10 @@ class ServedModel:
         assert self.status.end is not None, self.status
         return self.status
 
-    def post(self, instances: object, *, token: str = TOKEN) -> httpx.Response:
+    def post(self, instances: object, *, token: str = TOKEN, **others: object) -> httpx.Response:
         headers = {"Authorization": f"Bearer {token}"}
-        return httpx.post(f"{self.url}/predict", json={"instances": instances}, headers=headers, timeout=WAIT_S)
+        body = {"instances": instances, **others}
+        return httpx.post(f"{self.url}/predict", json=body, headers=headers, timeout=WAIT_S)
 
     def predict(self, instances: object) -> object:
         status = self.await_start()

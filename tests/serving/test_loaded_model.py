@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import numpy as np
 import pytest
 
 from lockstep.errors import ModelError
-from lockstep.serving.model import LoadedModel, batch_sizes
+from lockstep.serving.model import LoadedModel
+from lockstep.serving.needed_code import text_layers
+from lockstep.serving.programs import batch_sizes
 
 
 def images(num: int) -> np.ndarray:
@@ -156,6 +159,37 @@ def test_an_input_of_text_is_refused() -> None:
     inputs = keras.Input((1,), dtype="string", name="words")
     with pytest.raises(ModelError, match="input words of the model is not numeric; received 'string'"):
         LoadedModel(keras.Model(inputs, keras.layers.Identity()(inputs)))
+
+
+def edited(path: Path, *, layer: str) -> Path:
+    """Saves a model, and then gives its first layer another class, which needs TensorFlow to be created."""
+    keras.Sequential([keras.Input((2,)), keras.layers.Identity()]).save(path)
+    with zipfile.ZipFile(path) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    content["config.json"] = content["config.json"].replace(b'"Identity"', f'"{layer}"'.encode())
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in content.items():
+            archive.writestr(name, data)
+    return path
+
+
+@pytest.mark.parametrize("layer", ["StringLookup", "IntegerLookup", "TextVectorization", "Hashing", "HashedCrossing"])
+def test_a_layer_of_text_is_refused_by_name_with_what_to_do(tmp_path: Path, layer: str) -> None:
+    assert text_layers(edited(tmp_path / "m.keras", layer=layer)) == (layer,)
+    with pytest.raises(ModelError) as caught:
+        LoadedModel.load(tmp_path / "m.keras", display_url="gs://b/m.keras")
+    assert str(caught.value) == (
+        f"cannot load the model gs://b/m.keras: {layer} computes with text in TensorFlow, which prediction servers do "
+        "not run; allowed: inputs that are numbers; deploy the part of the model behind it with a custom prediction "
+        "routine that converts the text (--prediction-class)"
+    )
+
+
+def test_a_saved_input_of_text_is_refused_by_its_name(tmp_path: Path) -> None:
+    inputs = keras.Input((1,), dtype="string", name="words")
+    keras.Model(inputs, keras.layers.Identity()(inputs)).save(tmp_path / "m.keras")
+    with pytest.raises(ModelError, match=r"m\.keras: the input words computes with text in TensorFlow"):
+        LoadedModel.load(tmp_path / "m.keras")
 
 
 def test_what_the_model_cannot_run_is_one_line() -> None:

@@ -20,11 +20,21 @@ def deploy(
     job: Annotated[
         str | None, typer.Option(help="Deploy the model that this job saved, wherever in its output folder.")
     ] = None,
-    model_url: Annotated[str | None, typer.Option(help="URL of the .keras file to deploy, or of its folder.")] = None,
+    model_url: Annotated[
+        str | None,
+        typer.Option(help="URL of the .keras or .stablehlo file to deploy, or of its folder."),
+    ] = None,
     package_uri: Annotated[
         list[str] | None,
         typer.Option(
             help="Package (.tar.gz or .whl) with custom classes of the model; only with --model-url; may be repeated."
+        ),
+    ] = None,
+    prediction_class: Annotated[
+        str | None,
+        typer.Option(
+            help="Custom prediction routine: a class of the package, such as trainer.predictor.Predictor, with "
+            "from_path and predict. --model-url is then a folder of any files, for from_path."
         ),
     ] = None,
     machine_type: Annotated[
@@ -57,6 +67,8 @@ def deploy(
         raise InvalidInputError("give either --job or --model-url")
     if job is not None and package_uri:
         raise InvalidInputError("--package-uri is only for --model-url; with --job, the job's own packages are used")
+    if prediction_class is not None and model_url is not None and not package_uri:
+        raise InvalidInputError("--prediction-class needs the package with the class", action="add --package-uri")
     machine: dict[str, Any] = {} if machine_type is None else {"machine_type": machine_type}
     if accelerator is not None:
         machine["accelerator"] = read_accelerator(accelerator, flag="--accelerator")
@@ -74,7 +86,7 @@ def deploy(
                 )
             url = model_to_deploy([model["url"] for model in client.job_models(found["jobId"])], job=found)
             packages = found["trainingInput"].get("packageUris", [])
-            module = found["trainingInput"].get("pythonModule") if packages else None
+            module = found["trainingInput"].get("pythonModule") if packages and prediction_class is None else None
         with contextlib.suppress(ConflictError):  # another version of an existing model
             client.create_model(model)
         name = version or _next_version(client, model)
@@ -84,6 +96,7 @@ def deploy(
             deployment_uri=url,
             package_uris=packages,
             python_module=module,
+            prediction_class=prediction_class,
             auto_scaling=auto_scaling,
             **machine,
         )

@@ -317,6 +317,7 @@ class Client:
         deployment_uri: str,
         package_uris: Sequence[str] = (),
         python_module: str | None = None,
+        prediction_class: str | None = None,
         machine_type: str | None = None,
         accelerator: Mapping[str, str] | None = None,
         auto_scaling: Mapping[str, int] | None = None,
@@ -326,9 +327,12 @@ class Client:
         Args:
             model: the model's name.
             name: the version's name.
-            deployment_uri: the URL of the ``.keras`` file, or of the folder with the file.
+            deployment_uri: the URL of the model's file, or of the folder with the file; for a custom prediction
+                routine, of a folder of files.
             package_uris: the URLs of packages that define the model's custom classes.
             python_module: the module that the model's job ran.
+            prediction_class: the class of the custom prediction routine, such as ``trainer.predictor.Predictor``; None
+                for a model.
             machine_type: the machine type of its prediction servers; None for the default.
             accelerator: the accelerators of each prediction server, as the contract's ``acceleratorConfig``.
             auto_scaling: the contract's ``autoScaling``, such as ``{"minNodes": 0, "maxNodes": 4}``; None for one
@@ -341,6 +345,8 @@ class Client:
             body["packageUris"] = list(package_uris)
         if python_module is not None:
             body["lockstep"] = {"pythonModule": python_module}
+        if prediction_class is not None:
+            body["predictionClass"] = prediction_class
         if machine_type is not None:
             body["machineType"] = machine_type
         if accelerator is not None:

@@ -6,8 +6,11 @@ import contextlib
 import ctypes
 import os
 import resource
+import signal
+import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +21,9 @@ from lockstep.processes.identities import POLL_S
 
 MAX_PROCESSES: Final = 32768
 """The number of processes and threads that a job's user may have on a node: it stops a fork bomb, but no training."""
+MAX_SERVER_PROCESSES: Final = 256
+MAX_SERVER_PROCESSES_PER_CPU: Final = 32
+"""The same for a prediction server, which runs one process with a few threads for each CPU."""
 
 SEARCHABLE: Final = 0o711
 CLOSED: Final = 0o700
@@ -28,11 +34,14 @@ KILL_S: Final = 5.0
 _PR_SET_NO_NEW_PRIVS: Final = 38  # from Linux's prctl.h
 
 
-def drop_privileges() -> None:
+def drop_privileges(*, max_processes: int = MAX_PROCESSES) -> None:
     """Prevents this process and its children from gaining privileges and writing core dumps, and limits their number.
 
     Programs that they run get no privileges from set-user-id bits or file capabilities. All processes that are started
     from here on inherit this. Must be called before there are other threads.
+
+    Args:
+        max_processes: the number of processes and threads that the user of a program may have on the node.
 
     Raises:
         LockstepError: this process is not root, so it cannot start a program as another user.
@@ -43,7 +52,7 @@ def drop_privileges() -> None:
         raise LockstepError(f"no_new_privs: {os.strerror(ctypes.get_errno())}")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain secrets
     _, most = resource.getrlimit(resource.RLIMIT_NPROC)
-    limit = MAX_PROCESSES if most == resource.RLIM_INFINITY else min(most, MAX_PROCESSES)
+    limit = max_processes if most == resource.RLIM_INFINITY else min(most, max_processes)
     resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
 
@@ -79,29 +88,50 @@ def switch_user(user: int) -> None:
     os.setresuid(user, user, user)
 
 
+def max_server_processes() -> int:
+    """Returns the number of processes and threads that a prediction server may have on this node."""
+    return MAX_SERVER_PROCESSES + MAX_SERVER_PROCESSES_PER_CPU * (os.cpu_count() or 1)
+
+
 def kill_processes_of(user: int) -> None:
     """Kills every process of a user, whoever started it. Blocks for at most `KILL_S`.
+
+    The kernel signals all of them at once, so processes that keep starting others cannot escape.
 
     Args:
         user: the user's id. No process that should survive may run as this user.
 
     Raises:
-        LockstepError: a process is still running after that time.
+        LockstepError: this process is not root, or a process is still running after that time.
     """
+    if os.geteuid() != 0:
+        raise LockstepError("only root can kill the processes of another user", received=os.geteuid())
+    assert user > 0, "root's processes are those of the whole system"
     deadline = time.monotonic() + KILL_S
-    while left := _processes_of(user):  # repeatedly, since a process may start another one just before it dies
+    while left := _processes_of(user):
         if time.monotonic() > deadline:
-            raise LockstepError(f"processes of user {user} do not end: {', '.join(str(each.pid) for each in left)}")
-        for process in left:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+            raise LockstepError(f"processes of user {user} do not end: {', '.join(map(str, left))}")
+        # The child never gets as far as to its program, which a user with too many processes could not start.
+        with contextlib.suppress(subprocess.SubprocessError):
+            subprocess.Popen([sys.executable], preexec_fn=partial(_kill_all_as, user)).wait()
         time.sleep(POLL_S)
 
 
-def _processes_of(user: int) -> list[psutil.Process]:
-    found: list[psutil.Process] = []
+def _kill_all_as(user: int) -> None:
+    """Becomes a user, kills all its processes, and ends this process."""
+    try:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        os.kill(-1, signal.SIGKILL)  # all processes that this user may signal, except this one
+    finally:
+        os._exit(0)
+
+
+def _processes_of(user: int) -> list[int]:
+    found: list[int] = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if user in process.uids() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                found.append(process.pid)
     return found

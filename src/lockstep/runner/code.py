@@ -47,8 +47,10 @@ def fetch_files(files: Sequence[FileOrder], *, folder: Path) -> None:
     """
     for file in files:
         bucket_url, key = split_url(file.url)
-        open_bucket(bucket_url).download(key, path=folder / file.name)
-        with (folder / file.name).open("rb") as opened:
+        path = folder / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        open_bucket(bucket_url).download(key, path=path)
+        with path.open("rb") as opened:
             found = hashlib.file_digest(opened, "sha256").hexdigest()
         if found != file.sha256:
             raise CorruptDataError(

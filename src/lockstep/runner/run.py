@@ -8,6 +8,7 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -31,14 +32,22 @@ from lockstep.jobs.running.orders import (
 )
 from lockstep.jobs.running.packages import Code
 from lockstep.jobs.running.progress import Progress
-from lockstep.processes.confinement import change_owner, drop_privileges
+from lockstep.processes.confinement import (
+    MAX_PROCESSES,
+    change_owner,
+    drop_privileges,
+    kill_processes_of,
+    max_server_processes,
+)
 from lockstep.runner.code import fetch_files, unpack
+from lockstep.runner.compiled_programs import CompiledPrograms
 from lockstep.runner.confinement import open_path_to_work, user_variables
 from lockstep.runner.containers import ContainerRun
 from lockstep.runner.environment import program_environment
 from lockstep.runner.heartbeat import HeartbeatListener
 from lockstep.runner.logs import LineSplitter, LogWriter, next_seq
 from lockstep.runner.memory import MemoryKills
+from lockstep.runner.memory_limit import MemoryLimit
 from lockstep.runner.metrics import MetricsRecorder
 from lockstep.runner.program import AbstractProgram, Program, end_descendants
 from lockstep.runner.python_environment import Lease, provide_environment
@@ -93,6 +102,8 @@ class Runner:
         self._stopped = False
         self._kill_time: float | None = None
         self._memory_kills = MemoryKills()
+        self._memory_limit = MemoryLimit(order)
+        self._programs: CompiledPrograms | None = None
         self._container: ContainerRun | None = None
         self._used = ProgramUsage() if order.earlier is None else order.earlier.usage
         self._status = replace(
@@ -150,7 +161,7 @@ class Runner:
             self._selector.register(self._control, selectors.EVENT_READ, "control")
             self._selector.register(receiver, selectors.EVENT_READ, "wake")
             if self._order.user is not None:
-                drop_privileges()
+                drop_privileges(max_processes=MAX_PROCESSES if self._order.server is None else max_server_processes())
                 open_path_to_work(self._spool)
             code = self._fetch_code()
             if self._order.user is not None:
@@ -171,6 +182,8 @@ class Runner:
                 if self._shells is not None:
                     self._shells.close()
                 end_descendants(program)
+                if self._order.server is not None and self._order.user is not None:
+                    kill_processes_of(self._order.user)  # other jobs may have several replicas of one user on a node
             self._drain(program, log)
             program.close()
             if lease is not None:
@@ -210,6 +223,12 @@ class Runner:
         env = program_environment(self._order, code=code, environment=environment, node=os.environ)
         if user is not None:
             env.update(user_variables(self._spool, user=user, env=env, sockets=[self._spool / HEARTBEAT_SOCKET]))
+        server = self._order.server
+        if server is not None and server.programs_folder:
+            folder = Path(server.programs_folder)
+            self._programs = CompiledPrograms(folder, own=self._spool / "programs", user=user)
+            self._programs.restore()
+            env.update(self._programs.environment)
         command = self._order.command
         if command[0] == "-m":
             command = (sys.executable if environment is None else str(environment / "bin" / "python"), *command)
@@ -259,7 +278,7 @@ class Runner:
                 self._silence.record_line(now)
             if self._kill_time is None and self._silence.is_too_long(now):
                 self._end_stuck(program, now)
-            if self._kill_time is not None and now > self._kill_time:
+            if (self._kill_time is not None and now > self._kill_time) or self._memory_limit.is_exceeded(program):
                 self._signal(program, signal.SIGKILL)
             if now >= next_usage:
                 next_usage = now + USAGE_INTERVAL_S
@@ -274,6 +293,8 @@ class Runner:
         self._silence.record_heartbeat(time.monotonic())
         if self._order.server is not None and self._status.ready_time_s is None:
             self._update(ready_time_s=time.time(), progress=self._progress)
+            if self._programs is not None:  # in a thread, because the disk may be slow
+                threading.Thread(target=_save, args=(self._programs,), name="programs", daemon=True).start()
 
     def _pause_output(self, program: AbstractProgram, *, paused: bool) -> None:
         for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
@@ -340,8 +361,10 @@ class Runner:
             return ProgramEnd(signal=program.signal_name, problem=self._stuck, fault=Fault.STUCK)
         stopped = self._stopped
         recent_s = 2 * USAGE_INTERVAL_S + program.end_report_delay_s
-        is_out_of_memory = program.was_out_of_memory or (
-            program.was_killed and self._memory_kills.had_kill(within_s=recent_s)
+        is_out_of_memory = (
+            program.was_out_of_memory
+            or self._memory_limit.was_exceeded
+            or (program.was_killed and self._memory_kills.had_kill(within_s=recent_s))
         )
         fault = Fault.PROGRAM if program.problem is None else Fault.MACHINE
         return ProgramEnd(
@@ -350,7 +373,7 @@ class Runner:
             stopped=stopped,
             problem=program.problem,
             fault=Fault.MEMORY if is_out_of_memory and not stopped else fault,
-            memory_limit_bytes=program.memory_limit_bytes,
+            memory_limit_bytes=self._memory_limit.limit_bytes or program.memory_limit_bytes,
         )
 
     def _finish(self, log: LogWriter | None, end: ProgramEnd, *, usage: ProgramUsage | None = None) -> ReplicaStatus:
@@ -392,3 +415,9 @@ class Runner:
             with contextlib.suppress(OSError):  # the report counts; a full disk is not the program's fault
                 write_whole(self._spool / STATUS_FILE, STATUS.dump_json(self._status))
         self._report(self._status)
+
+
+def _save(programs: CompiledPrograms) -> None:
+    """Saves what a server has compiled. If the disk is full, the next server compiles by itself."""
+    with contextlib.suppress(OSError):
+        programs.save()

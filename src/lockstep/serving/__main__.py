@@ -20,11 +20,12 @@ import uvicorn
 
 from lockstep.errors import InvalidInputError, LockstepError, MissingInputError, PortInUseError
 from lockstep.serving import SERVER_TOKEN
+from lockstep.serving.abstract_model import AbstractModel
 from lockstep.serving.app import AppOptions, PredictApp
 from lockstep.serving.batcher import BatchPolicy
 from lockstep.serving.connections import LimitedProtocol
-from lockstep.serving.model import LoadedModel
-from lockstep.serving.package_code import PackageCode
+from lockstep.serving.opening import open_model
+from lockstep.serving.routine import Routine
 from lockstep.topology import Topology
 
 HOST: Final = "127.0.0.1"
@@ -51,9 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m lockstep.serving", description="Serve one Keras model.")
+    parser = argparse.ArgumentParser(prog="python -m lockstep.serving", description="Serve one model.")
     policy = BatchPolicy()
-    parser.add_argument("--model", required=True, type=Path, help="path of a .keras file")
+    parser.add_argument("--model", required=True, type=Path, help="path of a .keras or .stablehlo file, or a folder")
+    parser.add_argument("--prediction-class", help="custom prediction routine, which gets the folder of --model")
     parser.add_argument("--display-url", help="URL of the model in error messages")
     parser.add_argument("--has-code", action="store_true", help="packages with the model's classes can be imported")
     parser.add_argument("--program", help="the module that the model's job ran")
@@ -73,17 +75,11 @@ def _serve(options: argparse.Namespace) -> None:
         raise MissingInputError(f"{SERVER_TOKEN} is not set", action="set it to the token that clients must send")
     sys.setswitchinterval(SWITCH_S)
     with _bind(options.port) as listener:
-        model = LoadedModel.load(
-            options.model,
-            max_batch_size=policy.max_batch_size,
-            display_url=options.display_url,
-            prepare=PackageCode(has_code=options.has_code, program=options.program).register_classes,
-        )
-        model.warm_up()
+        served = _open(options, policy=policy)
         # The port must accept connections before the first heartbeat, which has others connect.
         app_options = AppOptions(token=token, policy=policy, on_ready=lambda: listener.listen(BACKLOG))
         config = uvicorn.Config(
-            PredictApp(model, options=app_options),
+            PredictApp(served, options=app_options),
             http=LimitedProtocol,
             log_level="warning",
             access_log=False,
@@ -94,6 +90,25 @@ def _serve(options: argparse.Namespace) -> None:
         host, port = listener.getsockname()[:2]
         sys.stdout.write(f"serving {options.display_url or options.model} at {host}:{port}\n")
         uvicorn.Server(config).run(sockets=[listener])
+
+
+def _open(options: argparse.Namespace, *, policy: BatchPolicy) -> AbstractModel | Routine:
+    if options.prediction_class is not None:
+        return Routine.load(options.prediction_class, folder=options.model.absolute())
+    # Imported here because a routine may not need JAX.
+    from lockstep.serving.compilations import Compilations
+
+    with Compilations() as compilations:
+        model = open_model(
+            options.model,
+            max_batch_size=policy.max_batch_size,
+            display_url=options.display_url,
+            has_code=options.has_code,
+            program=options.program,
+        )
+        model.warm_up()
+    sys.stdout.write(f"{compilations}\n")
+    return model
 
 
 def _policy(options: argparse.Namespace) -> BatchPolicy:

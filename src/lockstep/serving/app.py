@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, final
 
 import orjson
@@ -20,23 +19,14 @@ from starlette.types import Receive, Scope, Send
 
 from lockstep.errors import AuthenticationError, BodyTooLargeError, DeadlineError, InvalidInputError, LockstepError
 from lockstep.heartbeat import SEND_INTERVAL_S, report_progress
-from lockstep.serving.batcher import Batcher, BatchPolicy
-from lockstep.serving.instances import (
-    Arrays,
-    InputSpec,
-    cast_exactly,
-    read_instances,
-    read_request,
-    write_response,
-)
+from lockstep.serving.abstract_model import AbstractModel
+from lockstep.serving.answering import AbstractAnswering, answering_with
+from lockstep.serving.batcher import BatchPolicy
 from lockstep.serving.lanes import Lanes
-from lockstep.serving.model import LoadedModel
-from lockstep.serving.number_lists import read_numbers
 from lockstep.serving.open_requests import OpenRequests
+from lockstep.serving.routine import Routine
 
 MAX_BODY_BYTES: Final = 32 * 2**20
-BYTES_OF_A_NUMBER: Final = 10
-"""The approximate size of one number in a JSON response."""
 HTTP_CLIENT_GONE: Final = 499
 MAX_RUN_S: Final = 60.0
 """How long one run of the model may take, in seconds. After that, the server counts as stuck and is replaced."""
@@ -77,16 +67,15 @@ class PredictApp:
     ``{"error": "..."}`` with the error's HTTP status. ``GET /healthz`` needs no token.
 
     Args:
-        model: the model, warmed up.
+        served: the model, warmed up, or the custom prediction routine.
         options: the options of the interface.
     """
 
-    def __init__(self, model: LoadedModel, *, options: AppOptions) -> None:
-        self._model = model
+    def __init__(self, served: AbstractModel | Routine, *, options: AppOptions) -> None:
         self._options = options
         self._authorization = f"Bearer {options.token}".encode()
-        self._batcher = Batcher(model.predict, policy=options.policy)
         self._lanes = Lanes()
+        self._answering = answering_with(served, policy=options.policy, lanes=self._lanes)
         self._requests = OpenRequests()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,10 +91,10 @@ class PredictApp:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
-        async with self._batcher, self._lanes:
+        async with self._answering, self._lanes:
             if self._options.on_ready is not None:
                 self._options.on_ready()
-            beats = asyncio.create_task(_send_heartbeats(self._batcher, self._requests))
+            beats = asyncio.create_task(_send_heartbeats(self._answering, self._requests))
             await send({"type": "lifespan.startup.complete"})
             await receive()
             beats.cancel()
@@ -140,15 +129,7 @@ class PredictApp:
         with self._requests.counting():
             body = await _read_body(receive, self._options.max_body_bytes)
             with self._lanes.holding(len(body)), _Waiting(receive, timeout_s=timeout_s):
-                return await self._answer(body)
-
-    async def _answer(self, body: bytes) -> bytes:
-        model, lanes = self._model, self._lanes
-        arrays = await lanes.run(partial(_read, body, model.inputs), size_bytes=len(body))
-        outputs = await self._batcher.submit(arrays)
-        num_values = sum(array.size for array in outputs.values())
-        write = partial(write_response, outputs, names=model.output_names)
-        return await lanes.run(write, size_bytes=num_values * BYTES_OF_A_NUMBER)
+                return await self._answering.answer(body)
 
 
 def read_timeout(header: bytes | None) -> float | None:
@@ -173,27 +154,18 @@ def _error(message: str) -> bytes:
     return orjson.dumps({"error": message})
 
 
-async def _send_heartbeats(batcher: Batcher, requests: OpenRequests) -> None:
+async def _send_heartbeats(answering: AbstractAnswering, requests: OpenRequests) -> None:
     """Reports that requests are answered, and how many. Stays silent while a run of the model takes too long."""
     while True:
-        if batcher.run_s < MAX_RUN_S:
+        if answering.run_s < MAX_RUN_S:
             report_progress(
-                requests=batcher.num_requests,
-                waiting=batcher.num_waiting,
+                requests=answering.num_requests,
+                waiting=answering.num_waiting,
                 open=requests.num_open,
                 openSeconds=requests.open_s,
                 busySeconds=requests.busy_s,
             )
         await asyncio.sleep(SEND_INTERVAL_S)
-
-
-def _read(body: bytes, specs: Sequence[InputSpec]) -> Arrays:
-    if len(specs) == 1:
-        numbers = read_numbers(body, specs[0])
-        array = None if numbers is None else cast_exactly(numbers, specs[0].dtype)
-        if array is not None:
-            return {specs[0].name: array}
-    return read_instances(read_request(body), specs=specs)
 
 
 async def _read_body(receive: Receive, max_bytes: int) -> bytes:

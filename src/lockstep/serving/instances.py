@@ -65,6 +65,18 @@ def read_request(body: bytes) -> list[object]:
     Raises:
         InvalidInputError: the body is not ``{"instances": [...]}`` with one instance or more.
     """
+    instances, others = read_document(body)
+    if others:
+        raise InvalidInputError(f"unknown key {min(others)}", allowed='{"instances": [...]}')
+    return instances
+
+
+def read_document(body: bytes) -> tuple[list[object], dict[str, object]]:
+    """Parses the body of a request, and returns its instances and its other keys.
+
+    Raises:
+        InvalidInputError: the body is not an object with one instance or more.
+    """
     try:
         document = orjson.loads(body)
     except ValueError as error:
@@ -72,13 +84,11 @@ def read_request(body: bytes) -> list[object]:
     if not isinstance(document, dict) or "instances" not in document:
         keys = sorted(map(str, document)) if isinstance(document, dict) else type(document).__name__
         raise InvalidInputError("the body has no instances", received=keys, allowed='{"instances": [...]}')
-    unknown = sorted(str(key) for key in document if key != "instances")
-    if unknown:
-        raise InvalidInputError(f"unknown key {unknown[0]}", allowed='{"instances": [...]}')
-    instances = cast("dict[str, object]", document)["instances"]
+    others = cast("dict[str, object]", document)
+    instances = others.pop("instances")
     if not isinstance(instances, list) or not instances:
         raise InvalidInputError("instances", received=instances, allowed="a list of one instance or more")
-    return cast("list[object]", instances)
+    return cast("list[object]", instances), others
 
 
 def read_instances(instances: Sequence[object], *, specs: Sequence[InputSpec]) -> Arrays:
@@ -122,7 +132,7 @@ def write_response(outputs: Arrays, *, names: Sequence[str]) -> bytes:
         outputs: arrays of shape ``[num_instances, ...]`` by output name. Floats have at least 32 bits.
         names: the names of the outputs. If there is only one, its values are written without the name.
     """
-    columns = [_writable(outputs[name]) for name in names]
+    columns = [writable(outputs[name]) for name in names]
     if len(names) == 1:
         predictions: object = columns[0]
     else:
@@ -130,8 +140,12 @@ def write_response(outputs: Arrays, *, names: Sequence[str]) -> bytes:
     return orjson.dumps({"predictions": predictions}, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _writable(array: np.ndarray) -> np.ndarray | list[object]:
-    """Returns an array in a form that orjson writes, with strings instead of NaN and infinity."""
+def writable(array: np.ndarray) -> np.ndarray | list[object]:
+    """Returns an array in a form that orjson writes, with strings instead of NaN and infinity.
+
+    Args:
+        array: numbers with one dimension or more.
+    """
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return np.ascontiguousarray(array)
     as_objects = array.astype(object)
@@ -139,6 +153,12 @@ def _writable(array: np.ndarray) -> np.ndarray | list[object]:
     as_objects[np.isposinf(array)] = "Infinity"
     as_objects[np.isneginf(array)] = "-Infinity"
     return cast("list[object]", as_objects.tolist())
+
+
+def plain(array: np.ndarray) -> np.ndarray:
+    """Returns an array with floats of 32 bits instead of smaller ones, such as float16 and bfloat16."""
+    is_float = array.dtype.kind in "fV"  # NumPy has no kind of its own for bfloat16
+    return array.astype(np.float32) if is_float and array.dtype.itemsize < 4 else array
 
 
 def _read_whole(instances: Sequence[object], spec: InputSpec) -> np.ndarray | None:

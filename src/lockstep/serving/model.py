@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, cast, final
 
@@ -14,11 +12,12 @@ import keras
 import numpy as np
 
 from lockstep.errors import LockstepError, ModelError
+from lockstep.serving.abstract_model import AbstractModel
 from lockstep.serving.images import num_channels_of
 from lockstep.serving.instances import Arrays, InputSpec
 from lockstep.serving.model_files import SUFFIX
-
-SIZE_STEP: Final = 2
+from lockstep.serving.needed_code import text_layers
+from lockstep.serving.programs import Programs, batch_sizes
 
 _MAX_SCALE_OF_PIXELS: Final = 1 / 100
 _KEEP_VALUES: Final = (
@@ -34,20 +33,9 @@ _KEEP_VALUES: Final = (
 """Layers that only move pixels, or that do nothing in a prediction."""
 
 
-def batch_sizes(max_batch_size: int) -> tuple[int, ...]:
-    """Returns the batch sizes to compile programs for: the powers of 2 below the maximum, and the maximum.
-
-    A batch is padded to the next larger size. Fewer sizes mean fewer programs to compile; more sizes mean less padding.
-    """
-    sizes = [1]
-    while sizes[-1] * SIZE_STEP < max_batch_size:
-        sizes.append(sizes[-1] * SIZE_STEP)
-    return (*sizes, max_batch_size) if max_batch_size > 1 else (1,)
-
-
 @final
-class LoadedModel:
-    """A model that is ready to predict. Only one thread at a time may call `predict`.
+class LoadedModel(AbstractModel):
+    """A Keras model that is ready to predict. Only one thread at a time may call `predict`.
 
     Args:
         model: a Keras model with known inputs: Functional, Sequential, or of another class with a saved build config.
@@ -67,18 +55,24 @@ class LoadedModel:
         tensors = keras.tree.flatten_with_path(structure)
         rescales = len(tensors) == 1 and rescales_pixels(model)
         self._specs = tuple(_spec(path, tensor, rescales_pixels=rescales) for path, tensor in tensors)
-        self._output_names = _output_names(model, model.outputs[0] if sequential else model.output)
-        self._sizes = batch_sizes(max_batch_size)
-        self._trainable = [variable.value for variable in model.trainable_variables]
-        self._other = [variable.value for variable in model.non_trainable_variables]
+        self._output_structure = model.outputs[0] if sequential else model.output
+        self._output_names = _output_names(model, self._output_structure)
 
         def forward(trainable: list[Any], other: list[Any], arrays: list[Any]) -> list[Any]:
             values = keras.tree.pack_sequence_as(structure, arrays)
             outputs_and_state = model.stateless_call(trainable, other, values, training=False)
             return keras.tree.flatten(outputs_and_state[0])
 
-        self._forward = jax.jit(forward)
-        self._programs: dict[int, Callable[..., list[Any]]] = {}
+        self._programs = Programs(
+            forward,
+            constants=(
+                [variable.value for variable in model.trainable_variables],
+                [variable.value for variable in model.non_trainable_variables],
+            ),
+            inputs=self._specs,
+            output_names=self._output_names,
+            sizes=batch_sizes(max_batch_size),
+        )
 
     @classmethod
     def load(
@@ -104,6 +98,7 @@ class LoadedModel:
         try:
             if not zipfile.is_zipfile(path):
                 raise ModelError(f"it is not a {SUFFIX} file" if path.exists() else "there is no such file")
+            _check_has_no_text(path)
             if prepare is not None:
                 prepare(path)
             model = keras.saving.load_model(path, safe_mode=True, compile=False)
@@ -126,6 +121,11 @@ class LoadedModel:
         return self._structure
 
     @property
+    def output_structure(self) -> Any:
+        """The structure of the model's outputs, in the same form."""
+        return self._output_structure
+
+    @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """The specifications of the model's inputs."""
         return self._specs
@@ -138,73 +138,25 @@ class LoadedModel:
     @property
     def max_batch_size(self) -> int:
         """The maximum number of instances in one run."""
-        return self._sizes[-1]
+        return self._programs.max_batch_size
 
     def warm_up(self) -> None:
-        """Compiles the programs of all batch sizes at the same time, if the shape of an instance is known in advance.
-
-        Raises:
-            ModelError: the model cannot be compiled or run.
-        """
-        if not all(spec.is_fixed for spec in self._specs):
-            return
-        zeros = {
-            size: [np.zeros((size, *cast("tuple[int, ...]", spec.shape)), spec.dtype) for spec in self._specs]
-            for size in self._sizes
-        }
-        try:
-            lowered = [self._forward.lower(self._trainable, self._other, arrays) for arrays in zeros.values()]
-            with ThreadPoolExecutor(os.cpu_count()) as executor:
-                compiled = executor.map(lambda program: program.compile(), lowered)
-                self._programs = dict(zip(zeros, compiled, strict=True))
-        except Exception as error:
-            raise _not_run(error) from error
-        for arrays in zeros.values():
-            self._run({spec.name: array for spec, array in zip(self._specs, arrays, strict=True)})
+        """Compiles the programs of all batch sizes; see `AbstractModel.warm_up`."""
+        self._programs.warm_up()
 
     def predict(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
-        """Runs the model. The result of a row does not depend on the other rows.
-
-        Args:
-            arrays: arrays of shape ``[n, *shape]`` by input name, with n at least 1.
-
-        Returns:
-            Arrays of shape ``[n, ...]`` by output name. Floats have at least 32 bits.
-
-        Raises:
-            ModelError: the model could not be run on the arrays.
-        """
-        num_rows = len(arrays[self._specs[0].name])
-        step = self.max_batch_size
-        parts = [
-            self._run({name: array[start : start + step] for name, array in arrays.items()})
-            for start in range(0, num_rows, step)
-        ]
-        if len(parts) == 1:
-            return parts[0]
-        return {name: np.concatenate([part[name] for part in parts]) for name in self._output_names}
-
-    def _run(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
-        num_rows = len(arrays[self._specs[0].name])
-        size = next(size for size in self._sizes if size >= num_rows)
-        # Padded with the last row instead of zeros, because the model certainly accepts its values.
-        padding = size - num_rows
-        padded = [np.concatenate([a, np.repeat(a[-1:], padding, 0)]) if padding else a for a in self._ordered(arrays)]
-        program = self._programs.get(size, self._forward)
-        try:
-            outputs = program(self._trainable, self._other, padded)
-            found = [np.asarray(output)[:num_rows] for output in outputs]
-        except Exception as error:
-            raise _not_run(error) from error
-        return {name: _plain(array) for name, array in zip(self._output_names, found, strict=True)}
-
-    def _ordered(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        return [arrays[spec.name] for spec in self._specs]
+        """Runs the model; see `AbstractModel.predict`."""
+        return self._programs.predict(arrays)
 
 
-def _not_run(error: Exception) -> ModelError:
-    reason = (str(error) or type(error).__name__).splitlines()[0]
-    return ModelError(f"the model could not be run: {reason[:400]}")
+def _check_has_no_text(path: Path) -> None:
+    if found := text_layers(path):
+        raise ModelError(
+            f"{' and '.join(found)} computes with text in TensorFlow, which prediction servers do not run",
+            allowed="inputs that are numbers",
+            action="deploy the part of the model behind it with a custom prediction routine that converts the text "
+            "(--prediction-class)",
+        )
 
 
 def _with_inputs(model: keras.Model) -> keras.Model:
@@ -277,7 +229,3 @@ def _output_names(model: keras.Model, structure: object) -> tuple[str, ...]:
     names = tuple(str(name) for name in getattr(model, "output_names", None) or ["output"])
     # One layer may have several outputs with the same name.
     return names if len(set(names)) == len(paths) else tuple(f"output_{index}" for index in range(len(paths)))
-
-
-def _plain(array: np.ndarray) -> np.ndarray:
-    return array if array.dtype.kind in "biu" or array.dtype.itemsize >= 4 else array.astype(np.float32)

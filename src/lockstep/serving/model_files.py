@@ -1,38 +1,112 @@
-"""Finds the file of a version's model, and downloads it for the version."""
+"""Finds the files of a version, and downloads them for the version."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import stat
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, final
 
-from lockstep.errors import LockstepError, ModelError
+from lockstep.errors import LockstepError, ModelError, counted
 from lockstep.storage import join_url, open_bucket, split_url
 
 SUFFIX: Final = ".keras"
+EXPORTED_SUFFIX: Final = ".stablehlo"
+SIGNATURE_SUFFIX: Final = ".json"
+"""What the name of the file with the names of an exported program's inputs adds to that of the program."""
+SUFFIXES: Final = (SUFFIX, EXPORTED_SUFFIX)
+MODEL_NAME: Final = "model"
+"""The name of a model's file in the working folder of a server, without the suffix."""
+MODEL_FOLDER: Final = "deployed-model"
+"""The folder for the files of a custom prediction routine there. No module can have this name."""
+
+MAX_FILES: Final = 1000
+MAX_BYTES: Final = 10 * 2**30
+"""The maximum size of all files of a version together, in bytes."""
 
 
-def find_model(url: str) -> str:
-    """Returns the URL of a ``.keras`` file, given the file's own URL or that of a folder with one such file.
+@final
+@dataclass(frozen=True, kw_only=True)
+class ModelFile:
+    """A file that belongs to a model.
+
+    Attributes:
+        url: the URL of the file.
+        name: the path of its copy, relative to the working folder of a server.
+    """
+
+    url: str
+    name: str
+
+
+def find_model(url: str) -> tuple[ModelFile, ...]:
+    """Returns the files of a model: a ``.keras`` file, or a program of ``jax.export`` with the file beside it.
+
+    Args:
+        url: the URL of the model's file, or of a folder with one such file.
+
+    Returns:
+        The model's file, which is the first one, and the file with the names of its inputs if there is one.
 
     Raises:
         ModelError: the folder cannot be read, or contains no such file or several.
     """
-    if url.endswith(SUFFIX):
-        return url
     try:
-        keys = [item.key for item in open_bucket(url).list() if item.key.endswith(SUFFIX)]
+        found = url if url.endswith(SUFFIXES) else _only_model(url)
+        if found.endswith(SUFFIX):
+            return (ModelFile(url=found, name=f"{MODEL_NAME}{SUFFIX}"),)
+        program = ModelFile(url=found, name=f"{MODEL_NAME}{EXPORTED_SUFFIX}")
+        beside = ModelFile(url=f"{found}{SIGNATURE_SUFFIX}", name=f"{program.name}{SIGNATURE_SUFFIX}")
+        bucket_url, key = split_url(beside.url)
+        return (program, beside) if open_bucket(bucket_url).exists(key) else (program,)
+    except ModelError:
+        raise
     except LockstepError as error:
         raise ModelError(f"cannot load the model {url}: {error}") from None
+
+
+def _only_model(url: str) -> str:
+    keys = [item.key for item in open_bucket(url).list() if item.key.endswith(SUFFIXES)]
     if len(keys) != 1:
+        kinds = f"{SUFFIX} or {EXPORTED_SUFFIX} file"
         raise ModelError(
             f"cannot load the model {url}",
-            received=f"a folder with {', '.join(keys[:5])}" if keys else f"no folder with a {SUFFIX} file",
-            allowed=f"a {SUFFIX} file, or a folder with one such file",
+            received=f"a folder with {', '.join(keys[:5])}" if keys else f"no folder with a {kinds}",
+            allowed=f"a {kinds}, or a folder with one such file",
         )
     return join_url(url, keys[0])
+
+
+def find_files(url: str) -> tuple[ModelFile, ...]:
+    """Returns the files of a folder, for a custom prediction routine; or a single file.
+
+    Args:
+        url: the URL of the folder, or of the file.
+
+    Raises:
+        ModelError: it cannot be read, has no files or too many, or a file has a name that no folder can have.
+    """
+    try:
+        found = open_bucket(url).list(follows_links=False)
+        if not found:
+            bucket_url, key = split_url(url)
+            if open_bucket(bucket_url).exists(key):
+                return (ModelFile(url=url, name=f"{MODEL_FOLDER}/{url.rpartition('/')[2]}"),)
+    except LockstepError as error:
+        raise ModelError(f"cannot read {url}: {error}") from None
+    size_bytes = sum(item.size_bytes for item in found)
+    if not 0 < len(found) <= MAX_FILES or size_bytes > MAX_BYTES:
+        raise ModelError(
+            f"cannot copy {url}",
+            received=f"{counted(len(found), 'file')} with {size_bytes} bytes",
+            allowed=f"1 to {MAX_FILES} files with {MAX_BYTES} bytes together",
+        )
+    for item in found:
+        if any(part in ("", ".", "..") for part in item.key.split("/")) or "\0" in item.key:
+            raise ModelError(f"cannot copy {url}: no file can have the name of an object in it", received=item.key)
+    return tuple(ModelFile(url=join_url(url, item.key), name=f"{MODEL_FOLDER}/{item.key}") for item in found)
 
 
 def fetch_for_another(url: str, *, path: Path, bucket: str) -> None:

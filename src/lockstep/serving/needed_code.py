@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast, final
@@ -16,6 +17,9 @@ _KERAS: Final = frozenset({"keras", "keras_hub", "keras_cv", "keras_nlp"})
 _BUILTINS: Final = "builtins"
 _FUNCTION: Final = "function"
 _COMPILATION: Final = "compile_config"
+_TEXT: Final = "string"
+_OF_TENSORFLOW: Final = frozenset({"StringLookup", "IntegerLookup", "TextVectorization", "Hashing", "HashedCrossing"})
+"""Keras's layers that compute with TensorFlow, whatever the backend: JAX has no strings."""
 
 
 @final
@@ -41,25 +45,52 @@ def needed_code(path: Path) -> NeededCode:
     Args:
         path: the path of the file.
     """
+    names: set[str] = set()
+    modules: set[str] = set()
+    for node in _nodes(path):
+        name, module = _own(node)
+        names |= set() if name is None else {name}
+        modules |= set() if module is None else {module}
+    return NeededCode(names=tuple(sorted(names)), modules=tuple(sorted(modules)))
+
+
+def text_layers(path: Path) -> tuple[str, ...]:
+    """Returns what a ``.keras`` file's model has that only TensorFlow computes: its layers for text, and text inputs.
+
+    Args:
+        path: the path of the file.
+
+    Returns:
+        For example ``("StringLookup", "the input words")``; empty if there is nothing, or if it is not such a file.
+    """
+    found: set[str] = set()
+    for node in _nodes(path):
+        kind, config = node.get("class_name"), node.get("config")
+        if str(node.get("module")).split(".")[0] not in _KERAS or not isinstance(config, dict):
+            continue
+        if kind in _OF_TENSORFLOW:
+            found.add(str(kind))
+        elif kind == "InputLayer" and cast("dict[str, Any]", config).get("dtype") == _TEXT:
+            found.add(f"the input {cast('dict[str, Any]', config).get('name')}")
+    return tuple(sorted(found))
+
+
+def _nodes(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the objects of a file's configuration, without how it was compiled; none of another kind of file."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open(CONFIG) as file:
             document = json.loads(file.read(MAX_CONFIG_BYTES))
     except (OSError, KeyError, ValueError, RecursionError, NotImplementedError, zipfile.BadZipFile):
-        return NeededCode()
-    names: dict[str, None] = {}
-    modules: dict[str, None] = {}
+        return
     waiting: list[Any] = [document]
     while waiting:
         node = waiting.pop()
         if isinstance(node, dict):
             found = cast("dict[str, Any]", node)
-            name, module = _own(found)
-            names.update({} if name is None else {name: None})
-            modules.update({} if module is None else {module: None})
+            yield found
             waiting.extend(value for key, value in found.items() if key != _COMPILATION)
         elif isinstance(node, list):
             waiting.extend(cast("list[Any]", node))
-    return NeededCode(names=tuple(sorted(names)), modules=tuple(sorted(modules)))
 
 
 def _own(node: dict[str, Any]) -> tuple[str | None, str | None]:

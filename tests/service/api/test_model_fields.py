@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from googleapiclient.discovery_cache import get_static_doc
 from googleapiclient.errors import HttpError
 from pydantic import TypeAdapter
 
+from lockstep.jobs.running.orders import FileOrder
 from lockstep.jobs.scheduling import NodeSpec
 from lockstep.service.prediction.routing import ServerAddress
 from lockstep.service.prediction.servers import start_server
@@ -64,7 +66,6 @@ REFUSED_OF_VERSIONS: Mapping[str, tuple[Any, int]] = {
     "serviceAccount": ("me@project.iam.gserviceaccount.com", 501),
     "container": ({"image": "an-image"}, 501),
     "routes": ({"predict": "/predict"}, 501),
-    "predictionClass": ("predictor.Predictor", 501),
     "explanationConfig": ({"xraiAttribution": {}}, 501),
     "requestLoggingConfig": ({"samplingPercentage": 0.1}, 501),
     "deploymentUri": ("model", 400),
@@ -105,8 +106,8 @@ def _create_version(models: Any, **fields: Any) -> dict[str, Any]:
 
 def test_every_field_of_the_contract_is_tested_here() -> None:
     assert {"name", "defaultVersion", "etag", *MODEL_VALUES, *REFUSED_OF_MODELS} == _fields("Model")
-    scaling = "autoScaling"  # test_scaling.py has its tests
-    assert {"name", scaling, *VERSION_VALUES, *OUTPUT_OF_VERSIONS, *REFUSED_OF_VERSIONS} - {"nmae"} == _fields(
+    elsewhere = {"autoScaling", "predictionClass"}  # the former in test_scaling.py, the latter below
+    assert {"name", *elsewhere, *VERSION_VALUES, *OUTPUT_OF_VERSIONS, *REFUSED_OF_VERSIONS} - {"nmae"} == _fields(
         "Version"
     )
 
@@ -146,6 +147,20 @@ def test_a_versions_fields_are_kept_and_returned(models: Any) -> None:
     assert listed["versions"] == [version]
 
 
+def test_a_routine_is_kept_and_returned_and_its_server_gets_it(models: Any, service: Served, bench: Bench) -> None:
+    _create_model(models)
+    routine = {"predictionClass": "trainer.predictor.Predictor", "packageUris": ["/p/code.tar.gz"]}
+    _create_version(models, **routine, framework="SCIKIT_LEARN")
+    version = models.versions().get(name=VERSION).execute()
+    assert {key: version[key] for key in routine} == routine
+    assert version["framework"] == "SCIKIT_LEARN"
+    record = service.context.models.get_version(project="local", model="m", name="v1")
+    start_server(record, jobs=bench.store, bucket=bench.settings.bucket, simulated=True)
+    (server,) = bench.store.servers()
+    asked = ["--model=deployed-model", "--prediction-class=trainer.predictor.Predictor"]
+    assert server.training_input["args"] == asked
+
+
 @pytest.mark.parametrize("field", REFUSED_OF_VERSIONS)
 def test_what_a_version_cannot_have_is_refused_by_its_name(models: Any, field: str) -> None:
     _create_model(models)
@@ -168,6 +183,16 @@ def test_what_a_version_cannot_have_is_refused_by_its_name(models: Any, field: s
         ),
         ({"acceleratorConfig": {"type": "NVIDIA_TESLA_T4"}}, "acceleratorConfig.count is missing"),
         ({"lockstep": {"pythonModule": "-c"}}, "lockstep.pythonModule; received '-c'"),
+        (
+            {"predictionClass": "Predictor"},
+            "predictionClass; received 'Predictor'; allowed: a module and a class in it",
+        ),
+        ({"predictionClass": "a.b; import os"}, "predictionClass; received"),
+        ({"predictionClass": "a.B"}, "packageUris is missing; allowed: a package with predictionClass"),
+        (
+            {"predictionClass": "a.B", "packageUris": ["/c.tar.gz"], "lockstep": {"pythonModule": "train"}},
+            "lockstep.pythonModule is only for models",
+        ),
     ],
 )
 def test_a_refusal_says_what_is_allowed(models: Any, fields: dict[str, Any], message: str) -> None:
@@ -178,7 +203,8 @@ def test_a_refusal_says_what_is_allowed(models: Any, fields: dict[str, Any], mes
 def test_a_prediction_server_gets_the_accelerator_and_the_region(models: Any, service: Served, bench: Bench) -> None:
     _create_model(models, regions=["europe-west4"])
     _create_version(models, acceleratorConfig={"count": "2", "type": "NVIDIA_TESLA_T4"})
-    version = service.context.models.get_version(project="local", model="m", name="v1")
+    made = service.context.models.get_version(project="local", model="m", name="v1")
+    version = replace(made, files=(FileOrder(url="/m/m.keras", name="model.keras", sha256="0" * 64),))
     start_server(version, jobs=bench.store, bucket=bench.settings.bucket, simulated=True)
     (server,) = bench.store.servers()
     asked = server.training_input

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 from tests.service.reachable import make_python
-from tests.service.security.confined import POOL, Place
+from tests.service.security.confined import POOL, Place, Site
 
 from lockstep.home import Home
+from lockstep.jobs.machines.catalogue import load_catalogue
+from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.security.job_folders import JobFolders
-from lockstep.service.settings import Settings
+from lockstep.service.settings import Settings, sqlite_url
+from lockstep.service.store import DemandStore, ModelStore, open_database
 from lockstep.testing.bench import Bench, open_bench
 
 
@@ -48,3 +51,24 @@ def confined(place: Place, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         JobFolders(home=home, bucket=settings.bucket, pool=POOL).prepare()
         made.vault.put(project="local", name="password", value="a secret value", principal_label="ann")
         yield made
+
+
+@pytest.fixture
+def site(confined: Bench) -> Iterator[Site]:
+    """A service with models."""
+    home = confined.home
+    database = open_database(sqlite_url(home))
+    models = ModelStore(database)
+    deployments = Deployments(
+        models=models,
+        jobs=confined.store,
+        demands=DemandStore(database),
+        cluster=confined.cluster,
+        catalogue=load_catalogue(),
+        bucket=str(home.bucket),
+        folder=home.spool / "deployments",
+        folders=JobFolders(home=home, bucket=str(home.bucket), pool=POOL),
+        wake=confined.controller.wake,
+    )
+    yield Site(bench=confined, models=models, deployments=deployments)
+    database.dispose()

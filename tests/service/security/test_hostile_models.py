@@ -5,24 +5,17 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
-from tests.service.security.confined import IS_ROOT, POOL
+from tests.service.security.confined import IS_ROOT, POOL, WAIT_S, Site, processes_of
 
 from lockstep.cli.package import stage_folder
-from lockstep.jobs.machines.catalogue import load_catalogue
+from lockstep.runner.compiled_programs import CompiledPrograms
 from lockstep.service.prediction import servers
-from lockstep.service.prediction.deployments import Deployments, is_ready
+from lockstep.service.prediction.deployments import is_ready
 from lockstep.service.security.job_folders import JobFolders
-from lockstep.service.settings import sqlite_url
-from lockstep.service.store import DemandStore, JobRecord, ModelStore, VersionRecord, VersionState, open_database
-from lockstep.testing.bench import Bench
-
-WAIT_S = 60.0
+from lockstep.service.store import JobRecord, VersionState
 
 SERVER = """
 import json, os, pathlib, subprocess, sys, time
@@ -48,71 +41,12 @@ while True:
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Site:
-    """A version in a service whose programs have users of their own."""
-
-    bench: Bench
-    models: ModelStore
-    deployments: Deployments
-
-    def create(self, model: Path, package: str) -> None:
-        self.models.create_model(project="mine", name="m", description="", labels={})
-        self.models.create_version(
-            project="mine",
-            model="m",
-            name="v1",
-            description="",
-            labels={},
-            deployment_uri=str(model),
-            machine_type="n1-standard-4",
-            package_uris=[package],
-        )
-
-    @property
-    def version(self) -> VersionRecord:
-        return self.models.get_version(project="mine", model="m", name="v1")
-
-    @property
-    def server(self) -> JobRecord:
-        (server,) = self.bench.store.servers()
-        return server
-
-    def step_until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < deadline, (self.version, self.bench.store.servers())
-            self.bench.step()
-            self.deployments.step()
-            time.sleep(0.02)
-
-
-@pytest.fixture
-def site(confined: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(servers, "SERVER_MODULE", "spy")
-    home = confined.home
-    database = open_database(sqlite_url(home))
-    models = ModelStore(database)
-    deployments = Deployments(
-        models=models,
-        jobs=confined.store,
-        demands=DemandStore(database),
-        cluster=confined.cluster,
-        catalogue=load_catalogue(),
-        bucket=str(home.bucket),
-        folder=home.spool / "deployments",
-        folders=JobFolders(home=home, bucket=str(home.bucket), pool=POOL),
-        wake=confined.controller.wake,
-    )
-    yield Site(bench=confined, models=models, deployments=deployments)
-    database.dispose()
-
-
 @IS_ROOT
 def test_a_model_reads_nothing_that_is_not_its_own_and_leaves_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = site.bench.home
+    monkeypatch.setattr(servers, "SERVER_MODULE", "spy")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret")
     monkeypatch.setenv("LOCKSTEP_TOKEN", "the service's own")
     weights = home.bucket / "theirs" / "models" / "m" / "v1-0" / "model.keras"
@@ -123,15 +57,22 @@ def test_a_model_reads_nothing_that_is_not_its_own_and_leaves_nothing(
     code.mkdir()
     (code / "spy.py").write_text(SERVER)
     package = stage_folder(code, staging=str(home.bucket))
+    programs = home.cache / "programs" / "another-version"
+    (home.spool / "programs").mkdir(mode=0o700)
+    (home.spool / "programs" / "jit_forward-cache").write_text("x")
+    CompiledPrograms(programs, own=home.spool / "programs", user=None).save()
     read = [
         *(home.token, home.database, home.secret_key, home.engine / "ray-token", weights),
+        programs / "jit_forward-cache",
         *(f"/proc/{os.getpid()}/environ", *(home.bucket / "packages").iterdir()),
     ]
-    listed = [home.path, home.spool, home.bucket, home.bucket / "mine" / "models", home.bucket / "theirs" / "models"]
+    models = [home.bucket / name / "models" for name in ("mine", "theirs")]
+    listed = [programs, programs.parent, home.path, home.spool, home.bucket, *models]
+    written = [programs, programs.parent, home.path, home.bucket / "mine", home.spool]
     tried = {
         "read": [str(path) for path in read],
         "list": [str(path) for path in listed],
-        "write": [str(home.path / "new"), str(home.bucket / "mine" / "new"), str(home.spool / "new")],
+        "write": [*(str(folder / "new") for folder in written), str(programs / "jit_forward-cache")],
         "pid": os.getpid(),
     }
     model = home.path / "model.keras"
@@ -145,10 +86,8 @@ def test_a_model_reads_nothing_that_is_not_its_own_and_leaves_nothing(
     (user,) = set(ids)
     assert user in POOL
     assert groups in ([], [user])
-    site.models.begin_delete_version(project="mine", model="m", name="v1")
-    site.step_until(lambda: site.models.list_versions() == [])
-    theirs = [process for process in psutil.process_iter(["uids", "status"]) if user in process.info["uids"]]
-    assert not [process for process in theirs if process.info["status"] != psutil.STATUS_ZOMBIE]
+    site.delete()
+    assert processes_of(range(user, user + 1)) == []
 
 
 def _line(server: JobRecord) -> str:

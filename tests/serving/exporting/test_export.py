@@ -105,7 +105,8 @@ def test_an_export_predicts_what_the_original_does(
     for array, expected in zip(found, original.predict(inputs).values(), strict=True):
         np.testing.assert_allclose(array, expected, rtol=1e-4, atol=1e-4)
         assert np.ptp(expected) > 0, "the inputs make a difference"
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["net.keras", "out"]
+    beside = ["out.json"] if to is Format.STABLEHLO else []
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["net.keras", "out", *beside]
 
 
 def test_stablehlo_is_for_all_platforms_and_runs_without_keras_and_lockstep(
@@ -194,5 +195,9 @@ def test_what_is_there_is_not_written_over(save: Callable[[keras.Model], Path], 
     with pytest.raises(InvalidInputError, match="does not exist yet"):
         export_model(file, to=Format.STABLEHLO, path=tmp_path / "out")
     assert (tmp_path / "out").read_text() == "mine"
+    (tmp_path / "out").rename(tmp_path / "out.json")
+    with pytest.raises(InvalidInputError, match=r"out\.json'; allowed: a path that does not exist yet"):
+        export_model(file, to=Format.STABLEHLO, path=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
     with pytest.raises(StorageWriteError, match="nowhere/out cannot be written: No such file or directory"):
         export_model(file, to=Format.STABLEHLO, path=tmp_path / "nowhere" / "out")

@@ -58,7 +58,7 @@ class FileOrder:
 
     Attributes:
         url: the bucket URL.
-        name: the name in the program's working folder.
+        name: the path in the program's working folder.
         sha256: the SHA-256 digest of the content, in hexadecimal. A file with other content is not served.
     """
 
@@ -78,10 +78,14 @@ class ServerOrder:
     Attributes:
         ready_within_s: the maximum time from the start to the first heartbeat, in seconds.
         silent_within_s: the maximum time between heartbeats after the first one, in seconds.
+        memory_bytes: the maximum memory of its processes together, in bytes; None for what the node can give.
+        programs_folder: the node's folder for what the servers of the version compile; empty if it is not kept.
     """
 
     ready_within_s: float
     silent_within_s: float
+    memory_bytes: int | None = None
+    programs_folder: str = ""
 
 
 @final

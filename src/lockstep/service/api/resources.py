@@ -272,6 +272,8 @@ def version_resource(version: VersionRecord, *, is_default: bool, waiting_for: s
         resource["errorMessage"] = version.error_message
     if version.package_uris:
         resource["packageUris"] = list(version.package_uris)
+    if version.prediction_class is not None:
+        resource["predictionClass"] = version.prediction_class
     own: OwnVersionForm = {}
     if version.scaling is not None:
         own["autoScaling"] = own_auto_scaling_form(version.scaling)

@@ -130,7 +130,7 @@ def _replica_order(
         attempt=attempt,
         command=_command(replica),
         container=container,
-        environment={**_cache(replica, settings=settings, user=user), **replica.env},
+        environment={**({} if server else _cache(replica, settings=settings, user=user)), **replica.env},
         packages=replica.package_uris,
         files=files,
         python_environment=asked.lockstep.environment,

@@ -10,6 +10,7 @@ from typing import Final, final
 from lockstep.clusters import AbstractCluster
 from lockstep.errors import CorruptDataError, EngineError, NotFoundError
 from lockstep.jobs.input.candidates import num_candidates
+from lockstep.jobs.input.gangs import Gang
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
 from lockstep.jobs.running.orders import GANG_ORDER, GangOrder, ServerOrder
@@ -22,7 +23,7 @@ from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.security.job_folders import job_folders
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobKind, JobRecord, JobStore, Lease, ModelStore
+from lockstep.service.store import JobKind, JobRecord, JobStore, Lease, ModelStore, VersionRecord
 from lockstep.serving import SERVER_TOKEN
 from lockstep.topology import CLUSTER_TOKEN
 
@@ -201,13 +202,20 @@ class JobStarts:
             cluster=self._cluster,
             attempt=attempt,
             user=self._choose_user(job),
-            server=None if version is None else SERVER,
+            server=None if version is None else self._server(version, gang=gang),
             files=job.files if version is None else version.files,
             gets_others=self._provisioner is not None,
         )
         assert self._lease.generation is not None, "who places a gang holds the lease"
         within_s = self._settings.place_within_s
         return replace(order, owner=self._lease.owner, generation=self._lease.generation, place_within_s=within_s)
+
+    def _server(self, version: VersionRecord, *, gang: Gang) -> ServerOrder:
+        """Returns how a prediction server of a version is watched, and what it may use."""
+        machine = self._catalogue.machine_type(gang.replicas[0].machine_type)
+        reserved = None if self._cluster.simulates_machines else machine.memory_mib * 2**20
+        folder = self._settings.home.cache / "programs" / version.uid
+        return replace(SERVER, memory_bytes=SERVER.memory_bytes or reserved, programs_folder=str(folder))
 
     def _choose_user(self, job: JobRecord) -> int | None:
         """Returns the user id for a job's programs; None if they run as the service's own user.

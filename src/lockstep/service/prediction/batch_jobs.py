@@ -6,19 +6,19 @@ The model is pinned when the job is created: its replicas get the version's own 
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-from lockstep.errors import InvalidInputError, UnavailableError, WrongStateError
+from lockstep.errors import InvalidInputError, ModelError, UnavailableError, WrongStateError
 from lockstep.jobs.input.predictions import DataFormat, PredictionInput
 from lockstep.jobs.running.orders import FileOrder
-from lockstep.service.prediction.servers import MODEL_FILE
+from lockstep.service.prediction.files import fetched
 from lockstep.service.security.job_folders import MODELS
 from lockstep.service.store import ModelStore, VersionState
-from lockstep.serving.model_files import fetch_for_another, find_model
+from lockstep.serving.model_files import EXPORTED_SUFFIX, MODEL_NAME, SUFFIX, find_model
 from lockstep.storage import join_url, open_bucket
 
 BATCH_MODULE: Final = "lockstep.serving.batch"
@@ -45,6 +45,12 @@ class BatchModel:
     package_uris: tuple[str, ...] = ()
     python_module: str | None = None
 
+    @property
+    def file_name(self) -> str:
+        """The name of the model's file in the working folder of a program."""
+        suffix = EXPORTED_SUFFIX if self.url.endswith(EXPORTED_SUFFIX) else SUFFIX
+        return self.files[0].name if self.files else f"{MODEL_NAME}{suffix}"
+
 
 def find_batch_model(asked: PredictionInput, *, project: str, models: ModelStore) -> BatchModel:
     """Returns the model of a batch prediction. One that is named by URL is not copied yet.
@@ -55,7 +61,7 @@ def find_batch_model(asked: PredictionInput, *, project: str, models: ModelStore
         models: the store of models.
 
     Raises:
-        InvalidInputError: If the model is in another project.
+        InvalidInputError: If the model is in another project, or the version is a custom prediction routine.
         NotFoundError: If there is no such model or version.
         UnavailableError: If the version's files have not been copied yet, or the model has no default version.
         WrongStateError: If the version is being deleted, or its files could not be copied.
@@ -72,6 +78,12 @@ def find_batch_model(asked: PredictionInput, *, project: str, models: ModelStore
         )
     version = models.get_version(project=project, model=model, name=name)
     where = f"version {version.name} of {model}"
+    if version.prediction_class is not None:
+        raise InvalidInputError(
+            f"{where} is a custom prediction routine, which answers requests alone",
+            allowed="a version with a model",
+            action="send it the instances with lockstep predict",
+        )
     if version.state is VersionState.DELETING:
         raise WrongStateError(f"{where} is being deleted")
     if not version.files:
@@ -106,15 +118,21 @@ def pin_model(model: BatchModel, *, project: str, bucket: str, folder: Path) -> 
     if model.files:
         return model.files
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(prefix="copy-", dir=folder) as temporary:
-        path = Path(temporary) / MODEL_FILE
-        fetch_for_another(find_model(model.url), path=path, bucket=bucket)
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        own = open_bucket(join_url(bucket, project, MODELS, COPIES, digest))
-        if not own.exists(MODEL_FILE):
-            own.upload(MODEL_FILE, path=path)
-    return (FileOrder(url=own.url_of(MODEL_FILE), name=MODEL_FILE, sha256=digest),)
+    with ExitStack() as stack:
+        files = find_model(model.url)
+        if files[0].name != model.file_name:
+            raise ModelError(f"the model {model.url}: name the {EXPORTED_SUFFIX} file, not its folder")
+        copies = [stack.enter_context(fetched(file, bucket=bucket, folder=folder)) for file in files]
+        digests = [digest for _, digest in copies]
+        name = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+        own = open_bucket(join_url(bucket, project, MODELS, COPIES, name))
+        for file, (path, _) in zip(files, copies, strict=True):
+            if not own.exists(file.name):
+                own.upload(file.name, path=path)
+    return tuple(
+        FileOrder(url=own.url_of(file.name), name=file.name, sha256=digest)
+        for file, digest in zip(files, digests, strict=True)
+    )
 
 
 def batch_input(asked: PredictionInput, *, model: BatchModel, run_id: str) -> dict[str, Any]:
@@ -150,7 +168,7 @@ def _arguments(asked: PredictionInput, *, model: BatchModel, run_id: str) -> Seq
     own = asked.lockstep
     data_format = own.data_format or ("JSON" if asked.data_format is DataFormat.TEXT else asked.data_format.value)
     arguments = [
-        f"--model={MODEL_FILE}",
+        f"--model={model.file_name}",
         f"--display-url={model.url}",
         f"--run-id={run_id}",
         *(f"--input-path={path}" for path in asked.input_paths),

@@ -8,17 +8,20 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from lockstep.errors import ModelError
 from lockstep.jobs.running.orders import FileOrder
-from lockstep.service.prediction.servers import MODEL_FILE, version_folder
+from lockstep.service.prediction.servers import version_folder
 from lockstep.service.store import VersionRecord
-from lockstep.serving.model_files import fetch_for_another, find_model
+from lockstep.serving.model_files import MAX_BYTES, ModelFile, fetch_for_another, find_files, find_model
 from lockstep.storage import open_bucket
 
 
 def copy_files(version: VersionRecord, *, bucket: str, folder: Path) -> tuple[FileOrder, ...]:
-    """Copies the files of a version, and returns the copies with their digests. Blocks.
+    """Copies the files of a version, and returns the copies with their digests, the model's file first. Blocks.
 
     Args:
         version: the version.
@@ -26,20 +29,46 @@ def copy_files(version: VersionRecord, *, bucket: str, folder: Path) -> tuple[Fi
         folder: a local folder for temporary files, for this alone. What a killed service left there is deleted.
 
     Raises:
-        ModelError: If there is no model, or not only one.
+        ModelError: If there is no model or not only one; for a custom prediction routine, no files or too many.
         StorageError: If the bucket cannot be read or written.
         OSError: If the local folder cannot be written.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    find = find_model if version.prediction_class is None else find_files
+    own = open_bucket(version_folder(version, bucket=bucket))
+    copied: list[FileOrder] = []
+    num_bytes = 0
+    for file in find(version.deployment_uri):
+        with fetched(file, bucket=bucket, folder=folder) as (path, digest):
+            num_bytes += path.stat().st_size
+            if num_bytes > MAX_BYTES:
+                raise ModelError(f"{version.deployment_uri} is too large", allowed=f"{MAX_BYTES} bytes")
+            own.upload(file.name, path=path)
+        copied.append(FileOrder(url=own.url_of(file.name), name=file.name, sha256=digest))
+    return tuple(copied)
+
+
+@contextmanager
+def fetched(file: ModelFile, *, bucket: str, folder: Path) -> Iterator[tuple[Path, str]]:
+    """Downloads a file for the block, and yields its path and its SHA-256 digest in hexadecimal.
+
+    Args:
+        file: the file.
+        bucket: the URL of the service's default bucket.
+        folder: a local folder for temporary files.
+
+    Raises:
+        ModelError: If a link leads to another folder, or the object is not a regular file.
+        MissingInputError: If there is no such object.
+        StorageError: If the bucket cannot be read.
+    """
     with tempfile.TemporaryDirectory(prefix="copy-", dir=folder) as temporary:
-        path = Path(temporary) / MODEL_FILE
-        fetch_for_another(find_model(version.deployment_uri), path=path, bucket=bucket)
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        own = open_bucket(version_folder(version, bucket=bucket))
-        own.upload(MODEL_FILE, path=path)
-    return (FileOrder(url=own.url_of(MODEL_FILE), name=MODEL_FILE, sha256=digest),)
+        path = Path(temporary) / "file"
+        fetch_for_another(file.url, path=path, bucket=bucket)
+        with path.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        yield path, digest
 
 
 def delete_files(version: VersionRecord, *, bucket: str) -> None:

@@ -9,10 +9,9 @@ from typing import Any, Final
 from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.service.security.job_folders import MODELS
 from lockstep.service.store import JobKind, JobStore, VersionRecord
+from lockstep.serving.model_files import MODEL_FOLDER
 from lockstep.storage import join_url
 
-MODEL_FILE: Final = "model.keras"
-"""The name of the model's file in a server's working folder."""
 SERVER_MODULE: Final = "lockstep.serving"
 PRIORITY: Final = 1001
 """The priority of servers in the queue, above that of any submitted job: requests wait for them."""
@@ -59,7 +58,9 @@ def version_folder(version: VersionRecord, *, bucket: str) -> str:
 def _arguments(version: VersionRecord) -> list[str]:
     program = () if version.python_module is None else (f"--program={version.python_module}",)
     has_code = ("--has-code",) if version.package_uris else ()
-    return [f"--model={MODEL_FILE}", f"--display-url={version.deployment_uri}", *has_code, *program]
+    if version.prediction_class is not None:
+        return [f"--model={MODEL_FOLDER}", f"--prediction-class={version.prediction_class}"]
+    return [f"--model={version.files[0].name}", f"--display-url={version.deployment_uri}", *has_code, *program]
 
 
 def server_input(

@@ -191,6 +191,7 @@ VERSIONS = Table(
     Column("files", JsonOf(FILES), nullable=False, default=()),
     Column("package_uris", JSON, nullable=False),
     Column("python_module", Text),
+    Column("prediction_class", Text),
     Column("python_version", String(16)),
     Column("framework", String(32)),
     Column("machine_type", String(64), nullable=False),

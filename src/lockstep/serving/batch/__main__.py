@@ -15,8 +15,7 @@ from pathlib import Path
 from lockstep.errors import LockstepError
 from lockstep.serving.batch.options import BatchOptions, InputFormat, OutputFormat
 from lockstep.serving.batch.run import BatchRun, Place
-from lockstep.serving.model import LoadedModel
-from lockstep.serving.package_code import PackageCode
+from lockstep.serving.opening import open_model
 from lockstep.topology import Topology
 
 
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m lockstep.serving.batch", description="Predict files of instances.")
-    parser.add_argument("--model", required=True, type=Path, help="path of a .keras file")
+    parser.add_argument("--model", required=True, type=Path, help="path of a .keras or .stablehlo file")
     parser.add_argument("--display-url", help="URL of the model in error messages")
     parser.add_argument("--has-code", action="store_true", help="packages with the model's classes can be imported")
     parser.add_argument("--program", help="the module that the model's job ran")
@@ -66,11 +65,12 @@ def _run(options: argparse.Namespace) -> None:
         key_field=options.key_field,
     )
     topology = Topology.from_env()
-    model = LoadedModel.load(
+    model = open_model(
         options.model,
         max_batch_size=asked.batch_size,
         display_url=options.display_url,
-        prepare=PackageCode(has_code=options.has_code, program=options.program).register_classes,
+        has_code=options.has_code,
+        program=options.program,
     )
     with options.model.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()

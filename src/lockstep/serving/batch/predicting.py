@@ -9,9 +9,9 @@ from typing import Final, final
 import numpy as np
 
 from lockstep.errors import InvalidInputError, ModelError
+from lockstep.serving.abstract_model import AbstractModel
 from lockstep.serving.batch.reading import ReadInstance
 from lockstep.serving.instances import Arrays, read_instances
-from lockstep.serving.model import LoadedModel
 
 NOT_FINITE: Final = "the model's prediction is not a finite number"
 _OUT_OF_MEMORY: Final = ("RESOURCE_EXHAUSTED", "out of memory", "OUT_OF_MEMORY")
@@ -51,7 +51,7 @@ def batches(instances: Iterable[ReadInstance], *, size: int) -> Iterator[list[Re
 
 
 def read_arrays(
-    batch: Sequence[ReadInstance], *, model: LoadedModel
+    batch: Sequence[ReadInstance], *, model: AbstractModel
 ) -> tuple[list[tuple[list[int], Arrays]], dict[int, str]]:
     """Converts instances to arrays.
 
@@ -89,7 +89,7 @@ def _joined(members: Sequence[tuple[int, Arrays]]) -> tuple[list[int], Arrays]:
 def predict(
     batch: Sequence[ReadInstance],
     *,
-    model: LoadedModel,
+    model: AbstractModel,
     groups: Sequence[tuple[list[int], Arrays]],
     problems: dict[int, str],
 ) -> list[Predicted]:
@@ -123,7 +123,7 @@ def predict(
     return [Predicted(read=read, outputs=found.get(at), problem=problems.get(at, "")) for at, read in enumerate(batch)]
 
 
-def _run(arrays: Arrays, num_rows: int, *, model: LoadedModel) -> Iterator[tuple[Sequence[int], Arrays | str]]:
+def _run(arrays: Arrays, num_rows: int, *, model: AbstractModel) -> Iterator[tuple[Sequence[int], Arrays | str]]:
     """Yields rows with their outputs, or with the reason why the model could not be run on them."""
     try:
         yield range(num_rows), model.predict(arrays)

@@ -14,12 +14,12 @@ from typing import Final, TypeVar, final
 
 from lockstep.errors import UnavailableError
 from lockstep.heartbeat import report_progress
+from lockstep.serving.abstract_model import AbstractModel
 from lockstep.serving.batch.options import BatchOptions, OutputFormat
 from lockstep.serving.batch.outputs import OutputFolder, ShardDone, ShardFiles
 from lockstep.serving.batch.plan import Plan, list_inputs, make_plan
 from lockstep.serving.batch.predicting import batches, predict, read_arrays
 from lockstep.serving.batch.reading import read_shard
-from lockstep.serving.model import LoadedModel
 
 PLAN_TIMEOUT_S: Final = 1800.0
 """How long the other replicas wait for the leading one to list the input, in seconds."""
@@ -69,7 +69,7 @@ class BatchRun:
         self,
         options: BatchOptions,
         *,
-        model: LoadedModel,
+        model: AbstractModel,
         model_sha256: str,
         place: Place,
         folder: Path,

@@ -68,8 +68,9 @@ def export_model(
         StorageWriteError: the path cannot be written.
     """
     to.check_packages()
-    if os.path.lexists(path):
-        raise InvalidInputError("--output", received=str(path), allowed="a path that does not exist yet")
+    for suffix in to.files:
+        if os.path.lexists(other := path.with_name(path.name + suffix)):
+            raise InvalidInputError("--output", received=str(other), allowed="a path that does not exist yet")
 
     def prepare(file: Path) -> None:
         if import_code is not None:
@@ -92,8 +93,9 @@ def export_model(
                 raise ModelError(f"{what} cannot be exported to {to}: {_first_line(error)}") from error
             tolerance = _tolerance(model.keras_model)
             difference = _compare(model, run, cases=cases, tolerance=tolerance, what=f"{what}, exported to {to},")
-            size_bytes = sum(each.stat().st_size for each in (written, *written.rglob("*")) if each.is_file())
-            written.rename(path)
+            size_bytes = sum(each.stat().st_size for each in Path(folder).rglob("*") if each.is_file())
+            for suffix in to.files:
+                written.with_name(written.name + suffix).rename(path.with_name(path.name + suffix))
     except OSError as error:
         raise StorageWriteError(f"--output: {path} cannot be written: {error.strerror or error}") from None
     return Export(path=path, size_bytes=size_bytes, max_difference=difference, tolerance=tolerance)

@@ -15,6 +15,8 @@ import numpy as np
 
 from lockstep.errors import ConfigError
 from lockstep.serving.model import LoadedModel
+from lockstep.serving.model_files import EXPORTED_SUFFIX, SIGNATURE_SUFFIX
+from lockstep.serving.signature import Signature
 
 PLATFORMS: Final = ("cpu", "cuda", "tpu")
 """JAX's names of the platforms that an exported program runs on."""
@@ -34,7 +36,14 @@ class Format(enum.StrEnum):
     @property
     def suffix(self) -> str:
         """The end of the name of an exported file or folder."""
+        if self is Format.STABLEHLO:
+            return EXPORTED_SUFFIX
         return "_saved_model" if self is Format.SAVED_MODEL else f".{self}"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What the names of the exported files, or of the folder, add to its path. The path itself is the last one."""
+        return (SIGNATURE_SUFFIX, "") if self is Format.STABLEHLO else ("",)
 
     def check_packages(self) -> None:
         """Checks that the packages that write the format, and run what was written, are installed.
@@ -52,7 +61,7 @@ class Format(enum.StrEnum):
             )
 
     def write(self, model: LoadedModel, path: Path) -> None:
-        """Writes a model to a new file, or a new folder for a SavedModel.
+        """Writes a model to a new file, or a new folder for a SavedModel. A StableHLO program has a file beside it.
 
         Raises:
             Exception: of any class, from the package that writes the format: the model has something that the format
@@ -60,6 +69,7 @@ class Format(enum.StrEnum):
         """
         if self is Format.STABLEHLO:
             path.write_bytes(_stablehlo(model))
+            path.with_name(path.name + SIGNATURE_SUFFIX).write_text(_names(model).to_json(), encoding="utf-8")
         elif self is Format.SAVED_MODEL:
             options = {"native_serialization": True, "native_serialization_platforms": PLATFORMS}
             model.keras_model.export(path, format="tf_saved_model", verbose=False, jax2tf_kwargs=options)
@@ -112,6 +122,13 @@ def _stablehlo(model: LoadedModel) -> bytes:
 
     inputs = keras.tree.pack_sequence_as(model.structure, shapes)
     return bytes(jax.export.export(jax.jit(predict), platforms=PLATFORMS)(inputs).serialize())
+
+
+def _names(model: LoadedModel) -> Signature:
+    """Returns the names of a model's inputs and outputs in JAX's order, which sorts the keys of dictionaries."""
+    specs = keras.tree.pack_sequence_as(model.structure, list(model.inputs))
+    names = keras.tree.pack_sequence_as(model.output_structure, list(model.output_names))
+    return Signature.of(tuple(jax.tree_util.tree_leaves(specs)), tuple(jax.tree_util.tree_leaves(names)))
 
 
 def _dim_names() -> Iterator[str]:

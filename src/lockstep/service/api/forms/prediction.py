@@ -71,6 +71,7 @@ class VersionForm(TypedDict):
     name: str
     deploymentUri: str
     packageUris: NotRequired[list[str]]
+    predictionClass: NotRequired[str]
     createTime: str
     machineType: str
     state: VersionState

@@ -28,6 +28,12 @@ def _check_module(value: str) -> str:
     return value
 
 
+def _check_class(value: str) -> str:
+    if "." not in value or len(value) > MAX_MODULE_LENGTH or not all(part.isidentifier() for part in value.split(".")):
+        raise rule_error(allowed="a module and a class in it, such as trainer.predictor.Predictor")
+    return value
+
+
 @final
 class Framework(StrEnum):
     """The contract's frameworks."""
@@ -112,8 +118,10 @@ class VersionRequest(AbstractDocument):
         name: the name of the version, unique within its model.
         description: the description of the version.
         labels: the labels of the version.
-        deployment_uri: the bucket URL of the ``.keras`` file, or of the folder that contains it.
+        deployment_uri: the bucket URL of the model's file, or of the folder that contains it; for a custom prediction
+            routine, of a folder of files.
         package_uris: the bucket URLs of packages with the classes of the model, at most 100.
+        prediction_class: the class of the custom prediction routine; None for a model.
         python_version: the version of Python that the prediction servers run on.
         framework: the framework of the model.
         machine_type: the machine type of each prediction server.
@@ -128,6 +136,7 @@ class VersionRequest(AbstractDocument):
     labels: Labels = Field(default_factory=dict)
     deployment_uri: Text = ""
     package_uris: tuple[Annotated[Text, Field(min_length=1)], ...] = Field(default=(), max_length=MAX_PACKAGES)
+    prediction_class: Annotated[Text, AfterValidator(_check_class)] | None = None
     python_version: Text | None = None
     framework: Framework = Framework.FRAMEWORK_UNSPECIFIED
     machine_type: Text = DEFAULT_MACHINE_TYPE
@@ -140,7 +149,6 @@ class VersionRequest(AbstractDocument):
     service_account: object = None
     container: object = None
     routes: object = None
-    prediction_class: object = None
     explanation_config: object = None
     request_logging_config: object = None
 
@@ -168,9 +176,8 @@ class VersionRequest(AbstractDocument):
 UNSUPPORTED: Final[Mapping[str, str]] = {
     "runtimeVersion": "there is one runtime, the environment that Lockstep runs in, with the packages of packageUris",
     "serviceAccount": "prediction servers run without credentials of any account",
-    "container": "prediction servers run Keras models, not container images",
+    "container": "prediction servers run models and custom prediction routines, not container images",
     "routes": "only prediction servers in containers have routes of their own",
-    "predictionClass": "prediction servers run Keras models, not custom prediction routines",
     "explanationConfig": "predictions are not explained",
     "requestLoggingConfig": "there is no BigQuery to write requests and responses to",
 }
@@ -208,17 +215,25 @@ def parse_version(body: Mapping[str, Any]) -> VersionRequest:
     for key, reason in UNSUPPORTED.items():
         if body.get(key) not in (None, ""):
             raise _unsupported(key, reason)
-    if request.framework in (Framework.SCIKIT_LEARN, Framework.XGBOOST):
+    is_routine = request.prediction_class is not None
+    if request.framework in (Framework.SCIKIT_LEARN, Framework.XGBOOST) and not is_routine:
         raise _unsupported(
             "framework",
             f"prediction servers run Keras models, not those of {request.framework}",
-            action=f"deploy a .keras file, with framework {Framework.TENSORFLOW} or none",
+            action=f"deploy a .keras file, with framework {Framework.TENSORFLOW} or none; or a routine that runs the "
+            "model, with predictionClass",
         )
+    if is_routine and not request.package_uris:
+        raise ConfigError(
+            "request: packageUris is missing", allowed="a package with predictionClass", action="add the package's URL"
+        )
+    if is_routine and request.lockstep.python_module is not None:
+        raise ConfigError("request: lockstep.pythonModule is only for models", action="remove it")
     runs = running_python_version()
     if request.python_version not in (None, runs):
         raise InvalidInputError("pythonVersion", received=request.python_version, allowed=f"{runs}, or none")
     if not request.deployment_uri:
-        raise ConfigError("request: deploymentUri is missing", allowed="the URL of a .keras file, or of its folder")
+        raise ConfigError("request: deploymentUri is missing", allowed="the URL of a model's file, or of its folder")
     return request
 
 

@@ -115,6 +115,7 @@ def create_version(
         deployment_uri=request.deployment_uri,
         package_uris=request.package_uris,
         python_module=request.lockstep.python_module,
+        prediction_class=request.prediction_class,
         python_version=request.python_version,
         framework=request.requested_framework,
         machine_type=request.machine_type,

@@ -54,10 +54,12 @@ class VersionRecord:
 
     Attributes:
         uid: the permanent, unique id of the version.
-        deployment_uri: the bucket URL of the ``.keras`` file, or of the folder that contains it.
+        deployment_uri: the bucket URL of the model's file, or of the folder that contains it; for a custom prediction
+            routine, of a folder of files.
         files: the version's own copies of the deployed files; empty until they have been copied.
         package_uris: the bucket URLs of packages with the classes of its model.
         python_module: the module that its job ran; None if it is not known.
+        prediction_class: the class of its custom prediction routine; None if it serves a model.
         python_version: the version of Python that was asked for; None if none was.
         framework: the framework that was asked for; None if none was.
         accelerator: the accelerators of each of its servers, beside those that are built into the machine type.
@@ -89,6 +91,7 @@ class VersionRecord:
     num_servers: int
     num_failures: int
     last_failure_time_s: float | None
+    prediction_class: str | None = None
     python_version: str | None = None
     framework: str | None = None
     accelerator: AcceleratorConfig | None = None

@@ -284,6 +284,7 @@ def _make_versions() -> None:
         sa.Column("files", sa.JSON(), nullable=False),
         sa.Column("package_uris", sa.JSON(), nullable=False),
         sa.Column("python_module", sa.Text(), nullable=True),
+        sa.Column("prediction_class", sa.Text(), nullable=True),
         sa.Column("python_version", sa.String(length=16), nullable=True),
         sa.Column("framework", sa.String(length=32), nullable=True),
         sa.Column("machine_type", sa.String(length=64), nullable=False),

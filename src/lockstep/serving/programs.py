@@ -1,0 +1,114 @@
+"""A function of arrays, compiled for a few batch sizes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, cast, final
+
+import jax
+import numpy as np
+
+from lockstep.errors import ModelError
+from lockstep.serving.instances import Arrays, InputSpec, plain
+
+SIZE_STEP: Final = 2
+
+
+def batch_sizes(max_batch_size: int) -> tuple[int, ...]:
+    """Returns the batch sizes to compile programs for: the powers of 2 below the maximum, and the maximum.
+
+    A batch is padded to the next larger size. Fewer sizes mean fewer programs to compile; more sizes mean less padding.
+    """
+    sizes = [1]
+    while sizes[-1] * SIZE_STEP < max_batch_size:
+        sizes.append(sizes[-1] * SIZE_STEP)
+    return (*sizes, max_batch_size) if max_batch_size > 1 else (1,)
+
+
+@final
+class Programs:
+    """Runs a function on batches of any size, in programs of a few sizes. Only one thread at a time may use it.
+
+    Args:
+        function: takes the constants, then a list with an array of shape ``[size, *shape]`` for each input, and returns
+            an array of shape ``[size, ...]`` for each output. JAX can trace it.
+        constants: the first arguments of the function, such as the model's weights.
+        inputs: the specifications of the inputs.
+        output_names: the names of the outputs.
+        sizes: the batch sizes that programs are compiled for, in ascending order.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Sequence[Any]],
+        *,
+        constants: Sequence[Any] = (),
+        inputs: tuple[InputSpec, ...],
+        output_names: tuple[str, ...],
+        sizes: tuple[int, ...],
+    ) -> None:
+        self._function = jax.jit(function)
+        self._constants = tuple(constants)
+        self._inputs = inputs
+        self._output_names = output_names
+        self._sizes = sizes
+        self._compiled: dict[int, Callable[..., Sequence[Any]]] = {}
+
+    @property
+    def max_batch_size(self) -> int:
+        """The largest batch size."""
+        return self._sizes[-1]
+
+    def warm_up(self) -> None:
+        """Compiles the programs of all sizes at the same time, and runs each; see `AbstractModel.warm_up`."""
+        if not all(spec.is_fixed for spec in self._inputs):
+            return
+        zeros = {
+            size: [np.zeros((size, *cast("tuple[int, ...]", spec.shape)), spec.dtype) for spec in self._inputs]
+            for size in self._sizes
+        }
+        try:
+            lowered = [self._function.lower(*self._constants, arrays) for arrays in zeros.values()]
+            with ThreadPoolExecutor(os.cpu_count()) as executor:
+                compiled = executor.map(lambda program: program.compile(), lowered)
+                self._compiled = dict(zip(zeros, compiled, strict=True))
+        except Exception as error:
+            raise _not_run(error) from error
+        for arrays in zeros.values():
+            self._run({spec.name: array for spec, array in zip(self._inputs, arrays, strict=True)})
+
+    def predict(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
+        """Runs the function on rows, in several batches if there are many; see `AbstractModel.predict`."""
+        num_rows = len(arrays[self._inputs[0].name])
+        step = self.max_batch_size
+        parts = [
+            self._run({name: array[start : start + step] for name, array in arrays.items()})
+            for start in range(0, num_rows, step)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return {name: np.concatenate([part[name] for part in parts]) for name in self._output_names}
+
+    def _run(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
+        num_rows = len(arrays[self._inputs[0].name])
+        size = next(size for size in self._sizes if size >= num_rows)
+        # Padded with the last row instead of zeros, because the model certainly accepts its values.
+        padding = size - num_rows
+        padded = [np.concatenate([a, np.repeat(a[-1:], padding, 0)]) if padding else a for a in self._ordered(arrays)]
+        program = self._compiled.get(size, self._function)
+        try:
+            outputs = program(*self._constants, padded)
+            found = [np.asarray(output)[:num_rows] for output in outputs]
+        except Exception as error:
+            raise _not_run(error) from error
+        return {name: plain(array) for name, array in zip(self._output_names, found, strict=True)}
+
+    def _ordered(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        return [arrays[spec.name] for spec in self._inputs]
+
+
+def _not_run(error: Exception) -> ModelError:
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    return ModelError(f"the model could not be run: {reason[:400]}")
