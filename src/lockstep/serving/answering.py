@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Self, final
 
@@ -95,7 +95,8 @@ class ModelAnswering(AbstractAnswering):
 
     def __init__(self, model: AbstractModel, *, policy: BatchPolicy, lanes: Lanes) -> None:
         self._model = model
-        self._batcher = Batcher(model.predict, policy=policy)
+        size = min(policy.max_batch_size, model.max_batch_size)
+        self._batcher = Batcher(model.predict, policy=replace(policy, max_batch_size=size))
         self._lanes = lanes
 
     @property

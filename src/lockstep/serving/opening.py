@@ -35,7 +35,9 @@ def open_model(
         return ExportedModel.load(path, max_batch_size=max_batch_size, display_url=display_url)
     from lockstep.serving.model import LoadedModel
     from lockstep.serving.package_code import PackageCode
+    from lockstep.strategies.backend import prepare_backend
 
+    prepare_backend()  # for faster programs on CPUs
     return LoadedModel.load(
         path,
         max_batch_size=max_batch_size,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, cast, final
 
 import jax
@@ -14,6 +16,11 @@ from lockstep.errors import ModelError
 from lockstep.serving.instances import Arrays, InputSpec, plain
 
 SIZE_STEP: Final = 2
+LONG_RUN_S: Final = 0.01
+"""Batches that take less time are always used, in seconds."""
+LEAST_GAIN: Final = 0.9
+"""A longer batch is used if a row takes at most this part of the time that it takes in a smaller one."""
+NUM_TIMED_RUNS: Final = 3
 
 
 def batch_sizes(max_batch_size: int) -> tuple[int, ...]:
@@ -37,7 +44,7 @@ class Programs:
         constants: the first arguments of the function, such as the model's weights.
         inputs: the specifications of the inputs.
         output_names: the names of the outputs.
-        sizes: the batch sizes that programs are compiled for, in ascending order.
+        sizes: the batch sizes that programs may be compiled for, in ascending order.
     """
 
     def __init__(
@@ -58,26 +65,57 @@ class Programs:
 
     @property
     def max_batch_size(self) -> int:
-        """The largest batch size."""
+        """The largest batch size. `warm_up` may make it smaller."""
         return self._sizes[-1]
 
     def warm_up(self) -> None:
-        """Compiles the programs of all sizes at the same time, and runs each; see `AbstractModel.warm_up`."""
+        """Compiles the programs of all sizes that pay, and runs each; see `AbstractModel.warm_up`.
+
+        A larger batch pays if its rows take less time each, or if all of it takes little time. From the first size on
+        that does not, no size is used.
+        """
         if not all(spec.is_fixed for spec in self._inputs):
             return
-        zeros = {
-            size: [np.zeros((size, *cast("tuple[int, ...]", spec.shape)), spec.dtype) for spec in self._inputs]
-            for size in self._sizes
-        }
-        try:
-            lowered = [self._function.lower(*self._constants, arrays) for arrays in zeros.values()]
-            with ThreadPoolExecutor(os.cpu_count()) as executor:
-                compiled = executor.map(lambda program: program.compile(), lowered)
-                self._compiled = dict(zip(zeros, compiled, strict=True))
-        except Exception as error:
-            raise _not_run(error) from error
-        for arrays in zeros.values():
-            self._run({spec.name: array for spec, array in zip(self._inputs, arrays, strict=True)})
+        with ThreadPoolExecutor(os.cpu_count()) as executor:
+            compiling = {size: executor.submit(self._compile, size) for size in self._sizes}
+            try:
+                self._use_sizes_that_pay(compiling)
+            except ModelError:
+                raise
+            except Exception as error:
+                raise _not_run(error) from error
+            finally:
+                executor.shutdown(wait=False, cancel_futures=True)
+
+    def _compile(self, size: int) -> Callable[..., Sequence[Any]]:
+        return self._function.lower(*self._constants, self._zeros(size)).compile()
+
+    def _zeros(self, size: int) -> list[np.ndarray]:
+        return [np.zeros((size, *cast("tuple[int, ...]", spec.shape)), spec.dtype) for spec in self._inputs]
+
+    def _use_sizes_that_pay(self, compiling: Mapping[int, Future[Callable[..., Sequence[Any]]]]) -> None:
+        best_row_s = math.inf
+        for number, (size, program) in enumerate(compiling.items()):
+            self._compiled[size] = program.result()
+            run_s = self._time(size)
+            if run_s > LONG_RUN_S and run_s / size > LEAST_GAIN * best_row_s:
+                del self._compiled[size]
+                self._sizes = self._sizes[:number]
+                return
+            best_row_s = min(best_row_s, run_s / size)
+
+    def _time(self, size: int) -> float:
+        """Returns the time of a run, in seconds: the least of a few, since other programs are compiled meanwhile."""
+        arrays = dict(zip([spec.name for spec in self._inputs], self._zeros(size), strict=True))
+        self._run(arrays)  # the first run takes longer
+        times = []
+        for _ in range(NUM_TIMED_RUNS):
+            start = time.perf_counter()
+            self._run(arrays)
+            times.append(time.perf_counter() - start)
+            if times[-1] < LONG_RUN_S:
+                break
+        return min(times)
 
     def predict(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
         """Runs the function on rows, in several batches if there are many; see `AbstractModel.predict`."""
