@@ -41,8 +41,9 @@ def required_scope(endpoint: Callable[..., Any]) -> Scope | None:
     return getattr(endpoint, _SCOPE, None)
 
 
-def principal_of(connection: HTTPConnection) -> Principal:
+async def principal_of(connection: HTTPConnection) -> Principal:
     """Returns the principal of a request."""
+    # A coroutine, because FastAPI passes plain functions to a thread.
     return connection.state.principal
 
 

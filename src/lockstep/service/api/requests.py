@@ -56,7 +56,8 @@ def parse_request(kind: type[Document], body: dict[str, Any]) -> Document:
         raise ConfigError(f"{path}: {first['msg']}", received=received) from None
 
 
-def _context(request: Request) -> ServiceContext:
+async def _context(request: Request) -> ServiceContext:
+    # A coroutine, because FastAPI passes plain functions to a thread.
     return request.app.state.context
 
 
