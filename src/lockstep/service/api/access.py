@@ -41,9 +41,8 @@ def required_scope(endpoint: Callable[..., Any]) -> Scope | None:
     return getattr(endpoint, _SCOPE, None)
 
 
-async def principal_of(connection: HTTPConnection) -> Principal:
+def principal_of(connection: HTTPConnection) -> Principal:
     """Returns the principal of a request."""
-    # A coroutine, because FastAPI passes plain functions to a thread.
     return connection.state.principal
 
 
@@ -68,5 +67,10 @@ async def guard(connection: HTTPConnection) -> None:
         raise
 
 
-RequestPrincipal = Annotated[Principal, Depends(principal_of)]
+async def _principal(connection: HTTPConnection) -> Principal:
+    # A coroutine, because FastAPI passes plain functions to a thread.
+    return principal_of(connection)
+
+
+RequestPrincipal = Annotated[Principal, Depends(_principal)]
 """The type of a route's parameter that receives the principal of the request."""
