@@ -128,6 +128,8 @@ def run(row: Row, *, is_core: bool) -> tuple[str, bool]:
         "LOCKSTEP_TEST_COMPILE": "quick",
     }
     command = [python, "-m", "pytest", "-q", "-W", "default", "-n", "3", "--dist", "loadfile"]
+    # A process that crashes is not started again: with `loadfile`, the new one would wait for ever.
+    command += ["--max-worker-restart", "0"]
     command += ["-m", "not heavy and not product", *(CORE if is_core else ALL)]
     tested = _run(command, env=env)
     print(tested[1][-6000:], flush=True)

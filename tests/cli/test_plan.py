@@ -11,6 +11,7 @@ import textwrap
 
 import pytest
 import typer
+from tests.tpu_compiler import needs_tpu_compiler
 
 from lockstep.cli.main import app
 from lockstep.errors import LockstepError
@@ -48,7 +49,7 @@ def plan(folder, *arguments, script=None, **variables):
 
 
 def test_a_script_is_planned_with_its_own_arguments_on_several_hosts(tmp_path):
-    pytest.importorskip("libtpu", reason="needs libtpu, which compiles for TPUs: pip install 'lockstep-train[tpu]'")
+    needs_tpu_compiler()
     # A shell that is part of some job: the plan is made in one process all the same.
     job = {"TF_CONFIG": '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}'}
     flags = ("--on", "v5e:4x4", "--json", "--usd-per-chip-hour", "1.2")
@@ -67,7 +68,7 @@ def test_a_script_is_planned_with_its_own_arguments_on_several_hosts(tmp_path):
 
 @pytest.mark.heavy
 def test_what_does_not_fit_is_told_to_scripts_too(tmp_path):
-    pytest.importorskip("libtpu", reason="needs libtpu, which compiles for TPUs: pip install 'lockstep-train[tpu]'")
+    needs_tpu_compiler()
     script = """
         import keras, numpy as np
         from lockstep.strategies import OneDeviceStrategy

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tests.tpu_compiler import needs_tpu_compiler
 
 from lockstep.errors import BackendError, InvalidInputError
 from lockstep.planning.compiling import compile_for
@@ -18,7 +19,7 @@ from lockstep.planning.targets import Target
 from lockstep.strategies import MirroredStrategy, OneDeviceStrategy, ShardedStrategy, function, programs, value_and_grad
 from lockstep.strategies.programs import Program
 
-pytest.importorskip("libtpu", reason="needs libtpu, which compiles for TPUs: pip install 'lockstep-train[tpu]'")
+needs_tpu_compiler()
 
 V5E = Target.parse("v5e:2x4")
 

@@ -311,8 +311,9 @@ COLOURS = {
     "degeneration": case(layers.RandomColorDegeneration, IMAGE, factor=0.4, value_range=(0, 1), needs_whole_batch=True),
     "solarize": case(layers.Solarization, IMAGE, value_range=(0, 1), needs_whole_batch=True),
     "auto_contrast": case(layers.AutoContrast, IMAGE, value_range=(0, 1)),
-    "equalize_locally": case(layers.ContrastLimitedAdaptiveHistogramEqualization, IMAGE, value_range=(0, 1)),
 }
+if hasattr(layers, "ContrastLimitedAdaptiveHistogramEqualization"):  # Keras 3.13 lacks it
+    COLOURS["equalize_locally"] = case(layers.ContrastLimitedAdaptiveHistogramEqualization, IMAGE, value_range=(0, 1))
 MOVES = {
     "flip": case(layers.RandomFlip, IMAGE, needs_whole_batch=True),
     "rotate": case(layers.RandomRotation, IMAGE, factor=0.2, needs_whole_batch=True),

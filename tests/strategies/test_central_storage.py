@@ -109,7 +109,7 @@ def count_new(shapes, before):
     """Counts the live arrays of these shapes that are not among ``before``, by the devices that hold them."""
     known = {id(array) for array in before}
     new = [array for array in arrays_of(shapes) if id(array) not in known]
-    return Counter(shard.device.id for array in new for shard in array.addressable_shards)
+    return Counter(device.id for array in new for device in array.devices())
 
 
 def test_no_device_holds_a_parameter_between_steps():

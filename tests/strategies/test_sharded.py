@@ -18,6 +18,7 @@ import pytest
 from tests.strategies import regression
 from tests.strategies.job_processes import job
 from tests.strategies.regression import BATCH_SIZE, assert_same, make_rows
+from tests.tpu_compiler import needs_tpu_compiler
 
 import lockstep
 from lockstep.errors import InvalidInputError
@@ -403,7 +404,7 @@ def test_two_processes_give_the_numbers_of_one_device(tmp_path, stage, model_par
 @pytest.mark.heavy
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_on_tpus_gradients_are_scattered_from_stage_two_on(stage):
-    pytest.importorskip("libtpu")
+    needs_tpu_compiler()
     root = Path(__file__).parents[2]
     env = Target.parse("v5e:2x2").environment({**os.environ, "JAX_PLATFORMS": "cpu"})
     command = [sys.executable, root / "benchmarks" / "strategies.py", f"`ShardedStrategy(stage={stage})`"]

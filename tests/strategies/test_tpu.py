@@ -11,6 +11,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from tests.tpu_compiler import needs_tpu_compiler
 
 from lockstep.errors import ConfigError
 from lockstep.planning.compiling import compile_for, target_devices
@@ -43,7 +44,7 @@ def first_program(strategy: AbstractStrategy, *, batch_size: int) -> programs.Pr
 
 
 def test_the_step_compiles_for_a_slice_and_all_reduces_every_gradient(monkeypatch):
-    pytest.importorskip("libtpu", reason="needs libtpu, which compiles for TPUs: pip install 'lockstep-train[tpu]'")
+    needs_tpu_compiler()
     target = Target.parse("v5e:2x4")
     for name, value in target.environment({}).items():
         monkeypatch.setenv(name, value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -29,6 +30,9 @@ from lockstep.strategies.mesh import COPY_AXIS
 from lockstep.strategies.programs import BATCH, LABELS, Program
 
 _OUT_OF_MEMORY: Final = "RESOURCE_EXHAUSTED"
+LEAST_VERSIONS: Final = {"jax": "0.10.2", "libtpu": "0.0.42"}
+"""The oldest versions that TPU programs are compiled with. libtpu 0.0.34, which JAX 0.9 requires, ends the process."""
+
 _LEAST_KEPT: Final = "jax_persistent_cache_min_compile_time_secs"
 
 
@@ -36,7 +40,8 @@ def target_devices(target: Target) -> list[Any]:
     """Returns a target's devices: descriptions of TPU chips, or this process's CPU devices.
 
     Raises:
-        BackendError: libtpu is not installed, or does not support the chip, or there are too few CPU devices.
+        BackendError: libtpu is not installed, or it or JAX is too old, or does not support the chip, or there are too
+            few CPU devices.
     """
     if target.chip is None:
         devices = jax.devices("cpu")[: target.num_chips]
@@ -47,11 +52,19 @@ def target_devices(target: Target) -> list[Any]:
         raise BackendError(
             "the compiler for TPUs is not installed", action='install it with: pip install "lockstep-train[tpu]"'
         )
+    for package, least in LEAST_VERSIONS.items():
+        if _is_older(found := _version(package), least):
+            raise BackendError(
+                f"TPU programs cannot be compiled with this version of {package}",
+                received=found,
+                allowed=f"{least} or later",
+                action='install it with: pip install --upgrade "lockstep-train[tpu]"',
+            )
     # A host's chips form a rectangle; the two cores of a chip act as one device ("megacore").
     rows, columns = (1, 1) if target.chips_per_host == 1 else (2, target.chips_per_host // 2)
     config = "megacore" if target.chip.cores_per_chip > 1 else "default"
     try:
-        found = topologies.get_topology_desc(
+        described = topologies.get_topology_desc(
             platform="tpu",
             topology_name=target.name,
             chips_per_host_bounds=(rows, columns, 1),
@@ -62,7 +75,7 @@ def target_devices(target: Target) -> list[Any]:
             f"libtpu does not describe {target.name}: {str(error).splitlines()[0]}",
             received=f"libtpu {_version('libtpu')}",
         ) from error
-    return list(found.devices)
+    return list(described.devices)
 
 
 def compile_for(program: Program, *, target: Target) -> Measurement:
@@ -243,6 +256,11 @@ def _num_rows(program: Program) -> int:
     batch = _batch(program)
     shape = jax.typeof(batch[0]).shape if batch else ()
     return int(shape[0]) if shape else 1
+
+
+def _is_older(version: str, least: str) -> bool:
+    found, wanted = ([int(part) for part in re.findall(r"\d+", text)] for text in (version, least))
+    return found < wanted
 
 
 def _version(package: str) -> str:
