@@ -9,8 +9,17 @@ import threading
 
 import pytest
 
-from lockstep.service.prediction.routing import Routes, ServerAddress
+from lockstep.service.prediction.routing import Route, Routes, ServerAddress
 from lockstep.testing.served import Served
+
+
+def route_to(servers: list[ServerAddress], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has version v3 answer all requests, by these servers."""
+
+    async def route(_self: Routes, **_asked: str | None) -> Route:
+        return Route(version="v3", servers=servers)
+
+    monkeypatch.setattr(Routes, "route", route)
 
 
 @pytest.mark.parametrize("first", ["closed", "full"])
@@ -39,10 +48,11 @@ def test_a_server_that_cannot_be_reached_is_passed_over(
         thread.start()
         ports = (address[1], answers.server_port)
         found = [ServerAddress(uid=str(port), url=f"http://127.0.0.1:{port}", token="t") for port in ports]
-        monkeypatch.setattr(Routes, "find", lambda _self, **_asked: found)
+        route_to(found, monkeypatch)
         path = "/v1/projects/local/models/m:predict"
         answer = service.http.post(path, json={"instances": [1]}, timeout=20)
         assert answer.json() == {"predictions": [7]}, answer.text
+        assert answer.headers["x-lockstep-version"] == "v3"
         thread.join()
 
 
@@ -64,7 +74,7 @@ def test_a_server_gets_the_time_that_the_client_waits_and_the_client_the_time_to
         thread = threading.Thread(target=answers.handle_request)
         thread.start()
         found = [ServerAddress(uid="s", url=f"http://127.0.0.1:{answers.server_port}", token="t")]
-        monkeypatch.setattr(Routes, "find", lambda _self, **_asked: found)
+        route_to(found, monkeypatch)
         path = "/v1/projects/local/models/m:predict"
         answer = service.http.post(path, json={"instances": [1]}, headers={"X-Server-Timeout": "7"}, timeout=20)
         thread.join()

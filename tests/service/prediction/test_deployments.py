@@ -138,7 +138,7 @@ class Site:
 
     def is_answered(self) -> bool:
         try:
-            return bool(self.routes.find(project="p", model="m", version=None))
+            return bool(self.routes.find(project="p", model="m", version="v1"))
         except UnavailableError:
             return False
 
@@ -271,14 +271,14 @@ def test_each_server_that_cannot_start_any_more_waits_twice_as_long(
 def test_servers_are_as_many_as_wanted_and_share_the_requests(site: Site) -> None:
     site.create(num_servers=3)
     site.step_until_ready(3)
-    first, second, third = site.routes.find(project="p", model="m", version=None)
+    first, second, third = site.routes.find(project="p", model="m", version="v1")
     site.routes.begin(first)
-    assert site.routes.find(project="p", model="m", version=None)[-1] == first
+    assert site.routes.find(project="p", model="m", version="v1")[-1] == first
     site.routes.begin(second)
     site.routes.begin(second)
-    assert site.routes.find(project="p", model="m", version=None) == [third, first, second]
+    assert site.routes.find(project="p", model="m", version="v1") == [third, first, second]
     site.routes.end(first)
-    assert site.routes.find(project="p", model="m", version=None)[-1] == second
+    assert site.routes.find(project="p", model="m", version="v1")[-1] == second
     site.models.update_version(site.version(), num_servers=1)
     site.step_until_ready(1)
     assert site.version().state is VersionState.READY
@@ -367,7 +367,7 @@ def test_servers_that_were_just_found_are_found_again_without_the_database(site:
     site.step_until_ready()
     now = {"s": 0.0}
     routes = Routes(models=site.models, jobs=site.jobs, vault=site.bench.vault, clock=lambda: now["s"])
-    name: dict[str, Any] = {"project": "p", "model": "m", "version": None}
+    name: dict[str, Any] = {"project": "p", "model": "m", "version": "v1"}
     assert routes.find_again(**name) is None
     found = routes.find(**name)
     site.models.begin_delete_version(project="p", model="m", name="v1")
