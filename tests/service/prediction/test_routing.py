@@ -199,6 +199,18 @@ def test_the_share_of_a_version_without_servers_goes_to_no_other(site: Site) -> 
     assert counted == {"v1": 90, "no server of v2": 10}
 
 
+def test_a_version_that_gets_traffic_as_soon_as_it_is_ready_has_its_server_found(site: Site) -> None:
+    site.send("v1")
+    site.now_s += MAX_AGE_S * 0.4
+    site.send()
+    site.now_s += MAX_AGE_S * 0.7
+    site.send("v1")  # the servers are read now, and the traffic earlier
+    site.add("v4")
+    site.split(v4=100)
+    site.now_s += MAX_AGE_S * 0.4
+    assert site.send() == "v4"
+
+
 @pytest.mark.parametrize("removed", [False, True])
 def test_a_request_never_fails_because_its_version_was_deleted_after_the_traffic_had_left_it(
     site: Site, removed: bool

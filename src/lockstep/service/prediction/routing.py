@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -167,7 +168,10 @@ class Routes:
         """
         asked_s = self._clock()
         record = self._models.get_version(project=project, model=model, name=version)
-        found = self._read().get(record.uid, ()) if record.state is VersionState.READY else ()
+        found: Sequence[ServerAddress] = ()
+        if record.state is VersionState.READY:
+            # It may have become READY after the servers were read.
+            found = self._read().get(record.uid) or self._read(since_s=asked_s).get(record.uid, ())
         if not found:
             raise NoServerReadyError(record)
         with self._lock:
@@ -224,10 +228,11 @@ class Routes:
             if left:
                 self._num_open[server.uid] = left
 
-    def _read(self) -> dict[str, list[ServerAddress]]:
+    def _read(self, *, since_s: float = -math.inf) -> dict[str, list[ServerAddress]]:
+        """Returns the servers by the uids of their versions, not older than `MAX_AGE_S`, and read since a time."""
         with self._reading:  # one thread reads, and the others take what it has read
             with self._lock:
-                if self._clock() - self._read_time < MAX_AGE_S:
+                if self._clock() - self._read_time < MAX_AGE_S and self._read_time >= since_s:
                     return self._servers
             read_s = self._clock()
             servers: dict[str, list[ServerAddress]] = {}

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import aiohttp
 from fastapi import Request, Response
 
-from lockstep.errors import UnavailableError
+from lockstep.errors import NotFoundError, UnavailableError
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import requires_scope
 from lockstep.service.api.forms import PredictionsForm
@@ -54,7 +54,12 @@ async def _predict(project: str, model: str, version: str | None, request: Reque
     except NoServerReadyError as error:
         async with context.waking.hold(error, size_bytes=_max_bytes(request)) as held:
             body = await read_body(request, max_bytes=MAX_INSTANCES_BYTES)
-            route = Route(version=error.version.name, servers=await held.wait(request.receive))
+            try:
+                route = Route(version=error.version.name, servers=await held.wait(request.receive))
+            except (NotFoundError, NoServerReadyError):
+                route = await find(
+                    kept=error.version.name
+                )  # the traffic may have left the version before it was deleted
     session: aiohttp.ClientSession = request.app.state.prediction_servers
     passed_on = {TIMEOUT_HEADER: request.headers[TIMEOUT_HEADER]} if TIMEOUT_HEADER in request.headers else {}
     for server in route.servers:
