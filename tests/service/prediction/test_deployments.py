@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 import threading
@@ -28,6 +29,7 @@ from lockstep.service.store import (
     JobRecord,
     JobStore,
     LeaseLostError,
+    ModelChanges,
     ModelStore,
     VersionRecord,
     VersionState,
@@ -360,6 +362,23 @@ def test_a_pass_ends_when_the_lease_is_lost(site: Site, caplog: pytest.LogCaptur
     assert num_writes == 2
     logged = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert logged == [("WARNING", "another service has taken the lease over")]
+
+
+def test_the_oldest_version_goes_when_another_one_is_ready_and_the_log_says_why(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    def keep(_: object) -> ModelChanges:
+        return ModelChanges(columns={"max_versions": 2})
+
+    caplog.set_level(logging.INFO, logger=deployments_module.__name__)
+    site.models.patch_model(project="p", name="m", change=keep, changed_by="ann")
+    for name in ("v1", "v2", "v3"):
+        site.create(name=name)
+        site.step_until(lambda name=name: site.version(name).state is VersionState.READY)
+    site.step_until(lambda: len(site.models.list_versions()) == 2)
+    assert {version.name for version in site.models.list_versions()} == {"v1", "v3"}, "v1 has the traffic"
+    (line,) = [record.getMessage() for record in caplog.records if "is deleted" in record.getMessage()]
+    assert line.startswith("version v2 of m in project p is deleted: v3 is READY, and the model keeps no more versions")
 
 
 def test_servers_that_were_just_found_are_found_again_without_the_database(site: Site) -> None:
