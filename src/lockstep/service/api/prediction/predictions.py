@@ -57,9 +57,8 @@ async def _predict(project: str, model: str, version: str | None, request: Reque
             try:
                 route = Route(version=error.version.name, servers=await held.wait(request.receive))
             except (NotFoundError, NoServerReadyError):
-                route = await find(
-                    kept=error.version.name
-                )  # the traffic may have left the version before it was deleted
+                # The traffic may have left the version before it was deleted.
+                route = await find(kept=error.version.name)
     session: aiohttp.ClientSession = request.app.state.prediction_servers
     passed_on = {TIMEOUT_HEADER: request.headers[TIMEOUT_HEADER]} if TIMEOUT_HEADER in request.headers else {}
     for server in route.servers:
