@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from lockstep.cli import deploy
 from lockstep.cli.job_models import model_to_deploy, model_urls
 from lockstep.cli.main import app
-from lockstep.errors import InvalidInputError, ModelError, StorageError
+from lockstep.cli.traffic import with_version
+from lockstep.errors import ConflictError, InvalidInputError, ModelError, StorageError
 
 OUTPUTS = {"model": "gs://b/j/model", "checkpoints": "gs://b/j/checkpoints"}
 
@@ -25,6 +26,9 @@ class FakeClient:
         self.deployed = ""
         self.code: dict[str, object] = {}
         self.auto_scaling: object = None
+        self.default = ""
+        self.traffic: dict[str, int] = {}
+        self.num_conflicts = 0
 
     def __enter__(self) -> FakeClient:
         return self
@@ -51,7 +55,17 @@ class FakeClient:
         return {"name": name, "done": True}
 
     def set_default_version(self, _: str, *, name: str) -> None:
-        pass
+        self.default = name
+
+    def model(self, _: str) -> dict[str, Any]:
+        return {"etag": f"{self.num_conflicts}", "lockstep": {"trafficSplit": self.traffic} if self.traffic else {}}
+
+    def split_traffic(self, _: str, *, split: dict[str, int], etag: str) -> None:
+        assert etag == f"{self.num_conflicts}"
+        if self.num_conflicts:
+            self.num_conflicts -= 1
+            raise ConflictError("model m changed since it was read")
+        self.traffic = split
 
 
 @pytest.mark.parametrize(
@@ -174,3 +188,60 @@ def test_numbers_of_servers_that_contradict_each_other_are_refused(flags: list[s
     done = CliRunner().invoke(app, ["deploy", "m", "--model-url", "gs://b/m.keras", *flags])
     assert isinstance(done.exception, InvalidInputError)
     assert "--m" in str(done.exception)
+
+
+def _deploy(client: FakeClient, *flags: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(deploy, "connect", lambda _project: client)
+    command = ["deploy", "m", "--model-url", "gs://b/m.keras", "--version", "new", *flags]
+    return CliRunner().invoke(app, command, catch_exceptions=False).stdout
+
+
+def test_a_version_gets_all_traffic_unless_it_is_a_canary(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient()
+    client.traffic = {"v1": 60, "v2": 40}
+    assert "version new (default), is ready" in _deploy(client, monkeypatch=monkeypatch)
+    assert client.default == "new"
+    client.default = ""
+    shown = _deploy(client, "--traffic", "10", monkeypatch=monkeypatch)
+    assert shown.splitlines()[:2] == [
+        "model m, version new, is ready: gs://b/m.keras",
+        "traffic of m: v1 54%, v2 36%, new 10%",
+    ]
+    assert (client.default, client.traffic) == ("", {"v1": 54, "v2": 36, "new": 10})
+
+
+def test_a_canary_gets_its_share_of_the_traffic_as_it_is_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient()
+    client.traffic, client.num_conflicts = {"v1": 100}, 4
+    _deploy(client, "--traffic", "5", monkeypatch=monkeypatch)
+    assert client.traffic == {"v1": 95, "new": 5}
+    client.num_conflicts = 5
+    with pytest.raises(ConflictError):
+        _deploy(client, "--traffic", "5", monkeypatch=monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("split", "percent", "expected"),
+    [
+        ({"v1": 100}, 10, {"v1": 90, "new": 10}),
+        ({"v1": 90, "v2": 10}, 10, {"v1": 81, "v2": 9, "new": 10}),
+        ({"v1": 34, "v2": 33, "v3": 33}, 50, {"v1": 17, "v2": 17, "v3": 16, "new": 50}),
+        ({"v1": 99, "v2": 1}, 90, {"v1": 10, "new": 90}),
+        ({"v1": 60, "v2": 40}, 0, {"v1": 60, "v2": 40}),
+        ({"v1": 60, "v2": 40}, 100, {"new": 100}),
+        ({"v1": 60, "new": 40}, 10, {"v1": 90, "new": 10}),
+        ({"new": 100}, 10, {"new": 100}),
+        ({}, 0, {"new": 100}),
+    ],
+)
+def test_the_others_share_the_rest_as_they_did(split: dict[str, int], percent: int, expected: dict[str, int]) -> None:
+    assert with_version(split, version="new", percent=percent) == expected
+
+
+def test_shares_always_sum_to_100() -> None:
+    for percent in range(100):
+        for first in range(1, 99):
+            shares = with_version({"a": first, "b": 1, "c": 99 - first}, version="new", percent=percent)
+            assert sum(shares.values()) == 100
+            assert shares.get("new", 0) == percent
+            assert abs(shares.get("a", 0) - first * (100 - percent) / 100) < 1

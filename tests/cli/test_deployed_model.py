@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
+from collections import Counter
 from pathlib import Path
 
+import httpx
 import keras
 import pytest
 
 import lockstep  # selects Keras's backend, so it goes before Keras
+from lockstep.client.addresses import find_address
 from lockstep.errors import LockstepError
 from lockstep.testing.machine import TIMEOUT_S, Machine
 
@@ -111,6 +115,48 @@ def test_a_second_version_becomes_the_default_and_the_first_can_be_named(
     with machine.client() as client:
         assert client.predict("sums", [[1.0, 2.0]]) == [[6.0]]
         assert client.predict("sums", [[1.0, 2.0]], version="v1") == [[3.0]]
+
+
+def test_no_request_is_lost_while_the_traffic_moves_and_a_version_goes(machine: Machine) -> None:
+    """Runs real servers. The versions are those of the tests before: v1 returns 3, and v2, the default, 6."""
+    right, stop = {"v1": [[3.0]], "v2": [[6.0]]}, threading.Event()
+    counted: Counter[str] = Counter()
+    lost: list[str] = []
+    address = find_address(machine.home, env={})
+
+    def call() -> None:
+        with httpx.Client(base_url=address.url, headers={"authorization": f"Bearer {address.token}"}) as http:
+            while not stop.is_set():
+                path = "/v1/projects/local/models/sums:predict"
+                answer = http.post(path, json={"instances": [[1.0, 2.0]]}, timeout=TIMEOUT_S)
+                version = answer.headers.get("x-lockstep-version", "none")
+                if answer.status_code == 200 and answer.json()["predictions"] == right.get(version):
+                    counted[version] += 1
+                else:
+                    lost.append(f"{answer.status_code}, version {version}: {answer.text}")
+
+    callers = [threading.Thread(target=call) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    try:
+        assert machine.run("models", "traffic", "sums", "v1=50", "v2=50") == "traffic of sums: v2 50%, v1 50%\n"
+        deadline = time.monotonic() + TIMEOUT_S
+        while counted["v1"] < 20:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert machine.run("models", "rollback", "sums") == "traffic of sums: v2 100%\n"
+        machine.run("models", "set-default", "sums/v1")
+        machine.run("undeploy", "sums/v2")
+        after = counted["v1"]
+        while counted["v1"] < after + 20:
+            assert time.monotonic() < deadline + TIMEOUT_S
+            time.sleep(0.05)
+    finally:
+        stop.set()
+        for caller in callers:
+            caller.join(TIMEOUT_S)
+    assert lost == []
+    assert "versions: v1\n" in machine.run("models", "describe", "sums")
 
 
 @pytest.mark.heavy

@@ -17,7 +17,10 @@ from lockstep.testing.machine import ENTRY
 
 
 class FakeClient:
-    """Holds the log of one job."""
+    """Holds the log of one job, and those of a model's servers."""
+
+    state = "READY"
+    last_server = "b"
 
     def __enter__(self) -> FakeClient:
         return self
@@ -47,7 +50,7 @@ class FakeClient:
     ) -> dict[str, Any]:
         """Has server a end while it is read, and then server b, which goes on."""
         self.num_asked = getattr(self, "num_asked", 0) + 1
-        server = server or ("a" if self.num_asked < 3 else "b")
+        server = server or ("a" if self.num_asked < 3 else self.last_server)
         holds, number = parse_log_filter(filter_text), int(cursor or 0)
         text = f"{model} {version} {server} {number}"
         stored = StoredEntry(seq=number, time_s=0.0, stream="stdout", severity=Severity.INFO, text=text)
@@ -62,6 +65,9 @@ class FakeClient:
             "numMissing": 0,
             "server": server,
         }
+
+    def version(self, model: str, *, name: str) -> dict[str, Any]:
+        return {"name": f"{model}/{name}", "state": self.state, "errorMessage": "the model is broken"}
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +113,26 @@ def test_a_models_newest_server_is_printed_and_the_next_one_followed(flags: list
     done = CliRunner().invoke(app, ["logs", *flags], catch_exceptions=False)
     assert done.exit_code == 0
     assert [ENTRY.sub("", line) for line in done.stdout.splitlines()] == texts
+
+
+@pytest.mark.parametrize("state", ["FAILED", "DELETING"])
+def test_following_a_version_ends_with_the_reason_after_its_last_server(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeClient, "state", state)
+    monkeypatch.setattr(FakeClient, "last_server", "a")
+    done = CliRunner().invoke(app, ["logs", "--model", "m/v1", "-f"], catch_exceptions=False)
+    assert (done.exit_code, done.stderr) == (0, f"-- m/v1 is {state}: the model is broken\n")
+    assert [ENTRY.sub("", line) for line in done.stdout.splitlines()] == ["m v1 a 0", "m v1 a 1"]
+
+
+@pytest.mark.parametrize("state", ["FAILED", "READY"])
+def test_a_server_that_followed_is_printed_before_the_version_is_said_to_have_failed(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeClient, "state", state)
+    done = CliRunner().invoke(app, ["logs", "--model", "m/v1", "-f", "--limit", "3"], catch_exceptions=False)
+    assert [ENTRY.sub("", line) for line in done.stdout.splitlines()] == ["m v1 a 0", "m v1 a 1", "m v1 b 0"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["j", "--model", "m"]])

@@ -108,7 +108,8 @@ def test_versions_are_listed_with_what_they_wait_for_or_why_they_failed(site: Si
     for _ in range(3):  # its file is copied, its server is recorded, and finds no place
         site.step()
     rows = {line.split()[0]: line for line in site.run("models", "versions", "m").stdout.splitlines()}
-    assert rows["good"].split()[1:5] == ["READY", "yes", "1", "n1-standard-4"]
+    assert rows["good"].split()[1:5] == ["READY", "100%", "1", "n1-standard-4"]
+    assert rows["bad"].split()[1:3] == ["FAILED", "0%"]
     assert rows["bad"].rstrip().endswith("it broke")
     waits = site.served.http.get("/v1/projects/local/models/m/versions/new").json()["lockstep"]["waitingFor"]
     assert rows["new"].rstrip().endswith(waits)
@@ -138,6 +139,39 @@ def test_another_version_becomes_the_default(site: Site) -> None:
     assert site.models.get_model(project="local", name="m").default_version == "v2"
     with pytest.raises(InvalidInputError, match="the version is missing"):
         site.run("models", "set-default", "m")
+
+
+def test_the_traffic_of_a_model_is_shown_split_and_restored(site: Site) -> None:
+    assert site.run("models", "traffic", "m").stdout == "traffic of m: none\n"
+    for name in ("v1", "v2"):
+        site.version(name)
+    assert site.run("models", "traffic", "m").stdout == "traffic of m: v1 100%\n"
+    assert site.run("models", "traffic", "m", "v1=10", "v2=90%").stdout == "traffic of m: v2 90%, v1 10%\n"
+    assert site.run("models", "rollback", "m").stdout == "traffic of m: v1 100%\n"
+    shown = site.run("models", "describe", "m").stdout
+    assert "  traffic: v1 100%\n" in shown
+    changes = [line.split("  ")[-1] for line in shown.splitlines()[-3:]]
+    owner = site.served.http.get("/v1/whoami").json()["label"]
+    assert changes == [f"v1 100%, by {owner}", f"v2 90%, v1 10%, by {owner}", "v1 100%, by service"]
+    for shares in (["v1=90"], ["v1=x", "v2=10"], ["v1"], ["v1=50", "v1=50"], ["=100"]):
+        with pytest.raises(InvalidInputError, match="the traffic; received"):
+            site.run("models", "traffic", "m", *shares)
+    with pytest.raises(WrongStateError, match="v1 has 100% of the traffic of m, and is its default"):
+        site.run("undeploy", "m/v1")
+
+
+def test_the_number_of_versions_that_a_model_keeps_is_changed(site: Site) -> None:
+    assert site.run("models", "update", "m", "--max-versions", "3").stdout == "model m keeps 3 versions\n"
+    assert "versions: none (at most 3 are kept)" in site.run("models", "describe", "m").stdout
+    assert site.run("models", "update", "m", "--max-versions", "0").stdout == "model m keeps all versions\n"
+    assert "kept" not in site.run("models", "describe", "m").stdout
+
+
+def test_a_model_whose_traffic_is_split_is_undeployed_with_all_its_versions(deploying: Site) -> None:
+    for name in ("v1", "v2"):
+        deploying.version(name)
+    deploying.run("models", "traffic", "m", "v1=50", "v2=50")
+    assert deploying.run("undeploy", "m", "--yes").stdout == "deleted model m with 2 versions\n"
 
 
 def test_a_model_with_versions_is_deleted_only_with_undeploy(deploying: Site) -> None:

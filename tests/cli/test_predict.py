@@ -27,10 +27,10 @@ class EchoClient:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def predict(self, model: str, instances: Sequence[Any], *, version: str | None) -> list[Any]:
+    def predict_by(self, model: str, instances: Sequence[Any], *, version: str | None) -> tuple[list[Any], str | None]:
         assert model == "m"
         self.version = version
-        return list(instances)
+        return list(instances), version
 
 
 @pytest.fixture
@@ -43,6 +43,12 @@ def client(monkeypatch: pytest.MonkeyPatch) -> EchoClient:
 def _predictions(*arguments: str, stdin: str | bytes | None = None) -> list[Any]:
     done = CliRunner().invoke(app, ["predict", "m", *arguments], input=stdin, catch_exceptions=False)
     return json.loads(done.stdout)["predictions"]
+
+
+def test_the_version_that_has_answered_is_named_beside_the_predictions(client: EchoClient) -> None:
+    command = ["predict", "m", "--json-instances", "-", "--version", "v2"]
+    done = CliRunner().invoke(app, command, input="[1]", catch_exceptions=False)
+    assert (done.stdout, done.stderr) == ('{"predictions": [[1]]}\n', "-- answered by version v2\n")
 
 
 def test_instances_are_read_from_a_request_lines_and_images(client: EchoClient, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, absolut
 from lockstep.cli.job_flags import read_accelerator
 from lockstep.cli.job_models import model_to_deploy
 from lockstep.cli.operations import short_name, wait_for_operation
+from lockstep.cli.traffic import give_traffic, traffic_text
 from lockstep.client import Client
 from lockstep.errors import ConflictError, InvalidInputError, ModelError
 
@@ -60,9 +61,18 @@ def deploy(
             min=1, help="Maximum number of prediction servers, which follow the load. Default: always one server."
         ),
     ] = None,
+    traffic: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=100,
+            help="Percent of the requests to the model that the version answers once it is ready. The other versions "
+            "share the rest as they did.",
+        ),
+    ] = 100,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Deploy a model as a new version, wait until it is ready, and make it the default version."""
+    """Deploy a model as a new version, wait until it is ready, and give it traffic: all, unless --traffic says less."""
     if (job is None) == (model_url is None):
         raise InvalidInputError("give either --job or --model-url")
     if job is not None and package_uri:
@@ -103,8 +113,13 @@ def deploy(
         operation = wait_for_operation(client, operation, model=model, version=name)
         if "error" in operation:
             raise ModelError(f"version {name} of {model} cannot be served: {operation['error']['message']}")
-        client.set_default_version(model, name=name)
-        OUTPUT.print(f"model {model}, version {name} (default), is ready: {url}")
+        if traffic == 100:
+            client.set_default_version(model, name=name)
+            OUTPUT.print(f"model {model}, version {name} (default), is ready: {url}")
+        else:
+            split = give_traffic(client, model, version=name, percent=traffic)
+            OUTPUT.print(f"model {model}, version {name}, is ready: {url}")
+            OUTPUT.print(f"traffic of {model}: {traffic_text(split)}")
         OUTPUT.print(f"POST /v1/projects/{project}/models/{model}:predict")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -15,6 +15,9 @@ from lockstep.client import Client
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.logs import Severity, severity_named
 from lockstep.jobs.logs.filters import parse_log_filter, quoted
+
+_LAST_STATES: Final = ("FAILED", "DELETING")
+"""The states of a version that gets no further prediction servers."""
 
 
 def logs(
@@ -102,16 +105,26 @@ def _print_server_log(client: Client, model: str, *, filter_text: str, follows: 
         if not page["more"] and not follows:
             return
         if page["complete"]:
-            server, cursor = _next_server(client, name, version, after=server), ""
+            following = _next_server(client, name, version, after=server)
+            if following is None:
+                return
+            server, cursor = following, ""
         if not page["more"]:
             time.sleep(POLL_S)
 
 
-def _next_server(client: Client, model: str, version: str, *, after: str) -> str:
-    """Waits for the server that follows one that has ended; returns its name."""
-    while (newest := client.version_log_page(model, version=version)["server"]) == after:
+def _next_server(client: Client, model: str, version: str, *, after: str) -> str | None:
+    """Waits for the server that follows one that has ended; returns its name. If there will be none, prints why."""
+    while True:
+        found = client.version(model, name=version)
+        newest = client.version_log_page(model, version=version)["server"]
+        if newest != after:
+            return newest
+        if found["state"] in _LAST_STATES:
+            reason = f": {error}" if (error := found.get("errorMessage")) else ""
+            ERRORS.print(f"-- {model}/{version} is {found['state']}{reason}", style="dim")
+            return None
         time.sleep(POLL_S)
-    return newest
 
 
 def _explain_empty(client: Client, job: str, attempt: int) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lockstep.cli.console import DEFAULT_PROJECT, ProjectOption, connect, print_json
+from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, ProjectOption, connect, print_json
 from lockstep.errors import InvalidInputError, MissingInputError
 
 STANDARD_INPUT: Final = "-"
@@ -37,15 +37,18 @@ def predict(
             help="JPEG or PNG file, as one instance; - reads standard input; may be repeated.",
         ),
     ] = None,
-    version: Annotated[
-        str | None, typer.Option(help="The version to use. Default: the model's default version.")
-    ] = None,
+    version: Annotated[str | None, typer.Option(help="The version to use. Default: those that have traffic.")] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Request predictions from a deployed model, and print them as {"predictions": [...]}."""
+    """Request predictions from a deployed model, and print them as {"predictions": [...]}.
+
+    Standard error says which version has answered.
+    """
     found = _instances(request=request, lines=instances, images=images or ())
     with connect(project) as client:
-        answer = client.predict(model, found, version=version)
+        answer, answered_by = client.predict_by(model, found, version=version)
+    if answered_by is not None:
+        ERRORS.print(f"-- answered by version {answered_by}", style="dim")
     print_json({"predictions": answer})
 
 

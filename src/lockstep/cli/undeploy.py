@@ -46,10 +46,8 @@ def _undeploy_model(client: Client, model: str, *, yes: bool) -> None:
         if not confirm(f"delete {what}" + (f" ({', '.join(names)})?" if names else "?")):
             ERRORS.print("nothing was deleted")
             raise typer.Exit(1)
-    # The service keeps the default version as long as there are others.
-    default = [short_name(version) for version in versions if version.get("isDefault")]
-    _delete_versions(client, model, [version for version in names if version not in default])
-    _delete_versions(client, model, default)
+    client.split_traffic(model, split={})  # the service keeps versions with traffic as long as there are others
+    _delete_versions(client, model, names)
     client.delete_model(model)
     OUTPUT.print(f"deleted {what}")
 

@@ -13,15 +13,19 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus
 
 from lockstep import errors
 from lockstep.client.addresses import AUTHORITY_VARIABLE, URL_VARIABLE, ServiceAddress, find_address
+from lockstep.client.connections import open_connections
 from lockstep.client.error_answers import read_error
+from lockstep.client.paths import path_segment
 from lockstep.client.shell_connection import ShellConnection
-from lockstep.client.tls import ssl_context, untrusted
-from lockstep.errors import InvalidInputError, UnavailableError
+from lockstep.client.tls import untrusted
+from lockstep.errors import UnavailableError
 from lockstep.home import Home
 from lockstep.jobs.running.shell_frames import ShellRequest
 
 TIMEOUT_S: Final = 30.0
 PREDICT_TIMEOUT_S: Final = 120.0
+VERSION_HEADER: Final = "x-lockstep-version"
+"""The header with the name of the version that has answered."""
 
 
 @final
@@ -49,9 +53,9 @@ class Client:
         locate: Callable[[], ServiceAddress] | None = None,
     ) -> None:
         self._locate = locate
-        self._prefix = f"/v1/projects/{_segment(project, what='project')}"
+        self._prefix = f"/v1/projects/{path_segment(project, what='project')}"
         self._address = address
-        self._http = _connect(address)
+        self._http = open_connections(address, timeout_s=TIMEOUT_S)
 
     @classmethod
     def from_home(cls, home: Home, *, project: str = "local") -> Self:
@@ -98,7 +102,7 @@ class Client:
         address = self._address if self._locate is None else self._locate()
         if address != self._address:
             self._http.close()
-            self._address, self._http = address, _connect(address)
+            self._address, self._http = address, open_connections(address, timeout_s=TIMEOUT_S)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -129,7 +133,7 @@ class Client:
 
     def revoke_key(self, key_id: str) -> dict[str, Any]:
         """Revokes a key, and returns it."""
-        return self._call("POST", f"/v1/keys/{_segment(key_id, what='key')}:revoke")
+        return self._call("POST", f"/v1/keys/{path_segment(key_id, what='key')}:revoke")
 
     def set_secret(self, name: str, *, value: str) -> None:
         """Creates or replaces a secret of the project."""
@@ -280,7 +284,7 @@ class Client:
             replica: the replica's name.
             request: the command to run, and its terminal.
         """
-        path = f"{self._job(job_id)}/replicas/{_segment(replica, what='replica')}:exec"
+        path = f"{self._job(job_id)}/replicas/{path_segment(replica, what='replica')}:exec"
         try:
             return ShellConnection(self._address, path=path, request=request)
         except InvalidStatus as error:
@@ -372,8 +376,26 @@ class Client:
         return self._call("DELETE", self._version(model, name))
 
     def set_default_version(self, model: str, *, name: str) -> dict[str, Any]:
-        """Makes a version the model's default, which serves requests that name no version."""
+        """Gives a version all traffic of its model, and makes it the default version."""
         return self._call("POST", f"{self._version(model, name)}:setDefault")
+
+    def split_traffic(self, model: str, *, split: Mapping[str, int], etag: str = "") -> dict[str, Any]:
+        """Changes which versions answer the requests to a model that name no version, and returns the operation.
+
+        Args:
+            model: the model's name.
+            split: the percent of each version, by its name, which sum to 100; none if no version answers.
+            etag: the model's etag, if it must not have changed since it was read.
+        """
+        return self._patch_own(model, "trafficSplit", value=dict(split), etag=etag)
+
+    def rollback(self, model: str) -> dict[str, Any]:
+        """Restores a model's traffic as it was before its last change, and returns the model."""
+        return self._call("POST", f"{self._model(model)}:rollback")
+
+    def keep_versions(self, model: str, *, max_versions: int) -> dict[str, Any]:
+        """Changes how many versions a model keeps, 0 for all, and returns the operation."""
+        return self._patch_own(model, "maxVersions", value=max_versions)
 
     def operation(self, name: str) -> dict[str, Any]:
         """Returns an operation by its full resource name."""
@@ -381,9 +403,15 @@ class Client:
 
     def predict(self, model: str, instances: Sequence[Any], *, version: str | None = None) -> list[Any]:
         """Returns a model's predictions, one per instance."""
-        resource = self._model(model) if version is None else self._version(model, version)
-        body = {"instances": instances}
-        return self._call("POST", f"{resource}:predict", body=body, timeout_s=PREDICT_TIMEOUT_S)["predictions"]
+        return self.predict_by(model, instances, version=version)[0]
+
+    def predict_by(
+        self, model: str, instances: Sequence[Any], *, version: str | None = None
+    ) -> tuple[list[Any], str | None]:
+        """Returns what `predict` does, and the name of the version that has answered, if the service says it."""
+        path = f"{self._model(model) if version is None else self._version(model, version)}:predict"
+        answer = self._send("POST", path, body={"instances": instances}, timeout_s=PREDICT_TIMEOUT_S)
+        return self._read(answer)["predictions"], answer.headers.get(VERSION_HEADER)
 
     def _listed(self, path: str, *, field: str, filter_text: str, limit: int) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -405,25 +433,32 @@ class Client:
         Args:
             model: the model's name.
             body: the body, in JSON.
-            version: the version's name; None for the model's default version.
+            version: the version's name; None for one that has traffic.
             timeout_s: how long the service may take to connect, or to send the next part of its answer, in seconds.
         """
         resource = self._model(model) if version is None else self._version(model, version)
         return self._call("POST", f"{resource}:predict", content=body, timeout_s=timeout_s)["predictions"]
 
+    def _patch_own(self, model: str, field: str, *, value: object, etag: str = "") -> dict[str, Any]:
+        body = {"lockstep": {field: value}, **({"etag": etag} if etag else {})}
+        return self._call("PATCH", self._model(model), query={"updateMask": f"lockstep.{field}"}, body=body)
+
     def _secret(self, name: str) -> str:
-        return f"{self._prefix}/secrets/{_segment(name, what='secret')}"
+        return f"{self._prefix}/secrets/{path_segment(name, what='secret')}"
 
     def _job(self, job_id: str) -> str:
-        return f"{self._prefix}/jobs/{_segment(job_id, what='job')}"
+        return f"{self._prefix}/jobs/{path_segment(job_id, what='job')}"
 
     def _model(self, name: str) -> str:
-        return f"{self._prefix}/models/{_segment(name, what='model')}"
+        return f"{self._prefix}/models/{path_segment(name, what='model')}"
 
     def _version(self, model: str, name: str) -> str:
-        return f"{self._model(model)}/versions/{_segment(name, what='version')}"
+        return f"{self._model(model)}/versions/{path_segment(name, what='version')}"
 
-    def _call(
+    def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        return self._read(self._send(method, path, **options))
+
+    def _send(
         self,
         method: str,
         path: str,
@@ -432,7 +467,7 @@ class Client:
         body: object = None,
         content: bytes | None = None,
         timeout_s: float = TIMEOUT_S,
-    ) -> dict[str, Any]:
+    ) -> httpx.Response:
         headers = None if content is None else {"content-type": "application/json"}
         try:
             answer = self._http.request(
@@ -444,6 +479,9 @@ class Client:
             raise self._unavailable(error) from error
         if not answer.is_success:
             raise read_error(answer)
+        return answer
+
+    def _read(self, answer: httpx.Response) -> dict[str, Any]:
         try:
             return answer.json()
         except ValueError:
@@ -463,28 +501,3 @@ class Client:
         )
         found.retry_after_s = 0.0
         return found
-
-
-def _connect(address: ServiceAddress) -> httpx.Client:
-    verify = ssl_context(address) if address.url.startswith("https:") else False  # plain HTTP is for loopback only
-    try:
-        return httpx.Client(
-            base_url=address.url,
-            headers={"authorization": f"Bearer {address.token}"},
-            timeout=TIMEOUT_S,
-            verify=verify,
-            trust_env=not address.is_on_this_machine,  # a service on this machine is reached without a proxy
-        )
-    except (ImportError, ValueError):  # a SOCKS proxy needs a package that httpx does not install
-        raise errors.ConfigError(
-            "the proxy that HTTPS_PROXY or ALL_PROXY names cannot be used",
-            allowed="http://HOST:PORT, or socks5://HOST:PORT with the package httpx[socks]",
-            action="change it, or name the service's host in NO_PROXY",
-        ) from None
-
-
-def _segment(name: str, *, what: str) -> str:
-    """Returns a name, quoted as one segment of a URL's path."""
-    if name in ("", ".", "..") or "/" in name:  # quoting does not make one segment of these
-        raise InvalidInputError(f"not the name of a {what}", received=name, allowed="letters, digits and underscores")
-    return quote(name, safe="")

@@ -158,7 +158,7 @@ def test_paths_of_a_model_that_cannot_be_changed_are_refused_by_their_names(mode
     for mask in ("regions", "onlinePredictionLogging", "defaultVersion", "name", "etag"):
         status, message = _refusal(lambda mask=mask: _patch(models, mask, regions=["us-central1"]))
         assert (status, message.partition(";")[0]) == (400, f"updateMask: {mask}: cannot be changed")
-        assert message.endswith("allowed: description, labels, defaultVersion.name")
+        assert "allowed: description, labels, defaultVersion.name, lockstep.trafficSplit" in message
     status, message = _refusal(lambda: _patch(models, "description", descriptoin="x"))
     assert (status, message) == (400, "request: unknown key descriptoin; did you mean 'description'?")
     assert _refusal(models.patch(name=f"{MODEL}x", updateMask="description", body={}).execute)[0] == 404

@@ -122,7 +122,7 @@ class Site:
 
     def num_routed(self) -> int:
         try:
-            return len(self.routes.find(project="local", model="m", version=None))
+            return len(self.routes.find(project="local", model="m", version="v1"))
         except UnavailableError:
             return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 import threading
@@ -28,6 +29,7 @@ from lockstep.service.store import (
     JobRecord,
     JobStore,
     LeaseLostError,
+    ModelChanges,
     ModelStore,
     VersionRecord,
     VersionState,
@@ -138,7 +140,7 @@ class Site:
 
     def is_answered(self) -> bool:
         try:
-            return bool(self.routes.find(project="p", model="m", version=None))
+            return bool(self.routes.find(project="p", model="m", version="v1"))
         except UnavailableError:
             return False
 
@@ -271,14 +273,14 @@ def test_each_server_that_cannot_start_any_more_waits_twice_as_long(
 def test_servers_are_as_many_as_wanted_and_share_the_requests(site: Site) -> None:
     site.create(num_servers=3)
     site.step_until_ready(3)
-    first, second, third = site.routes.find(project="p", model="m", version=None)
+    first, second, third = site.routes.find(project="p", model="m", version="v1")
     site.routes.begin(first)
-    assert site.routes.find(project="p", model="m", version=None)[-1] == first
+    assert site.routes.find(project="p", model="m", version="v1")[-1] == first
     site.routes.begin(second)
     site.routes.begin(second)
-    assert site.routes.find(project="p", model="m", version=None) == [third, first, second]
+    assert site.routes.find(project="p", model="m", version="v1") == [third, first, second]
     site.routes.end(first)
-    assert site.routes.find(project="p", model="m", version=None)[-1] == second
+    assert site.routes.find(project="p", model="m", version="v1")[-1] == second
     site.models.update_version(site.version(), num_servers=1)
     site.step_until_ready(1)
     assert site.version().state is VersionState.READY
@@ -362,12 +364,29 @@ def test_a_pass_ends_when_the_lease_is_lost(site: Site, caplog: pytest.LogCaptur
     assert logged == [("WARNING", "another service has taken the lease over")]
 
 
+def test_the_oldest_version_goes_when_another_one_is_ready_and_the_log_says_why(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    def keep(_: object) -> ModelChanges:
+        return ModelChanges(columns={"max_versions": 2})
+
+    caplog.set_level(logging.INFO, logger=deployments_module.__name__)
+    site.models.patch_model(project="p", name="m", change=keep, changed_by="ann")
+    for name in ("v1", "v2", "v3"):
+        site.create(name=name)
+        site.step_until(lambda name=name: site.version(name).state is VersionState.READY)
+    site.step_until(lambda: len(site.models.list_versions()) == 2)
+    assert {version.name for version in site.models.list_versions()} == {"v1", "v3"}, "v1 has the traffic"
+    (line,) = [record.getMessage() for record in caplog.records if "is deleted" in record.getMessage()]
+    assert line.startswith("version v2 of m in project p is deleted: v3 is READY, and the model keeps no more versions")
+
+
 def test_servers_that_were_just_found_are_found_again_without_the_database(site: Site) -> None:
     site.create()
     site.step_until_ready()
     now = {"s": 0.0}
     routes = Routes(models=site.models, jobs=site.jobs, vault=site.bench.vault, clock=lambda: now["s"])
-    name: dict[str, Any] = {"project": "p", "model": "m", "version": None}
+    name: dict[str, Any] = {"project": "p", "model": "m", "version": "v1"}
     assert routes.find_again(**name) is None
     found = routes.find(**name)
     site.models.begin_delete_version(project="p", model="m", name="v1")

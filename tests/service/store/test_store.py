@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, event, text
-from tests.service.postgres import PASSWORD, Server
 
 from lockstep.errors import NotFoundError, UnavailableError, WrongStateError
 from lockstep.jobs.billing.bills import Bill
@@ -70,29 +68,6 @@ print("ready", flush=True)
 sys.stdin.readline()
 open_database(sys.argv[1]).dispose()
 """
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'd.db'}"
-
-
-@pytest.fixture
-def sqlite(url: str) -> Iterator[Engine]:
-    engine = open_database(url)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    if request.param == "sqlite":
-        yield request.getfixturevalue("sqlite")
-        return
-    server: Server = request.getfixturevalue("postgres")
-    engine = open_database(server.url(server.create_database()), password=PASSWORD)
-    yield engine
-    engine.dispose()
 
 
 def _job(store: JobStore, job_id: str = "j", **fields: Any) -> JobRecord:
@@ -333,7 +308,7 @@ def _ready_version(models: ModelStore, name: str = "v1") -> VersionRecord:
 def test_a_deletion_that_is_refused_changes_nothing(models: ModelStore) -> None:
     default = _ready_version(models)
     _version(models, "v2")
-    with pytest.raises(WrongStateError, match="the default of m"):
+    with pytest.raises(WrongStateError, match="version v1 has 100% of the traffic of m, and is its default; give it"):
         models.begin_delete_version(project="p", model="m", name="v1")
     assert models.get_version(project="p", model="m", name="v1") == default
     with pytest.raises(WrongStateError, match="has versions"):
@@ -350,17 +325,17 @@ def test_only_a_version_that_answers_becomes_the_default(models: ModelStore) -> 
     assert default() is None
     for name, state in (("v0", "FAILED"), ("v1", "CREATING")):
         with pytest.raises(WrongStateError, match=f"version {name} of m is {state}, and answers no requests"):
-            models.set_default(project="p", model="m", name=name)
-    with pytest.raises(UnavailableError, match="none of its versions has been ready"):
-        models.get_version(project="p", model="m", name=None)
+            models.set_default(project="p", model="m", name=name, changed_by="ann")
+    with pytest.raises(UnavailableError, match="no default version; the newest of its versions, v1, is CREATING"):
+        models.get_traffic(project="p", model="m")
     _ready_version(models, "v2")
     _ready_version(models, "v3")
     assert default() == "v2", "the first that was ready"
-    models.set_default(project="p", model="m", name="v3")
+    models.set_default(project="p", model="m", name="v3", changed_by="ann")
     assert default() == "v3"
     models.begin_delete_version(project="p", model="m", name="v2")
     with pytest.raises(WrongStateError, match="version v2 of m is DELETING"):
-        models.set_default(project="p", model="m", name="v2")
+        models.set_default(project="p", model="m", name="v2", changed_by="ann")
     assert default() == "v3"
 
 

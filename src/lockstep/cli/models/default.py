@@ -15,7 +15,7 @@ def set_default(
     name: Annotated[str, typer.Argument(metavar="MODEL/VERSION", help="The version; it must be READY.")],
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Make a version its model's default, which answers requests that name no version."""
+    """Give a version all traffic of its model: it answers the requests that name no version."""
     model, version = split_version(name)
     if version is None:
         raise InvalidInputError("the version is missing", received=name, allowed="MODEL/VERSION")

@@ -10,6 +10,7 @@ import typer
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect, local_time, print_json
 from lockstep.cli.models.versions import servers_text
 from lockstep.cli.operations import short_name, split_version, waiting_for
+from lockstep.cli.traffic import traffic_of, traffic_text
 
 
 def describe(
@@ -40,8 +41,15 @@ def _print_model(model: Mapping[str, Any], *, versions: list[str]) -> None:
     _print_notes(model)
     shown = "none" if default is None else f"{short_name(default)} ({default['state']})"
     OUTPUT.print(f"  default version: {shown}")
-    OUTPUT.print(f"  versions: {', '.join(versions) or 'none'}")
+    OUTPUT.print(f"  traffic: {traffic_text(traffic_of(model))}")
+    kept = f" (at most {number} are kept)" if (number := model.get("lockstep", {}).get("maxVersions")) else ""
+    OUTPUT.print(f"  versions: {', '.join(versions) or 'none'}{kept}")
     OUTPUT.print(f"  path of requests: POST /v1/{model['name']}:predict")
+    if changes := model.get("lockstep", {}).get("trafficChanges"):
+        OUTPUT.print("  changes of the traffic, the latest first:")
+    for change in changes or ():
+        text = traffic_text(change["trafficSplit"])
+        OUTPUT.print(f"    {local_time(change['time'])}  {text}, by {change['changedBy']}")
 
 
 def _print_version(version: Mapping[str, Any], *, model: str) -> None:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect, local_time
 from lockstep.cli.operations import short_name, waiting_for
+from lockstep.cli.traffic import traffic_of
 from lockstep.client import Client
 from lockstep.errors import NotFoundError
 
@@ -23,16 +24,17 @@ def versions(
 ) -> None:
     """List the versions of a model, the newest first, and what they wait for."""
     with connect(project) as client:
+        split = traffic_of(client.model(model))
         found = client.versions(model, limit=limit)
         rows = [(version, _note(client, model, version)) for version in found]
     table = Table(box=None, pad_edge=False)
-    for title in ("VERSION", "STATE", "DEFAULT", "SERVERS", "MACHINE TYPE", "CREATED", "NOTE"):
+    for title in ("VERSION", "STATE", "TRAFFIC", "SERVERS", "MACHINE TYPE", "CREATED", "NOTE"):
         table.add_column(title, no_wrap=True)
     for version, note in rows:
         table.add_row(
             short_name(version),
             version["state"],
-            "yes" if version.get("isDefault") else "",
+            f"{split.get(short_name(version), 0)}%",
             servers_text(version),
             version["machineType"],
             local_time(version["createTime"]),

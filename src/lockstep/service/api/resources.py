@@ -23,6 +23,7 @@ from lockstep.service.api.forms import (
     NodeCostsForm,
     OperationForm,
     OperationMetadataForm,
+    OwnModelForm,
     OwnVersionForm,
     PredictionOutputForm,
     TrainingOutputForm,
@@ -30,7 +31,16 @@ from lockstep.service.api.forms import (
 )
 from lockstep.service.api.prediction.scaling import auto_scaling_form, own_auto_scaling_form
 from lockstep.service.control.job_inputs import order_of
-from lockstep.service.store import JobRecord, KeyRecord, ModelRecord, OperationRecord, RecordedEvent, VersionRecord
+from lockstep.service.store import (
+    JobRecord,
+    KeyRecord,
+    ModelRecord,
+    OperationRecord,
+    RecordedEvent,
+    TrafficChange,
+    VersionRecord,
+    split_of,
+)
 
 TYPE_PREFIX = "type.googleapis.com/google.cloud.ml.v1."
 
@@ -214,8 +224,16 @@ def key_resource(key: KeyRecord) -> KeyForm:
     }
 
 
-def model_resource(model: ModelRecord, *, default: VersionRecord | None) -> ModelForm:
-    """Returns a model as the contract's ``GoogleCloudMlV1__Model``."""
+def model_resource(
+    model: ModelRecord, *, default: VersionRecord | None, changes: Sequence[TrafficChange] | None = None
+) -> ModelForm:
+    """Returns a model as the contract's ``GoogleCloudMlV1__Model``.
+
+    Args:
+        model: the model.
+        default: its default version; None if it has none.
+        changes: the latest changes of its traffic; None if they were not read.
+    """
     resource: ModelForm = {
         "name": f"projects/{model.project}/models/{model.name}",
         "onlinePredictionConsoleLogging": True,
@@ -229,7 +247,27 @@ def model_resource(model: ModelRecord, *, default: VersionRecord | None) -> Mode
         resource["labels"] = dict(model.labels)
     if default is not None:
         resource["defaultVersion"] = version_resource(default, is_default=True)
+    if own := _own_model(model, changes=changes):
+        resource["lockstep"] = own
     return resource
+
+
+def _own_model(model: ModelRecord, *, changes: Sequence[TrafficChange] | None) -> OwnModelForm:
+    own: OwnModelForm = {}
+    if model.traffic:
+        own["trafficSplit"] = split_of(model.traffic)
+    if model.max_versions is not None:
+        own["maxVersions"] = model.max_versions
+    if changes:
+        own["trafficChanges"] = [
+            {
+                "time": timestamp(change.time_s),
+                "changedBy": change.changed_by,
+                "trafficSplit": split_of(change.traffic),
+            }
+            for change in changes
+        ]
+    return own
 
 
 def version_resource(version: VersionRecord, *, is_default: bool, waiting_for: str | None = None) -> VersionForm:

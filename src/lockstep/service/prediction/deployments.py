@@ -148,7 +148,7 @@ class Deployments:
         """
         live = [server for server in servers if server.state not in (JobState.CANCELLING, *TERMINAL)]
         if version.state is VersionState.DELETING:
-            self._end(live, detail="its version was deleted")
+            self._end(self._drain(live), detail="its version was deleted")
             if not servers:
                 delete_files(version, bucket=self._bucket)
                 self._models.remove_version(version)
@@ -201,9 +201,21 @@ class Deployments:
         if not any(is_ready(server) for server in live):
             return
         if version.state is VersionState.CREATING:
-            self._models.update_version(version, state=VersionState.READY, num_failures=0)
+            if self._models.update_version(version, state=VersionState.READY, num_failures=0):
+                self._retire(version)
         elif version.num_failures:
             self._models.update_version(version, num_failures=0)
+
+    def _retire(self, newest: VersionRecord) -> None:
+        for name in self._models.retire_versions(newest):
+            LOGGER.info(
+                "version %s of %s in project %s is deleted: %s is READY, and the model keeps no more versions than its "
+                "lockstep.maxVersions",
+                name,
+                newest.model,
+                newest.project,
+                newest.name,
+            )
 
     def _decide(self, version: VersionRecord, live: Sequence[JobRecord], *, num_waiting: int) -> VersionRecord:
         """Returns a version with the number of servers that its load needs, after it was recorded."""
@@ -240,13 +252,20 @@ class Deployments:
             start_server(version, jobs=self._jobs, bucket=self._bucket, simulated=simulated)
             self._wake()
         by_readiness = sorted(staying, key=lambda server: (not is_ready(server), server.create_time_s))
-        for server in by_readiness[version.num_servers :]:
-            if is_ready(server):
+        surplus = by_readiness[version.num_servers :]
+        self._end(self._drain([*draining, *surplus]), detail="its version needs fewer servers")
+
+    def _drain(self, servers: Sequence[JobRecord]) -> list[JobRecord]:
+        """Has services send no more requests to servers; returns those that have answered all that they have."""
+        drained: list[JobRecord] = []
+        for server in servers:
+            if not is_ready(server):
+                drained.append(server)  # no service sends it requests
+            elif server.drain_time_s is None:
                 self._jobs.update(server.uid, drain_time_s=self._clock())
-            else:
-                draining.append(server)  # no service sends it requests
-        ended = [server for server in draining if not is_ready(server) or self._drains.is_drained(server)]
-        self._end(ended, detail="its version needs fewer servers")
+            elif self._drains.is_drained(server):
+                drained.append(server)
+        return drained
 
     def _note_update(self, version: VersionRecord, live: Sequence[JobRecord]) -> None:
         """Ends the operation of an update when the servers are as many as wanted."""

@@ -22,12 +22,14 @@ from lockstep.service.store.prediction.demands import DemandStore
 from lockstep.service.store.prediction.models import ModelStore
 from lockstep.service.store.prediction.policies import ScalingPolicy
 from lockstep.service.store.prediction.records import (
+    ModelChanges,
     ModelRecord,
     OperationCode,
     OperationRecord,
     VersionRecord,
     VersionState,
 )
+from lockstep.service.store.prediction.traffic import Share, Traffic, TrafficChange, split_of
 from lockstep.service.store.security.job_secrets import SecretRecord, SecretStore
 from lockstep.service.store.security.keys import KeyRecord, KeyStore
 
@@ -47,6 +49,7 @@ __all__ = [
     "KeyStore",
     "Lease",
     "LeaseLostError",
+    "ModelChanges",
     "ModelRecord",
     "ModelStore",
     "Move",
@@ -59,10 +62,13 @@ __all__ = [
     "ScalingPolicy",
     "SecretRecord",
     "SecretStore",
+    "Share",
     "SpendingSnapshot",
     "SpendingStore",
     "StoredSizeStore",
     "SummedNode",
+    "Traffic",
+    "TrafficChange",
     "UnsummedNode",
     "VersionRecord",
     "VersionState",
@@ -75,5 +81,6 @@ __all__ = [
     "machine_stays",
     "open_database",
     "parse_database_url",
+    "split_of",
     "take_password",
 ]

@@ -25,6 +25,7 @@ from lockstep.service.store.control.moves import MOVES
 from lockstep.service.store.json_columns import JsonOf
 from lockstep.service.store.prediction.policies import SCALING
 from lockstep.service.store.prediction.records import ACCELERATOR
+from lockstep.service.store.prediction.traffic import TRAFFIC
 
 METADATA = MetaData(
     naming_convention={
@@ -174,8 +175,21 @@ MODELS = Table(
     Column("labels", JSON, nullable=False),
     Column("region", String(64)),
     Column("revision", Integer, nullable=False, default=0),
-    Column("default_version", String(128)),
+    Column("traffic", JsonOf(TRAFFIC), nullable=False, default=()),
+    Column("max_versions", Integer),
     Column("create_time_s", Float, nullable=False),
+)
+
+TRAFFIC_CHANGES = Table(
+    "traffic_changes",
+    METADATA,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("project", String(128), nullable=False),
+    Column("model", String(128), nullable=False),
+    Column("time_s", Float, nullable=False),
+    Column("changed_by", String(64), nullable=False),
+    Column("traffic", JsonOf(TRAFFIC), nullable=False),
+    Index(None, "project", "model", "seq"),
 )
 
 VERSIONS = Table(

@@ -98,6 +98,24 @@ class VersionListForm(TypedDict):
 
 
 @with_config(STRICT)
+class TrafficChangeForm(TypedDict):
+    """A change of a model's traffic."""
+
+    time: str
+    changedBy: str
+    trafficSplit: dict[str, int]
+
+
+@with_config(STRICT)
+class OwnModelForm(TypedDict):
+    """Lockstep's own fields of a model, which are not in the contract."""
+
+    trafficSplit: NotRequired[dict[str, int]]
+    maxVersions: NotRequired[int]
+    trafficChanges: NotRequired[list[TrafficChangeForm]]
+
+
+@with_config(STRICT)
 class ModelForm(TypedDict):
     """``GoogleCloudMlV1__Model``."""
 
@@ -108,6 +126,7 @@ class ModelForm(TypedDict):
     description: NotRequired[str]
     labels: NotRequired[dict[str, str]]
     defaultVersion: NotRequired[VersionForm]
+    lockstep: NotRequired[OwnModelForm]
 
 
 @with_config(STRICT)

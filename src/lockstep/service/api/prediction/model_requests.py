@@ -13,6 +13,7 @@ from lockstep.jobs.input.spec import MAX_PACKAGES, AcceleratorConfig, running_py
 from lockstep.jobs.parsing.fields import AbstractDocument, Flag, Int32, JobId, Labels, Text, rule_error
 from lockstep.jobs.parsing.rules import Violation, parse_document, raise_violations
 from lockstep.service.api.prediction.scaling import AutoScaling, OwnAutoScaling
+from lockstep.service.api.prediction.traffic import OwnModel
 from lockstep.service.control.schedule import MAX_SERVERS
 
 DEFAULT_MACHINE_TYPE: Final = "n1-standard-4"
@@ -58,6 +59,7 @@ class ModelRequest(AbstractDocument):
         regions: the region of its prediction servers; at most one.
         online_prediction_logging: whether each request is logged, which is not supported.
         online_prediction_console_logging: whether the output of prediction servers is kept, which it always is.
+        lockstep: Lockstep's own fields.
     """
 
     name: ResourceName
@@ -66,6 +68,7 @@ class ModelRequest(AbstractDocument):
     regions: tuple[Text, ...] = ()
     online_prediction_logging: Flag = False
     online_prediction_console_logging: Flag = True
+    lockstep: OwnModel = Field(default_factory=OwnModel)
     default_version: object = None
     etag: object = None
 
@@ -189,9 +192,17 @@ def parse_model(body: Mapping[str, Any]) -> ModelRequest:
 
     Raises:
         ConfigError: If the body has an unknown key or a wrong type, or breaks a rule of the contract.
+        InvalidInputError: If it splits the traffic, since a new model has no versions.
         UnimplementedError: If it asks for what Lockstep does not have.
     """
     request = parse_document(ModelRequest, document=body, source="request")
+    if request.lockstep.traffic_split:
+        raise InvalidInputError(
+            "lockstep.trafficSplit",
+            received=request.lockstep.traffic_split,
+            allowed="none for a new model, which has no versions",
+            action="change it when its versions are READY",
+        )
     if request.online_prediction_logging:
         raise _unsupported("onlinePredictionLogging", "prediction servers do not log each request")
     if not request.online_prediction_console_logging:

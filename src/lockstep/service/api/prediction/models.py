@@ -11,21 +11,23 @@ from lockstep.errors import ConfigError, InvalidInputError
 from lockstep.jobs.input.documents import parse_training_input
 from lockstep.jobs.input.gangs import Gang, resolve
 from lockstep.jobs.lists.filters import parse_model_filter, parse_version_filter
+from lockstep.jobs.parsing.rules import parse_document
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import ModelForm, ModelListForm, OperationForm, VersionForm, VersionListForm
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
 from lockstep.service.api.prediction.model_requests import VersionRequest, parse_model, parse_version
-from lockstep.service.api.prediction.patches import parse_model_patch, parse_version_patch
+from lockstep.service.api.prediction.patches import check_etag, parse_model_patch, parse_version_patch
 from lockstep.service.api.prediction.scaling import scaling_policy
+from lockstep.service.api.prediction.traffic import RollbackRequest
 from lockstep.service.api.prediction.views import model_of, operation_of, version_of
 from lockstep.service.api.requests import Body, Context, Name, Project
-from lockstep.service.api.resources import version_resource
+from lockstep.service.api.resources import model_etag, version_resource
 from lockstep.service.api.routes import make_router
 from lockstep.service.control.orders import is_simulated
 from lockstep.service.prediction.servers import server_input
 from lockstep.service.security.locations import check_location
-from lockstep.service.store import VersionRecord
+from lockstep.service.store import ModelRecord, VersionRecord
 from lockstep.storage import check_shared_url
 
 router = make_router()
@@ -45,6 +47,7 @@ def create_model(project: Project, body: Body, context: Context) -> ModelForm:
         description=request.description,
         labels=request.labels,
         region=request.region,
+        max_versions=request.lockstep.max_versions or None,
     )
     return model_of(model, context)
 
@@ -59,9 +62,9 @@ def list_models(
     return list_answer(
         "models",
         read=partial(context.models.page_models, project=project),
-        holds=(lambda model: predicate(model_of(model, context))) if filter_text else None,
+        holds=(lambda model: predicate(model_of(model, context, with_changes=False))) if filter_text else None,
         position=lambda model: (model.create_time_s, model.name),
-        show=lambda models: [model_of(model, context) for model in models],
+        show=lambda models: [model_of(model, context, with_changes=False) for model in models],
         size=page_size,
         token=page_token,
     )
@@ -77,12 +80,30 @@ def get_model(project: Project, model: Name, context: Context) -> ModelForm:
 @router.patch("/models/{model}")
 @requires_scope(Scope.SUBMITTER)
 def patch_model(
-    project: Project, model: Name, body: Body, context: Context, update_mask: UpdateMask = ""
+    project: Project,
+    model: Name,
+    body: Body,
+    context: Context,
+    principal: RequestPrincipal,
+    update_mask: UpdateMask = "",
 ) -> OperationForm:
     """``projects.models.patch``. If an etag is sent, it must still be the model's. The returned operation is done."""
     change = parse_model_patch(body, update_mask=update_mask).change_model
-    operation = context.models.patch_model(project=project, name=model, change=change)
+    operation = context.models.patch_model(project=project, name=model, change=change, changed_by=principal.label)
     return operation_of(operation, context)
+
+
+@router.post("/models/{model}:rollback")
+@requires_scope(Scope.SUBMITTER)
+def rollback(project: Project, model: Name, body: Body, context: Context, principal: RequestPrincipal) -> ModelForm:
+    """Restores the traffic of a model as it was before its last change. If an etag is sent, it must be the model's."""
+    request = parse_document(RollbackRequest, document=body, source="request")
+
+    def check(record: ModelRecord) -> None:
+        check_etag(request.etag, current=model_etag(record), what=f"model {record.name}")
+
+    restored = context.models.rollback(project=project, model=model, check=check, changed_by=principal.label)
+    return model_of(restored, context)
 
 
 @router.delete("/models/{model}")
@@ -201,13 +222,21 @@ def patch_version(
 
 @router.post("/models/{model}/versions/{version}:setDefault")
 @requires_scope(Scope.SUBMITTER)
-def set_default(project: Project, model: Name, version: Name, context: Context) -> VersionForm:
-    """``projects.models.versions.setDefault``."""
-    return version_resource(context.models.set_default(project=project, model=model, name=version), is_default=True)
+def set_default(
+    project: Project, model: Name, version: Name, context: Context, principal: RequestPrincipal
+) -> VersionForm:
+    """``projects.models.versions.setDefault``, which gives the version all traffic."""
+    record = context.models.set_default(project=project, model=model, name=version, changed_by=principal.label)
+    return version_resource(record, is_default=True)
 
 
 @router.delete("/models/{model}/versions/{version}")
 @requires_scope(Scope.SUBMITTER)
-def delete_version(project: Project, model: Name, version: Name, context: Context) -> OperationForm:
+def delete_version(
+    project: Project, model: Name, version: Name, context: Context, principal: RequestPrincipal
+) -> OperationForm:
     """``projects.models.versions.delete``. Returns an operation; the prediction server is ended afterwards."""
-    return operation_of(context.models.begin_delete_version(project=project, model=model, name=version), context)
+    operation = context.models.begin_delete_version(
+        project=project, model=model, name=version, deleted_by=principal.label
+    )
+    return operation_of(operation, context)

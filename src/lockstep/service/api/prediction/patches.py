@@ -18,18 +18,31 @@ from lockstep.service.api.prediction.model_requests import (
     ModelRequest,
     VersionRequest,
 )
+from lockstep.service.api.prediction.traffic import MaxVersions, TrafficSplit
 from lockstep.service.api.resources import model_etag, version_etag
 from lockstep.service.control.schedule import MAX_SERVERS
-from lockstep.service.store import ModelRecord, VersionRecord, VersionState
+from lockstep.service.store import ModelChanges, ModelRecord, VersionRecord, VersionState
 
 LABELS: Final = "labels"
-MODEL_PATHS: Final = ("description", LABELS, "defaultVersion.name")
+MODEL_PATHS: Final = (
+    "description",
+    LABELS,
+    "defaultVersion.name",
+    "lockstep.trafficSplit",
+    "lockstep.maxVersions",
+)
 VERSION_PATHS: Final = ("description", LABELS, "manualScaling.nodes", "autoScaling.minNodes", "autoScaling.maxNodes")
 
 
 @final
 class _Default(AbstractDocument):
     name: Text
+
+
+@final
+class _OwnModel(AbstractDocument):
+    traffic_split: TrafficSplit | None = None
+    max_versions: MaxVersions | None = None
 
 
 @final
@@ -46,6 +59,7 @@ class _Values(AbstractDocument):
     description: Text = ""
     labels: Labels = Field(default_factory=dict)
     default_version: _Default | None = None
+    lockstep: _OwnModel | None = None
     manual_scaling: ManualScaling | None = None
     auto_scaling: _AutoScaling | None = None
 
@@ -63,18 +77,23 @@ class Patch:
     paths: frozenset[str]
     values: _Values
 
-    def change_model(self, model: ModelRecord) -> Mapping[str, Any]:
-        """Returns the columns of a model to set.
+    def change_model(self, model: ModelRecord) -> ModelChanges:
+        """Returns what changes of a model.
 
         Raises:
             ConflictError: If the model has changed since the client read it.
         """
-        self._check_etag(model_etag(model), f"model {model.name}")
-        changes = self._texts(model.labels)
-        if self.values.default_version is not None:
+        check_etag(self.values.etag, current=model_etag(model), what=f"model {model.name}")
+        columns, split = self._texts(model.labels), None
+        own = self.values.lockstep or _OwnModel()
+        if own.max_versions is not None:
+            columns["max_versions"] = own.max_versions or None
+        if own.traffic_split is not None:
+            split = own.traffic_split
+        elif self.values.default_version is not None:
             prefix = f"projects/{model.project}/models/{model.name}/versions/"
-            changes["default_version"] = self.values.default_version.name.removeprefix(prefix)
-        return changes
+            split = {self.values.default_version.name.removeprefix(prefix): 100}
+        return ModelChanges(columns=columns, split=split)
 
     def change_version(self, version: VersionRecord) -> Mapping[str, Any]:
         """Returns the columns of a version to set.
@@ -84,9 +103,10 @@ class Patch:
             ConfigError: If the numbers of nodes contradict each other.
             WrongStateError: If the version cannot be changed in its state, or scales in the other way.
         """
-        self._check_etag(version_etag(version), f"version {version.name} of {version.model}")
+        what = f"version {version.name} of {version.model}"
+        check_etag(self.values.etag, current=version_etag(version), what=what)
         if version.state is VersionState.DELETING:
-            raise WrongStateError(f"version {version.name} of {version.model} is being deleted")
+            raise WrongStateError(f"{what} is being deleted")
         return {**self._texts(version.labels), **self._scaling(version)}
 
     def _scaling(self, version: VersionRecord) -> dict[str, Any]:
@@ -117,11 +137,6 @@ class Patch:
             "num_servers": min(max(version.num_servers, least), most),
         }
 
-    def _check_etag(self, current: str, what: str) -> None:
-        given = self.values.etag
-        if given and given != current:
-            raise ConflictError(f"{what} changed since it was read", received=given, action="read it again")
-
     def _texts(self, labels: Mapping[str, str]) -> dict[str, Any]:
         changes: dict[str, Any] = {}
         if "description" in self.paths:
@@ -136,6 +151,21 @@ class Patch:
         return changes
 
 
+def check_etag(given: str | None, *, current: str, what: str) -> None:
+    """Checks that a resource has not changed since a client read it.
+
+    Args:
+        given: the etag that the client has sent, if any.
+        current: the etag of the resource.
+        what: names the resource in the message.
+
+    Raises:
+        ConflictError: If it has changed.
+    """
+    if given and given != current:
+        raise ConflictError(f"{what} changed since it was read", received=given, action="read it again")
+
+
 def parse_model_patch(body: Mapping[str, Any], *, update_mask: str) -> Patch:
     """Parses a request to change a model.
 
@@ -145,10 +175,18 @@ def parse_model_patch(body: Mapping[str, Any], *, update_mask: str) -> Patch:
 
     Raises:
         ConfigError: If the body has an unknown key, or a value of a wrong type at one of the paths.
-        InvalidInputError: If the mask is empty, or has a path that cannot be changed.
+        InvalidInputError: If the mask is empty, or has a path that cannot be changed, or two that may contradict
+            each other.
         UnimplementedError: If the mask has a path of a field that Lockstep does not honour.
     """
-    return _parse(ModelRequest, body=body, update_mask=update_mask, allowed=MODEL_PATHS)
+    patch = _parse(ModelRequest, body=body, update_mask=update_mask, allowed=MODEL_PATHS)
+    both = {"defaultVersion.name", "lockstep.trafficSplit"}
+    if both <= patch.paths:
+        raise InvalidInputError(
+            "updateMask: defaultVersion.name and lockstep.trafficSplit both say which versions answer",
+            action="name one of them: the default version is the one with the largest share",
+        )
+    return patch
 
 
 def parse_version_patch(body: Mapping[str, Any], *, update_mask: str) -> Patch:

@@ -7,19 +7,20 @@ from typing import Annotated, Final
 
 import aiohttp
 from fastapi import Request, Response
-from fastapi.concurrency import run_in_threadpool
 
-from lockstep.errors import UnavailableError
+from lockstep.errors import NotFoundError, UnavailableError
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import requires_scope
 from lockstep.service.api.forms import PredictionsForm
 from lockstep.service.api.prediction.forwarding import NotReceivedError, send_to_server
 from lockstep.service.api.requests import MAX_INSTANCES_BYTES, Context, Name, Project, check_media_type, read_body
 from lockstep.service.api.routes import make_router
-from lockstep.service.prediction.routing import NoServerReadyError
+from lockstep.service.prediction.routing import NoServerReadyError, Route
 
 TIMEOUT_HEADER: Final = "x-server-timeout"
 """The header with the number of seconds that the client waits, of Google's APIs."""
+VERSION_HEADER: Final = "x-lockstep-version"
+"""The header with the name of the version that has answered."""
 
 router = make_router()
 
@@ -29,7 +30,7 @@ Predictions = Annotated[Response, PredictionsForm]
 @router.post("/models/{model}:predict")
 @requires_scope(Scope.VIEWER)
 async def predict_default(project: Project, model: Name, request: Request, context: Context) -> Predictions:
-    """``projects.predict`` on a model, which its default version answers."""
+    """``projects.predict`` on a model, which a version answers that has traffic."""
     return await _predict(project, model, None, request, context)
 
 
@@ -44,22 +45,23 @@ async def predict_version(
 
 async def _predict(project: str, model: str, version: str | None, request: Request, context: Context) -> Response:
     check_media_type(request.headers.get("content-type"))
-    name = {"project": project, "model": model, "version": version}
-    # In a thread: on the event loop, a slow database would delay all other requests.
-    find = partial(context.routes.find, **name)
+    find = partial(context.routes.route, project=project, model=model, version=version)
     try:
-        if context.routes.find_again(**name) is None:
-            await run_in_threadpool(find)
+        route = await find()
         body = await read_body(request, max_bytes=MAX_INSTANCES_BYTES)
-        # If the body took long, a server may have been ended meanwhile.
-        servers = context.routes.find_again(**name) or await run_in_threadpool(find)
+        # If the body took long, the traffic may have moved, and a server may have been ended meanwhile.
+        route = await find(kept=route.version)
     except NoServerReadyError as error:
         async with context.waking.hold(error, size_bytes=_max_bytes(request)) as held:
             body = await read_body(request, max_bytes=MAX_INSTANCES_BYTES)
-            servers = await held.wait(request.receive)
+            try:
+                route = Route(version=error.version.name, servers=await held.wait(request.receive))
+            except (NotFoundError, NoServerReadyError):
+                # The traffic may have left the version before it was deleted.
+                route = await find(kept=error.version.name)
     session: aiohttp.ClientSession = request.app.state.prediction_servers
     passed_on = {TIMEOUT_HEADER: request.headers[TIMEOUT_HEADER]} if TIMEOUT_HEADER in request.headers else {}
-    for server in servers:
+    for server in route.servers:
         context.routes.begin(server)
         try:
             answer = await send_to_server(session, server, body, model=model, headers=passed_on)
@@ -67,9 +69,11 @@ async def _predict(project: str, model: str, version: str | None, request: Reque
             continue
         finally:
             context.routes.end(server)
-        return Response(answer.content, answer.status, answer.headers, media_type="application/json")
+        headers = {**answer.headers, VERSION_HEADER: route.version}
+        return Response(answer.content, answer.status, headers, media_type="application/json")
     raise UnavailableError(
-        f"no prediction server of model {model} can be reached", action="try again; the service replaces it"
+        f"no prediction server of version {route.version} of model {model} can be reached",
+        action="try again; the service replaces it",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from lockstep.errors import NotFoundError
 from lockstep.service.api.forms import ModelForm, OperationForm, VersionForm
 from lockstep.service.api.prediction.waits import describe_wait
@@ -10,12 +12,21 @@ from lockstep.service.api.resources import model_resource, operation_resource, v
 from lockstep.service.store import ModelRecord, OperationRecord, VersionRecord
 
 
-def model_of(model: ModelRecord, context: Context) -> ModelForm:
-    """Returns a model with its default version."""
-    default = None
+def model_of(model: ModelRecord, context: Context, *, with_changes: bool = True) -> ModelForm:
+    """Returns a model with its default version.
+
+    Args:
+        model: the model.
+        context: the parts of the service.
+        with_changes: whether the latest changes of its traffic are read, too.
+    """
+    default, changes = None, None
     if model.default_version is not None:
-        default = context.models.get_version(project=model.project, model=model.name, name=model.default_version)
-    return model_resource(model, default=default)
+        with contextlib.suppress(NotFoundError):  # it has just been deleted
+            default = context.models.get_version(project=model.project, model=model.name, name=model.default_version)
+    if with_changes:
+        changes = context.models.list_traffic_changes(project=model.project, model=model.name)
+    return model_resource(model, default=default, changes=changes)
 
 
 def version_of(version: VersionRecord, context: Context) -> VersionForm:

@@ -7,14 +7,21 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from sqlalchemy import Connection, Engine, delete, insert, or_, select, update
+from sqlalchemy import Engine, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError, UnavailableError, WrongStateError
 from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.service.store.database import Guard, reading, unguarded, writing
+from lockstep.service.store.prediction.operation_rows import (
+    cancel_creation,
+    end_operations,
+    mark_deleting,
+    operation_values,
+)
 from lockstep.service.store.prediction.policies import ScalingPolicy
 from lockstep.service.store.prediction.records import (
+    ModelChanges,
     ModelRecord,
     OperationCode,
     OperationRecord,
@@ -22,22 +29,30 @@ from lockstep.service.store.prediction.records import (
     VersionState,
 )
 from lockstep.service.store.prediction.rows import (
-    check_answers,
     is_version,
-    no_default,
     page,
     read_model,
     read_operation,
     read_row,
+    read_traffic,
     read_version,
     version_names,
     version_record,
-    write_default,
     write_revision,
+)
+from lockstep.service.store.prediction.traffic import Traffic, TrafficChange, make_traffic
+from lockstep.service.store.prediction.traffic_rows import (
+    delete_changes,
+    leave_traffic,
+    read_changes,
+    read_excess,
+    read_restorable,
+    write_split,
+    write_traffic,
 )
 from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
 
-ModelChange = Callable[[ModelRecord], Mapping[str, Any]]
+ModelChange = Callable[[ModelRecord], ModelChanges]
 VersionChange = Callable[[VersionRecord], Mapping[str, Any]]
 
 
@@ -57,7 +72,14 @@ class ModelStore:
         self._guard = guard
 
     def create_model(
-        self, *, project: str, name: str, description: str, labels: Mapping[str, str], region: str | None = None
+        self,
+        *,
+        project: str,
+        name: str,
+        description: str,
+        labels: Mapping[str, str],
+        region: str | None = None,
+        max_versions: int | None = None,
     ) -> ModelRecord:
         """Records a new model.
 
@@ -67,6 +89,7 @@ class ModelStore:
             description: the description of the model.
             labels: the labels of the model.
             region: the region of its prediction servers; None for any.
+            max_versions: how many versions are kept when another one becomes READY; None for all.
 
         Raises:
             ConflictError: If the project has a model of this name.
@@ -77,6 +100,7 @@ class ModelStore:
             "description": description,
             "labels": dict(labels),
             "region": region,
+            "max_versions": max_versions,
             "create_time_s": self._clock(),
         }
         try:
@@ -106,8 +130,9 @@ class ModelStore:
             read_model(connection, project, name, to_write=True)
             if version_names(connection, project, name):
                 raise WrongStateError(f"model {name} has versions", action="delete its versions first")
+            delete_changes(connection, project, name)
             connection.execute(delete(MODELS).where(MODELS.c.project == project, MODELS.c.name == name))
-            operation = self._operation_values(project, "DELETE_MODEL", name, None)
+            operation = operation_values(project, "DELETE_MODEL", name, None, now_s=self._clock())
             connection.execute(insert(OPERATIONS).values({**operation, "end_time_s": self._clock()}))
         return self.get_operation(project=project, name=operation["name"])
 
@@ -138,7 +163,7 @@ class ModelStore:
             NotFoundError: If there is no such model.
             ConflictError: If the model has a version of this name.
         """
-        operation = self._operation_values(project, "CREATE_VERSION", model, name)
+        operation = operation_values(project, "CREATE_VERSION", model, name, now_s=self._clock())
         values = {
             "project": project,
             "model": model,
@@ -168,18 +193,13 @@ class ModelStore:
             raise ConflictError(f"model {model} has a version {name!r} already", action="choose another name") from None
         return self.get_operation(project=project, name=operation["name"])
 
-    def get_version(self, *, project: str, model: str, name: str | None) -> VersionRecord:
-        """Returns a version of a model, or the default version if `name` is None.
+    def get_version(self, *, project: str, model: str, name: str) -> VersionRecord:
+        """Returns a version of a model.
 
         Raises:
-            NotFoundError: If there is no such model or version, or no version at all.
-            UnavailableError: If no version of the model has been ready yet, so that none is the default.
+            NotFoundError: If there is no such version.
         """
         with reading(self._engine) as connection:
-            if name is None:
-                name = read_model(connection, project, model).default_version
-                if name is None:
-                    raise no_default(connection, project, model)
             return read_version(connection, project, model, name)
 
     def get_version_by_uid(self, uid: str) -> VersionRecord:
@@ -225,44 +245,82 @@ class ModelStore:
         with reading(self._engine) as connection:
             return [version_record(row) for row in connection.execute(query).mappings()]
 
-    def set_default(self, *, project: str, model: str, name: str) -> VersionRecord:
-        """Makes a version the default of its model.
+    def get_traffic(self, *, project: str, model: str) -> Traffic:
+        """Returns which versions of a model answer the requests that name no version; at least one.
+
+        Raises:
+            NotFoundError: If there is no such model, or no version at all.
+            UnavailableError: If no version answers, since none has become READY.
+        """
+        with reading(self._engine) as connection:
+            return read_traffic(connection, project, model)
+
+    def list_traffic_changes(self, *, project: str, model: str) -> list[TrafficChange]:
+        """Returns the latest changes of a model's traffic, the latest first; none if there is no such model."""
+        with reading(self._engine) as connection:
+            return read_changes(connection, project, model)
+
+    def set_default(self, *, project: str, model: str, name: str, changed_by: str) -> VersionRecord:
+        """Gives all traffic of a model to one version, which is then its default.
 
         Raises:
             NotFoundError: If there is no such version.
             WrongStateError: If the version is not READY, so that it would not answer.
         """
         with writing(self._engine, guard=self._guard) as connection:
-            read_model(connection, project, model, to_write=True)
-            record = read_version(connection, project, model, name)
-            check_answers(record)
-            write_default(connection, project, model, name)
+            record = read_model(connection, project, model, to_write=True)
+            write_split(connection, record, {name: 100}, changed_by=changed_by, now_s=self._clock())
             write_revision(connection, project, model)
-        return record
+            return read_version(connection, project, model, name)
 
-    def patch_model(self, *, project: str, name: str, change: ModelChange) -> OperationRecord:
+    def patch_model(self, *, project: str, name: str, change: ModelChange, changed_by: str) -> OperationRecord:
         """Changes what the owner of a model may change. The returned operation is done.
 
         Args:
             project: the project.
             name: the name of the model.
-            change: returns the columns to set, given the model as it is; it may raise an exception to change nothing.
+            change: returns what changes, given the model as it is; it may raise an exception to change nothing.
+            changed_by: the label of who changes it.
 
         Raises:
-            NotFoundError: If there is no such model, or no version that would become its default.
-            WrongStateError: If the version that would become the default is not READY.
+            NotFoundError: If there is no such model, or no version that would get traffic.
+            WrongStateError: If a version that would get traffic is not READY.
         """
         now_s = self._clock()
-        operation = {**self._operation_values(project, "UPDATE_MODEL", name, None), "end_time_s": now_s}
+        operation = {**operation_values(project, "UPDATE_MODEL", name, None, now_s=now_s), "end_time_s": now_s}
+        model = (MODELS.c.project == project, MODELS.c.name == name)
         with writing(self._engine, guard=self._guard) as connection:
-            values = change(read_model(connection, project, name, to_write=True))
-            if "default_version" in values:
-                check_answers(read_version(connection, project, name, values["default_version"]))
-            model = (MODELS.c.project == project, MODELS.c.name == name)
+            record = read_model(connection, project, name, to_write=True)
+            changes = change(record)
+            if changes.split is not None:
+                write_split(connection, record, changes.split, changed_by=changed_by, now_s=now_s)
+            values = {**changes.columns, "revision": record.revision + 1}
             connection.execute(update(MODELS).where(*model).values(values))
-            write_revision(connection, project, name)
             connection.execute(insert(OPERATIONS).values(operation))
         return self.get_operation(project=project, name=operation["name"])
+
+    def rollback(
+        self, *, project: str, model: str, check: Callable[[ModelRecord], object], changed_by: str
+    ) -> ModelRecord:
+        """Restores the traffic of a model as it was before its last change. That is a change too.
+
+        Args:
+            project: the project.
+            model: the name of the model.
+            check: is called with the model as it is; it may raise an exception to change nothing.
+            changed_by: the label of who restores it.
+
+        Raises:
+            NotFoundError: If there is no such model.
+            WrongStateError: If there was no traffic before, or one of its versions cannot answer any more.
+        """
+        with writing(self._engine, guard=self._guard) as connection:
+            record = read_model(connection, project, model, to_write=True)
+            check(record)
+            traffic = read_restorable(connection, record)
+            write_traffic(connection, record, traffic, changed_by=changed_by, now_s=self._clock())
+            write_revision(connection, project, model)
+            return read_model(connection, project, model)
 
     def patch_version(self, *, project: str, model: str, name: str, change: VersionChange) -> OperationRecord:
         """Changes what the owner of a version may change.
@@ -280,7 +338,7 @@ class ModelStore:
             NotFoundError: If there is no such version.
             UnavailableError: If the state of the version has just changed.
         """
-        operation = self._operation_values(project, "UPDATE_VERSION", model, name)
+        operation = operation_values(project, "UPDATE_VERSION", model, name, now_s=self._clock())
         with writing(self._engine, guard=self._guard) as connection:
             read_model(connection, project, model, to_write=True)
             record = read_version(connection, project, model, name)
@@ -290,7 +348,7 @@ class ModelStore:
             else:
                 values["update_operation"] = operation["name"]
                 followed = (OperationCode.CANCELLED, f"another update followed: {operation['name']}")
-                self._end_operations(connection, record, "UPDATE_VERSION", error=followed)
+                end_operations(connection, record, "UPDATE_VERSION", now_s=self._clock(), error=followed)
             same_state = VERSIONS.c.state == record.state.value
             if connection.execute(update(VERSIONS).where(*is_version(record), same_state).values(values)).rowcount == 0:
                 raise UnavailableError(f"the state of version {name} of {model} has just changed", action="try again")
@@ -303,7 +361,7 @@ class ModelStore:
         with writing(self._engine, guard=self._guard) as connection:
             ended = update(VERSIONS).where(*is_version(record), is_last).values(update_operation=None)
             if connection.execute(ended).rowcount:
-                self._end_operations(connection, record, "UPDATE_VERSION")
+                end_operations(connection, record, "UPDATE_VERSION", now_s=self._clock())
 
     def note_use(self, uid: str, *, time_s: float) -> None:
         """Records that a version was used for predictions, unless a later use is recorded.
@@ -316,30 +374,48 @@ class ModelStore:
         with writing(self._engine, guard=self._guard) as connection:
             connection.execute(update(VERSIONS).where(VERSIONS.c.uid == uid, is_later).values(last_use_time_s=time_s))
 
-    def begin_delete_version(self, *, project: str, model: str, name: str) -> OperationRecord:
-        """Marks a version as DELETING. `Deployments` then ends its prediction server and removes it.
+    def begin_delete_version(
+        self, *, project: str, model: str, name: str, deleted_by: str = "service"
+    ) -> OperationRecord:
+        """Marks a version as DELETING. `Deployments` then ends its prediction servers and removes it.
+
+        Args:
+            project: the project.
+            model: the name of the model.
+            name: the name of the version.
+            deleted_by: the label of who deletes it.
 
         Raises:
             NotFoundError: If there is no such version.
-            WrongStateError: If the version is the default and the model has other versions.
+            WrongStateError: If the version has traffic, and the model has other versions.
         """
-        operation = self._operation_values(project, "DELETE_VERSION", model, name)
         with writing(self._engine, guard=self._guard) as connection:
-            default = read_model(connection, project, model, to_write=True).default_version
-            record = read_version(connection, project, model, name)
-            if default == name and len(version_names(connection, project, model)) > 1:
-                raise WrongStateError(
-                    f"version {name} is the default of {model}", action="make another the default first"
-                )
-            connection.execute(insert(OPERATIONS).values(operation))
-            connection.execute(update(VERSIONS).where(*is_version(record)).values(state=VersionState.DELETING.value))
-        return self.get_operation(project=project, name=operation["name"])
+            record = read_model(connection, project, model, to_write=True)
+            version = read_version(connection, project, model, name)
+            leave_traffic(connection, record, name, changed_by=deleted_by, now_s=self._clock())
+            operation = mark_deleting(connection, version, now_s=self._clock())
+        return self.get_operation(project=project, name=operation)
+
+    def retire_versions(self, newest: VersionRecord) -> list[str]:
+        """Marks the oldest versions of a model as DELETING if it has more than it keeps; returns their names.
+
+        Versions with traffic stay, and those that `rollback` would give traffic.
+
+        Args:
+            newest: the version that has just become READY, which stays too.
+        """
+        with writing(self._engine, guard=self._guard) as connection:
+            model = read_model(connection, newest.project, newest.model, to_write=True)
+            excess = read_excess(connection, model, newest=newest)
+            for version in excess:
+                mark_deleting(connection, version, now_s=self._clock())
+            return [version.name for version in excess]
 
     def update_version(self, record: VersionRecord, **changes: Any) -> bool:
         """Sets columns of a version if its state is still that of the record.
 
-        A version that becomes READY or FAILED ends the operation of its creation. One that becomes READY is the default
-        of its model if the model has none.
+        A version that becomes READY or FAILED ends the operation of its creation. One that becomes READY gets all
+        traffic of its model if no version has any.
 
         Args:
             record: the version as it was read.
@@ -351,18 +427,20 @@ class ModelStore:
         values = {key: value.value if isinstance(value, VersionState) else value for key, value in changes.items()}
         unchanged = VERSIONS.c.state == record.state.value
         with writing(self._engine, guard=self._guard) as connection:
+            if changes.get("state") is VersionState.READY:  # the row of the model is locked before that of the version
+                model = read_model(connection, record.project, record.model, to_write=True)
             if connection.execute(update(VERSIONS).where(*is_version(record), unchanged).values(values)).rowcount == 0:
                 return False
             if changes.get("state") is VersionState.READY:
-                model = (MODELS.c.project == record.project, MODELS.c.name == record.model)
-                has_none = MODELS.c.default_version.is_(None)
-                connection.execute(update(MODELS).where(*model, has_none).values(default_version=record.name))
-                self._end_operations(connection, record, "CREATE_VERSION")
+                if not model.traffic:
+                    traffic = make_traffic({record.name: 100}, uids={record.name: record.uid}, default=None)
+                    write_traffic(connection, model, traffic, changed_by="service", now_s=self._clock())
+                end_operations(connection, record, "CREATE_VERSION", now_s=self._clock())
             elif changes.get("state") is VersionState.FAILED:
                 reason = str(changes.get("error_message"))
                 error = (OperationCode.FAILED_PRECONDITION, reason)
-                self._end_operations(connection, record, "CREATE_VERSION", error=error)
-                self._end_operations(connection, record, "UPDATE_VERSION", error=error)
+                end_operations(connection, record, "CREATE_VERSION", now_s=self._clock(), error=error)
+                end_operations(connection, record, "UPDATE_VERSION", now_s=self._clock(), error=error)
             return True
 
     def set_num_servers(self, record: VersionRecord, number: int) -> bool:
@@ -384,19 +462,10 @@ class ModelStore:
         """Removes a version whose server is gone, and ends the operations on it."""
         with writing(self._engine, guard=self._guard) as connection:
             connection.execute(delete(VERSIONS).where(*is_version(record)))
-            connection.execute(
-                update(MODELS)
-                .where(
-                    MODELS.c.project == record.project,
-                    MODELS.c.name == record.model,
-                    MODELS.c.default_version == record.name,
-                )
-                .values(default_version=None)
-            )
             deleted = (OperationCode.CANCELLED, "the version was deleted")
-            self._end_operations(connection, record, "CREATE_VERSION", error=deleted)
-            self._end_operations(connection, record, "UPDATE_VERSION", error=deleted)
-            self._end_operations(connection, record, "DELETE_VERSION")
+            end_operations(connection, record, "CREATE_VERSION", now_s=self._clock(), error=deleted)
+            end_operations(connection, record, "UPDATE_VERSION", now_s=self._clock(), error=deleted)
+            end_operations(connection, record, "DELETE_VERSION", now_s=self._clock())
 
     def get_operation(self, *, project: str, name: str) -> OperationRecord:
         """Returns an operation.
@@ -430,57 +499,4 @@ class ModelStore:
             WrongStateError: If the operation is over, or is not the creation of a version.
         """
         with writing(self._engine, guard=self._guard) as connection:
-            operation = read_operation(connection, project, name)
-            if operation.end_time_s is not None:
-                raise WrongStateError(f"operation {name} is over already")
-            if operation.kind == "UPDATE_VERSION":
-                raise WrongStateError(
-                    f"operation {name} cannot be cancelled: the update is recorded, and servers start and end for it",
-                    action=f"update version {operation.version} again",
-                )
-            if operation.kind != "CREATE_VERSION" or operation.version is None:
-                raise WrongStateError(
-                    f"operation {name} cannot be cancelled: a deletion cannot be undone",
-                    action=f"wait until it is over, and create version {operation.version} again",
-                )
-            record = read_version(connection, project, operation.model, operation.version)
-            is_new = VERSIONS.c.state == VersionState.CREATING.value
-            deleting = update(VERSIONS).where(*is_version(record), is_new).values(state=VersionState.DELETING.value)
-            if connection.execute(deleting).rowcount == 0:
-                raise WrongStateError(
-                    f"operation {name} cannot be cancelled: version {record.name} is no longer being created",
-                    action="read the operation again",
-                )
-            cancelled = (OperationCode.CANCELLED, f"cancelled by {principal_label}")
-            self._end_operations(connection, record, "CREATE_VERSION", error=cancelled)
-
-    def _operation_values(self, project: str, kind: str, model: str, version: str | None) -> dict[str, Any]:
-        return {
-            "name": f"{kind.lower()}_{uuid.uuid4().hex[:16]}",
-            "project": project,
-            "kind": kind,
-            "model": model,
-            "version": version,
-            "create_time_s": self._clock(),
-        }
-
-    def _end_operations(
-        self,
-        connection: Connection,
-        record: VersionRecord,
-        kind: str,
-        *,
-        error: tuple[OperationCode, str] | None = None,
-    ) -> None:
-        code, message = error or (None, None)
-        connection.execute(
-            update(OPERATIONS)
-            .where(
-                OPERATIONS.c.project == record.project,
-                OPERATIONS.c.model == record.model,
-                OPERATIONS.c.version == record.name,
-                OPERATIONS.c.kind == kind,
-                OPERATIONS.c.end_time_s.is_(None),
-            )
-            .values(end_time_s=self._clock(), error_code=code, error_message=message)
-        )
+            cancel_creation(connection, project, name, principal_label=principal_label, now_s=self._clock())

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Final, final
+from typing import Any, Final, final
 
 from pydantic import TypeAdapter
 
 from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.jobs.running.orders import FileOrder
 from lockstep.service.store.prediction.policies import ScalingPolicy
+from lockstep.service.store.prediction.traffic import Traffic
 
 ACCELERATOR: Final = TypeAdapter(AcceleratorConfig)
 
@@ -34,7 +35,8 @@ class ModelRecord:
     Attributes:
         region: the region of its prediction servers; None for any.
         revision: a number that changes whenever somebody changes the model.
-        default_version: the name of the default version; None if there is none.
+        traffic: which versions answer the requests that name no version.
+        max_versions: how many versions are kept when another one becomes READY; None for all.
     """
 
     project: str
@@ -43,8 +45,28 @@ class ModelRecord:
     labels: Mapping[str, str]
     region: str | None
     revision: int
-    default_version: str | None
+    traffic: Traffic
+    max_versions: int | None
     create_time_s: float
+
+    @property
+    def default_version(self) -> str | None:
+        """The name of the default version, which has the largest share of the traffic; None if there is none."""
+        return self.traffic[0].version if self.traffic else None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ModelChanges:
+    """What changes of a model.
+
+    Attributes:
+        columns: the columns to set.
+        split: the new percent of each version, by name; None if the traffic stays.
+    """
+
+    columns: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    split: Mapping[str, int] | None = None
 
 
 @final

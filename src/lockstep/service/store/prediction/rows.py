@@ -8,6 +8,7 @@ from sqlalchemy import Connection, RowMapping, Select, Table, and_, or_, select,
 
 from lockstep.errors import NotFoundError, UnavailableError, WrongStateError
 from lockstep.service.store.prediction.records import ModelRecord, OperationRecord, VersionRecord, VersionState
+from lockstep.service.store.prediction.traffic import Traffic
 from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
 
 
@@ -29,17 +30,30 @@ def read_version(connection: Connection, project: str, model: str, name: str) ->
     return version_record(row)
 
 
-def no_default(connection: Connection, project: str, model: str) -> NotFoundError | UnavailableError:
-    """Returns the error of a model that has no default version. It says why."""
+def read_traffic(connection: Connection, project: str, model: str) -> Traffic:
+    """Reads which versions of a model answer the requests that name no version; at least one.
+
+    Raises:
+        NotFoundError: If there is no such model, or no version at all.
+        UnavailableError: If no version answers. It says why.
+    """
+    if traffic := read_model(connection, project, model).traffic:
+        return traffic
+    raise _no_traffic(connection, project, model)
+
+
+def _no_traffic(connection: Connection, project: str, model: str) -> NotFoundError | UnavailableError:
     query = select(VERSIONS).where(VERSIONS.c.project == project, VERSIONS.c.model == model)
     row = read_row(connection, page(query, VERSIONS, size=1, before=None))
     if row is None:
         return NotFoundError(f"model {model} has no default version", action="create a version of it")
     newest = version_record(row)
+    action = newest.error_message or "try again soon"
+    if newest.state is VersionState.READY:
+        action = f"give it traffic: `lockstep models traffic {model} {newest.name}=100`"
     return UnavailableError(
-        f"model {model} has no default version, because none of its versions has been ready; the newest, "
-        f"{newest.name}, is {newest.state}",
-        action=newest.error_message or "try again soon",
+        f"model {model} has no default version; the newest of its versions, {newest.name}, is {newest.state}",
+        action=action,
     )
 
 
@@ -57,13 +71,6 @@ def version_names(connection: Connection, project: str, model: str) -> list[str]
     return list(connection.execute(query).scalars())
 
 
-def write_default(connection: Connection, project: str, model: str, name: str) -> None:
-    """Makes a version the default of its model."""
-    connection.execute(
-        update(MODELS).where(MODELS.c.project == project, MODELS.c.name == model).values(default_version=name)
-    )
-
-
 def write_revision(connection: Connection, project: str, model: str) -> None:
     """Records that somebody has changed a model."""
     named = (MODELS.c.project == project, MODELS.c.name == model)
@@ -71,7 +78,7 @@ def write_revision(connection: Connection, project: str, model: str) -> None:
 
 
 def check_answers(record: VersionRecord) -> None:
-    """Checks that a version may become the default of its model.
+    """Checks that a version may get a share of its model's traffic.
 
     Raises:
         WrongStateError: If it is not READY, so that it would not answer.

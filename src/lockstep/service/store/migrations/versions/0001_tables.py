@@ -265,9 +265,23 @@ def _make_models() -> None:
         sa.Column("labels", sa.JSON(), nullable=False),
         sa.Column("region", sa.String(length=64), nullable=True),
         sa.Column("revision", sa.Integer(), nullable=False),
-        sa.Column("default_version", sa.String(length=128), nullable=True),
+        sa.Column("traffic", sa.JSON(), nullable=False),
+        sa.Column("max_versions", sa.Integer(), nullable=True),
         sa.Column("create_time_s", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("project", "name", name=op.f("pk_models")),
+    )
+    op.create_table(
+        "traffic_changes",
+        sa.Column("seq", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("project", sa.String(length=128), nullable=False),
+        sa.Column("model", sa.String(length=128), nullable=False),
+        sa.Column("time_s", sa.Float(), nullable=False),
+        sa.Column("changed_by", sa.String(length=64), nullable=False),
+        sa.Column("traffic", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("seq", name=op.f("pk_traffic_changes")),
+    )
+    op.create_index(
+        op.f("ix_traffic_changes_project_model_seq"), "traffic_changes", ["project", "model", "seq"], unique=False
     )
 
 
