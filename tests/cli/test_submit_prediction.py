@@ -43,8 +43,6 @@ def test_files_are_predicted_and_described(machine: Machine, folder: Path, tmp_p
     assert [json.loads(line)["line"] for line in errors.read_text().splitlines()] == [11, 11]
     assert f"predictions  {tmp_path / 'out'}" in machine.run("describe", "sums")
     assert "is a batch prediction, which saves no model" in machine.run("deploy", "m", "--job", "sums", code=18)
-    machine.run("submit-prediction", "sums2", *flags, "--data-format", "csv", code=10)
-    assert "the folder has results of other inputs or of another model" in machine.run("describe", "sums2")
 
 
 @pytest.mark.parametrize(
