@@ -379,10 +379,24 @@ class Client:
         """Returns an operation by its full resource name."""
         return self._call("GET", f"/v1/{quote(name)}")
 
-    def predict(self, model: str, instances: Sequence[Any], *, version: str | None = None) -> list[Any]:
-        """Returns a model's predictions, one per instance."""
+    def predict(
+        self,
+        model: str,
+        instances: Sequence[Any],
+        *,
+        version: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Returns a model's predictions, one per instance.
+
+        Args:
+            model: the model's name.
+            instances: the instances.
+            version: the version's name; None for the model's default version.
+            parameters: the other keys of the request, for a custom prediction routine.
+        """
         resource = self._model(model) if version is None else self._version(model, version)
-        body = {"instances": instances}
+        body = {**(parameters or {}), "instances": instances}
         return self._call("POST", f"{resource}:predict", body=body, timeout_s=PREDICT_TIMEOUT_S)["predictions"]
 
     def _listed(self, path: str, *, field: str, filter_text: str, limit: int) -> list[dict[str, Any]]:
