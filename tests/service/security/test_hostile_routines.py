@@ -136,10 +136,11 @@ def test_a_shell_that_it_opens_has_its_rights_and_ends_with_it(site: Site, deplo
     headers = {"Authorization": f"Bearer {token}"}
     (port,) = httpx.post(url, json={"instances": [0]}, headers=headers, timeout=WAIT_S).json()["predictions"]
     with socket.create_connection(("127.0.0.1", int(port)), timeout=WAIT_S) as shell:
-        shell.sendall(f"id -u; cat {site.bench.home.token} 2>/dev/null; echo $?; exit\n".encode())
-        user, code = shell.makefile().read().split()
+        shell.sendall(f"id -u; cat {site.bench.home.token} 2>/dev/null; echo $?\n".encode())
+        output = shell.makefile()
+        user, code = output.readline(), output.readline()
     assert int(user) in POOL
-    assert code == "1"
+    assert code == "1\n"
     site.delete()
     assert processes_of(POOL) == []
     with pytest.raises(ConnectionRefusedError):
