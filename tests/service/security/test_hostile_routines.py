@@ -62,13 +62,14 @@ import os
 os._exit(0)
 """
 LISTENS = """
-import os, signal, socket, subprocess, sys
+import os, subprocess, sys, time
 CODE = '''
 import os, pathlib, signal, socket, subprocess, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.setsid()
 listener = socket.create_server(("127.0.0.1", 0))
-pathlib.Path("port").write_text(str(listener.getsockname()[1]))
+pathlib.Path("new").write_text(str(listener.getsockname()[1]))
+os.rename("new", "port")
 while True:
     connection, _ = listener.accept()
     subprocess.Popen(["sh"], stdin=connection, stdout=connection)
@@ -77,6 +78,8 @@ class Predictor:
     @classmethod
     def from_path(cls, model_dir):
         subprocess.Popen([sys.executable, "-c", CODE], env={})
+        while not os.path.exists("port"):
+            time.sleep(0.01)
         return cls()
     def predict(self, instances, **kwargs):
         return [open("port").read() for _ in instances]
