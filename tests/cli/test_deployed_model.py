@@ -15,8 +15,10 @@ import keras
 import pytest
 
 import lockstep  # selects Keras's backend, so it goes before Keras
+from lockstep.cli.package import stage_folder
 from lockstep.client.addresses import find_address
 from lockstep.errors import LockstepError
+from lockstep.serving.exporting import Format, export_model
 from lockstep.testing.machine import TIMEOUT_S, Machine
 
 assert lockstep is not None
@@ -157,6 +159,39 @@ def test_no_request_is_lost_while_the_traffic_moves_and_a_version_goes(machine: 
             caller.join(TIMEOUT_S)
     assert lost == []
     assert "versions: v1\n" in machine.run("models", "describe", "sums")
+
+
+ROUTINE = """
+import pathlib
+class Predictor:
+    @classmethod
+    def from_path(cls, model_dir):
+        made = cls()
+        made.words = pathlib.Path(model_dir, "words.txt").read_text().split()
+        return made
+    def predict(self, instances, unknown=0):
+        return [self.words.index(word) + 1 if word in self.words else unknown for word in instances]
+"""
+
+
+def test_a_routine_and_an_exported_program_are_deployed_and_predict(
+    machine: Machine, model_folder: Path, tmp_path: Path
+) -> None:
+    code, artifacts = tmp_path / "code", tmp_path / "artifacts"
+    for folder in (code, artifacts):
+        folder.mkdir()
+    (code / "predictor.py").write_text(ROUTINE)
+    (artifacts / "words.txt").write_text("red green")
+    package = stage_folder(code, staging=str(tmp_path / "staging"))
+    routine = ("--package-uri", package, "--prediction-class", "predictor.Predictor")
+    machine.run("deploy", "words", "--model-url", str(artifacts), *routine)
+    (tmp_path / "request.json").write_text('{"instances": ["green", "blue"], "unknown": -1}')
+    answer = machine.run("predict", "words", "--json-request", str(tmp_path / "request.json"))
+    assert json.loads(answer) == {"predictions": [2, -1]}
+    export_model(model_folder / "model.keras", to=Format.STABLEHLO, path=tmp_path / "sums.stablehlo")
+    machine.run("deploy", "exported", "--model-url", str(tmp_path / "sums.stablehlo"))
+    assert _wait_for_answer(machine, model="exported") == [[3.0]]
+    assert "compiled" in machine.run("logs", "--model", "exported")
 
 
 @pytest.mark.heavy

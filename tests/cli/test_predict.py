@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ class EchoClient:
     """A service whose model predicts what it is sent."""
 
     version: str | None = None
+    parameters: Mapping[str, Any] | None = None
 
     def __enter__(self) -> EchoClient:
         return self
@@ -27,9 +28,11 @@ class EchoClient:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def predict_by(self, model: str, instances: Sequence[Any], *, version: str | None) -> tuple[list[Any], str | None]:
+    def predict_by(
+        self, model: str, instances: Sequence[Any], *, version: str | None, parameters: Mapping[str, Any]
+    ) -> tuple[list[Any], str | None]:
         assert model == "m"
-        self.version = version
+        self.version, self.parameters = version, parameters
         return list(instances), version
 
 
@@ -57,7 +60,9 @@ def test_instances_are_read_from_a_request_lines_and_images(client: EchoClient, 
     lines.write_text('{"a": 1}\r\n\n{"a": 2}')
     image.write_bytes(b"\xff\xd8\xff")
     assert _predictions("--json-request", str(request)) == [[1], [2]]
-    assert _predictions("--json-request", "-", stdin='{"instances": [3]}') == [3]
+    assert client.parameters == {}
+    assert _predictions("--json-request", "-", stdin='{"instances": [3], "unknown": 1}') == [3]
+    assert client.parameters == {"unknown": 1}
     assert _predictions("--json-instances", str(lines)) == [{"a": 1}, {"a": 2}]
     assert _predictions("--json-instances", "-", stdin="[1]\n[2]\n") == [[1], [2]]
     encoded = {"b64": base64.b64encode(b"\xff\xd8\xff").decode()}

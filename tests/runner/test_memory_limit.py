@@ -89,6 +89,7 @@ def test_it_looks_at_intervals_and_remembers(started: list[Started]) -> None:
     now = [100.0]
     limit = MemoryLimit(order(150 * MIB), clock=lambda: now[0])
     started += [small := Started(1)]
+    assert limit.problem is None
     assert not limit.is_exceeded(small)  # type: ignore[arg-type]
     started += [large := Started(200)]
     assert not limit.is_exceeded(large)  # type: ignore[arg-type]
@@ -96,6 +97,7 @@ def test_it_looks_at_intervals_and_remembers(started: list[Started]) -> None:
     assert limit.is_exceeded(large)  # type: ignore[arg-type]
     assert limit.is_exceeded(small)  # type: ignore[arg-type]
     assert limit.was_exceeded
+    assert limit.problem == "it used more than 0.1 GiB of memory, its limit"
 
 
 def test_the_limit_is_that_of_the_machine_or_most_of_the_nodes() -> None:

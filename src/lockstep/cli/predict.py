@@ -44,15 +44,15 @@ def predict(
 
     Standard error says which version has answered.
     """
-    found = _instances(request=request, lines=instances, images=images or ())
+    found = _read_body(request=request, lines=instances, images=images or ())
     with connect(project) as client:
-        answer, answered_by = client.predict_by(model, found, version=version)
+        answer, answered_by = client.predict_by(model, found.pop("instances"), version=version, parameters=found)
     if answered_by is not None:
         ERRORS.print(f"-- answered by version {answered_by}", style="dim")
     print_json({"predictions": answer})
 
 
-def _instances(*, request: Path | None, lines: Path | None, images: Sequence[Path]) -> list[Any]:
+def _read_body(*, request: Path | None, lines: Path | None, images: Sequence[Path]) -> dict[str, Any]:
     given = [
         flag for flag, value in (("--json-request", request), ("--json-instances", lines), ("--image", images)) if value
     ]
@@ -65,8 +65,9 @@ def _instances(*, request: Path | None, lines: Path | None, images: Sequence[Pat
     if request is not None:
         return _read_request(request)
     if lines is not None:
-        return _read_lines(lines)
-    return [{"b64": base64.b64encode(_read(path, flag="--image")).decode("ascii")} for path in images]
+        return {"instances": _read_lines(lines)}
+    encoded = [base64.b64encode(_read(path, flag="--image")).decode("ascii") for path in images]
+    return {"instances": [{"b64": text} for text in encoded]}
 
 
 def _refuse_constant(name: str) -> None:
@@ -84,7 +85,7 @@ def _read(path: Path, *, flag: str) -> bytes:
         raise MissingInputError(f"{flag}: {_shown(path)} cannot be read: {error.strerror}") from None
 
 
-def _read_request(path: Path) -> list[Any]:
+def _read_request(path: Path) -> dict[str, Any]:
     data = _read(path, flag="--json-request")
     try:
         document = json.loads(data, parse_constant=_refuse_constant)
@@ -95,7 +96,7 @@ def _read_request(path: Path) -> list[Any]:
         ) from None
     if not isinstance(document, dict) or not isinstance(document.get("instances"), list):
         raise InvalidInputError(f"--json-request: {_shown(path)}", allowed='{"instances": [...]}')
-    return document["instances"]
+    return document
 
 
 def _read_lines(path: Path) -> list[Any]:

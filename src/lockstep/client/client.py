@@ -401,16 +401,36 @@ class Client:
         """Returns an operation by its full resource name."""
         return self._call("GET", f"/v1/{quote(name)}")
 
-    def predict(self, model: str, instances: Sequence[Any], *, version: str | None = None) -> list[Any]:
-        """Returns a model's predictions, one per instance."""
-        return self.predict_by(model, instances, version=version)[0]
+    def predict(
+        self,
+        model: str,
+        instances: Sequence[Any],
+        *,
+        version: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Returns a model's predictions, one per instance.
+
+        Args:
+            model: the model's name.
+            instances: the instances.
+            version: the version's name; None for one that has traffic.
+            parameters: the other keys of the request, for a custom prediction routine.
+        """
+        return self.predict_by(model, instances, version=version, parameters=parameters)[0]
 
     def predict_by(
-        self, model: str, instances: Sequence[Any], *, version: str | None = None
+        self,
+        model: str,
+        instances: Sequence[Any],
+        *,
+        version: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
     ) -> tuple[list[Any], str | None]:
         """Returns what `predict` does, and the name of the version that has answered, if the service says it."""
         path = f"{self._model(model) if version is None else self._version(model, version)}:predict"
-        answer = self._send("POST", path, body={"instances": instances}, timeout_s=PREDICT_TIMEOUT_S)
+        body = {**(parameters or {}), "instances": instances}
+        answer = self._send("POST", path, body=body, timeout_s=PREDICT_TIMEOUT_S)
         return self._read(answer)["predictions"], answer.headers.get(VERSION_HEADER)
 
     def _listed(self, path: str, *, field: str, filter_text: str, limit: int) -> list[dict[str, Any]]:

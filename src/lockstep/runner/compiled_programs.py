@@ -45,7 +45,12 @@ class CompiledPrograms:
     @property
     def environment(self) -> dict[str, str]:
         """The environment variables with which JAX uses the server's folder, for programs of any size."""
-        return {"JAX_COMPILATION_CACHE_DIR": str(self._own), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        return {
+            "JAX_COMPILATION_CACHE_DIR": str(self._own),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            # XLA's own caches would lie in this folder. Its path would then be part of the key of each program.
+            "JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES": "none",
+        }
 
     def restore(self) -> None:
         """Creates the server's folder, with what earlier servers of the version have compiled. Blocks.

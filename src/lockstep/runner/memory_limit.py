@@ -20,6 +20,7 @@ SHARE: Final = 0.9
 INTERVAL_S: Final = 0.2
 INTERVAL_OF_ALL_S: Final = 2.0
 
+_GIB: Final = 2**30
 _PAGE_BYTES: Final = resource.getpagesize()
 
 
@@ -47,6 +48,13 @@ class MemoryLimit:
         if order.server is not None and order.container is None:
             available = int(SHARE * memory_limit_bytes())
             self.limit_bytes = min(order.server.memory_bytes or available, available)
+
+    @property
+    def problem(self) -> str | None:
+        """Says that the limit was exceeded, in one line; None if it was not."""
+        if self.limit_bytes is None or not self.was_exceeded:
+            return None
+        return f"it used more than {self.limit_bytes / _GIB:.1f} GiB of memory, its limit"
 
     def is_exceeded(self, program: AbstractProgram) -> bool:
         """Returns whether the program uses more than its limit, or has used more before."""

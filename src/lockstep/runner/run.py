@@ -38,6 +38,7 @@ from lockstep.processes.confinement import (
     drop_privileges,
     kill_processes_of,
     max_server_processes,
+    raise_priority,
 )
 from lockstep.runner.code import fetch_files, unpack
 from lockstep.runner.compiled_programs import CompiledPrograms
@@ -177,13 +178,15 @@ class Runner:
                 self._watch_output(program)
                 self._selector.register(self._heartbeats, selectors.EVENT_READ, "heartbeat")
                 self._silence.record_start(program.started)
+                if self._only_user is not None:
+                    raise_priority()
                 self._loop(program, metrics, log)
             finally:  # even after an error: nobody would watch the program any more
                 if self._shells is not None:
                     self._shells.close()
                 end_descendants(program)
-                if self._order.server is not None and self._order.user is not None:
-                    kill_processes_of(self._order.user)  # other jobs may have several replicas of one user on a node
+                if self._only_user is not None:
+                    kill_processes_of(self._only_user)
             self._drain(program, log)
             program.close()
             if lease is not None:
@@ -279,7 +282,7 @@ class Runner:
             if self._kill_time is None and self._silence.is_too_long(now):
                 self._end_stuck(program, now)
             if (self._kill_time is not None and now > self._kill_time) or self._memory_limit.is_exceeded(program):
-                self._signal(program, signal.SIGKILL)
+                self._kill(program)
             if now >= next_usage:
                 next_usage = now + USAGE_INTERVAL_S
                 with self._reserved_pids() as shells:
@@ -316,6 +319,18 @@ class Runner:
         with self._reserved_pids() as shells:
             program.signal_all(number, excluding=shells)
 
+    def _kill(self, program: AbstractProgram) -> None:
+        if self._only_user is None:
+            self._signal(program, signal.SIGKILL)
+        else:
+            with contextlib.suppress(LockstepError):  # it is tried again
+                kill_processes_of(self._only_user)
+
+    @property
+    def _only_user(self) -> int | None:
+        """The user of this program alone; None if there is none. Replicas of other jobs may share one on a node."""
+        return None if self._order.server is None else self._order.user
+
     def _reserved_pids(self) -> contextlib.AbstractContextManager[frozenset[int]]:
         return contextlib.nullcontext(frozenset[int]()) if self._shells is None else self._shells.reserved_pids()
 
@@ -324,7 +339,10 @@ class Runner:
         self._stuck = self._silence.describe(now)
         # Nobody waits for a trainer's stacks, but requests wait for the next server.
         self._kill_time = now + (self._order.grace_s if self._order.server is None else STUCK_SERVER_GRACE_S)
-        self._signal(program, signal.SIGABRT)
+        if self._order.server is None:
+            self._signal(program, signal.SIGABRT)
+        else:  # alone: a server may have started too many others to find them in time
+            program.signal_program(signal.SIGABRT)
 
     def _read_output(self, descriptor: int, name: str, log: LogWriter) -> bool:
         """Reads once from a pipe; returns whether more may follow."""
@@ -371,7 +389,7 @@ class Runner:
             exit_code=program.exit_code,
             signal=program.signal_name,
             stopped=stopped,
-            problem=program.problem,
+            problem=self._memory_limit.problem or program.problem,
             fault=Fault.MEMORY if is_out_of_memory and not stopped else fault,
             memory_limit_bytes=self._memory_limit.limit_bytes or program.memory_limit_bytes,
         )

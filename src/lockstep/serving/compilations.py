@@ -41,7 +41,7 @@ class Compilations:
     def _count_event(self, event: str, **_: Any) -> None:
         self.num_found += event == _FOUND
 
-    def _count_duration(self, event: str, _: float, **__: Any) -> None:
+    def _count_duration(self, event: str, duration_secs: float, **_: Any) -> None:
         self.num_needed += event == _NEEDED
 
     def __str__(self) -> str:

@@ -378,6 +378,10 @@ def test_a_server_that_cannot_start_is_over_and_one_whose_machine_failed_is_not(
         outcome=GangOutcome.FAILED, reason="replica master: exit code 65", culprit="master"
     )
     assert _server_step(_ended("master", KILLED)).restarts
+    late = ProgramEnd(fault=Fault.STUCK, problem="it was not ready within 300 s")
+    assert _server_step(_ended("master", late)).end == GangEnd(
+        outcome=GangOutcome.FAILED, reason="replica master: it was not ready within 300 s", culprit="master"
+    )
     assert _server_step(_ended("master", KILLED), lost_nodes=("master",)).end is not None
 
 

@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 import lockstep  # selects Keras's backend, so it goes before Keras
-from lockstep.errors import ModelError
+from lockstep.errors import InvalidInputError, ModelError
 from lockstep.jobs.input.predictions import PredictionInput
 from lockstep.jobs.running.states import TERMINAL, JobState
-from lockstep.service.prediction.batch_jobs import BatchModel, batch_input, pin_model
+from lockstep.service.prediction.batch_jobs import BatchModel, batch_input, find_batch_model, pin_model
+from lockstep.service.settings import sqlite_url
+from lockstep.service.store import ModelStore, open_database
 from lockstep.testing.bench import Bench
 
 assert lockstep is not None
@@ -98,3 +100,50 @@ def test_jobs_with_the_same_model_share_a_copy(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
     with pytest.raises(ModelError, match="no folder with a"):
         pin_model(BatchModel(url=str(tmp_path / "c")), project="local", bucket=bucket, folder=folder)
+
+
+def test_an_exported_program_is_pinned_with_the_file_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "net.stablehlo").write_bytes(b"program")
+    (tmp_path / "net.stablehlo.json").write_bytes(b"names")
+    bucket, folder = str(tmp_path / "bucket"), tmp_path / "copying"
+    named = BatchModel(url=str(tmp_path / "net.stablehlo"))
+    files = pin_model(named, project="local", bucket=bucket, folder=folder)
+    assert [(file.name, Path(file.url).read_bytes()) for file in files] == [
+        ("model.stablehlo", b"program"),
+        ("model.stablehlo.json", b"names"),
+    ]
+    assert batch_input(_asked(tmp_path), model=named, run_id="r")["args"][0] == "--model=model.stablehlo"
+    (tmp_path / "net.stablehlo.json").write_bytes(b"other names")
+    assert pin_model(named, project="local", bucket=bucket, folder=folder)[0].url != files[0].url
+    (tmp_path / "only").mkdir()
+    (tmp_path / "net.stablehlo").rename(tmp_path / "only" / "net.stablehlo")
+    with pytest.raises(ModelError, match=r"name the \.stablehlo file, not its folder"):
+        pin_model(BatchModel(url=str(tmp_path / "only")), project="local", bucket=bucket, folder=folder)
+
+
+def test_a_version_with_a_routine_is_refused(bench: Bench) -> None:
+    database = open_database(sqlite_url(bench.home))
+    models = ModelStore(database)
+    models.create_model(project="local", name="m", description="", labels={})
+    models.create_version(
+        project="local",
+        model="m",
+        name="v1",
+        description="",
+        labels={},
+        deployment_uri="gs://b/artifacts",
+        machine_type="n1-standard-4",
+        package_uris=["gs://b/p.tar.gz"],
+        prediction_class="trainer.Predictor",
+    )
+    asked = PredictionInput.model_validate(
+        {
+            "versionName": "projects/local/models/m/versions/v1",
+            "dataFormat": "JSON",
+            "inputPaths": ["gs://b/in/*"],
+            "outputPath": "gs://b/out",
+        }
+    )
+    with pytest.raises(InvalidInputError, match="version v1 of m is a custom prediction routine, which answers"):
+        find_batch_model(asked, project="local", models=models)
+    database.dispose()

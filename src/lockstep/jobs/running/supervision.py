@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
-from lockstep.jobs.running.ends import MACHINE_KINDS, EndReason, should_restart, why_replica_ended
+from lockstep.jobs.running.ends import MACHINE_KINDS, EndKind, EndReason, should_restart, why_replica_ended
 from lockstep.jobs.running.orders import (
     GangEnd,
     GangOrder,
@@ -186,7 +186,9 @@ def _should_restart(
     if _is_server(order):
         was_ready = status.ready_time_s is not None or bool(status.restarts)
         num_recent = sum(now_s - restart.time_s < SERVER_WINDOW_S for restart in status.restarts)
-        return (was_ready or reason.kind in MACHINE_KINDS) and num_recent < MAX_SERVER_RESTARTS
+        # One that is not ready in time would not be the next time either, after as long a wait.
+        is_machines = reason.kind in MACHINE_KINDS and reason.kind is not EndKind.STUCK
+        return (was_ready or is_machines) and num_recent < MAX_SERVER_RESTARTS
     policy = order.restart_policy
     return policy is not None and should_restart(reason, policy=policy, num_restarts=num_restarts)
 
