@@ -173,6 +173,8 @@ async def _send_heartbeats(batcher: Batcher, requests: OpenRequests) -> None:
                 open=requests.num_open,
                 openSeconds=requests.open_s,
                 busySeconds=requests.busy_s,
+                batches=batcher.num_batches,
+                instances=batcher.num_instances,
             )
         await asyncio.sleep(SEND_INTERVAL_S)
 

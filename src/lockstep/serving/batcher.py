@@ -82,6 +82,8 @@ class Batcher:
 
     Attributes:
         num_requests: the number of requests so far.
+        num_batches: the number of runs of the model so far.
+        num_instances: the number of instances in them.
     """
 
     def __init__(self, predict: Predict, *, policy: BatchPolicy) -> None:
@@ -93,6 +95,8 @@ class Batcher:
         self._loop_task: asyncio.Task[None] | None = None
         self._run_start: float | None = None
         self.num_requests = 0
+        self.num_batches = 0
+        self.num_instances = 0
 
     @property
     def num_waiting(self) -> int:
@@ -160,6 +164,8 @@ class Batcher:
             try:
                 taken = [request.take(num_rows) for request, num_rows in batch]
                 self._run_start = time.monotonic()
+                self.num_batches += 1
+                self.num_instances += sum(num_rows for _, num_rows in batch)
                 outputs = await loop.run_in_executor(self._executor, self._run, taken)
             except asyncio.CancelledError:
                 for request, _ in batch:

@@ -10,6 +10,7 @@ from typing import Final, final
 
 from lockstep.errors import UnavailableError
 from lockstep.service.prediction.deployments import is_ready
+from lockstep.service.prediction.servers import version_of_server
 from lockstep.service.security.vault import Vault
 from lockstep.service.store import JobRecord, JobStore, ModelStore, VersionRecord, VersionState
 from lockstep.serving import SERVER_TOKEN
@@ -27,11 +28,15 @@ class ServerAddress:
         uid: the uid of the server's job.
         url: the base URL.
         token: the bearer token of the server.
+        version: the name of the version that it serves.
+        version_uid: the uid of that version.
     """
 
     uid: str
     url: str
     token: str = field(repr=False)
+    version: str = ""
+    version_uid: str = ""
 
 
 @final
@@ -149,4 +154,6 @@ class Routes:
             uid=job.uid,
             url=f"http://{job.replicas[0].status.address}",
             token=self._vault.derive(job.uid, purpose=SERVER_TOKEN),
+            version=version_of_server(job),
+            version_uid=str(job.version_uid),
         )

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.service.security.job_folders import MODELS
-from lockstep.service.store import JobKind, JobStore, VersionRecord
+from lockstep.service.store import JobKind, JobRecord, JobStore, VersionRecord
 from lockstep.storage import join_url
 
 MODEL_FILE: Final = "model.keras"
@@ -46,6 +46,11 @@ def start_server(version: VersionRecord, *, jobs: JobStore, bucket: str, simulat
         priority=PRIORITY,
         submitted_by="service",
     )
+
+
+def version_of_server(server: JobRecord) -> str:
+    """Returns the name of the version that a prediction server serves, which is part of its name."""
+    return server.job_id.split("/")[1]
 
 
 def version_folder(version: VersionRecord, *, bucket: str) -> str:

@@ -16,6 +16,7 @@ from lockstep.service.api.prediction.model_requests import (
     UNSUPPORTED,
     ManualScaling,
     ModelRequest,
+    OwnRequestLogging,
     VersionRequest,
 )
 from lockstep.service.api.resources import model_etag, version_etag
@@ -24,7 +25,15 @@ from lockstep.service.store import ModelRecord, VersionRecord, VersionState
 
 LABELS: Final = "labels"
 MODEL_PATHS: Final = ("description", LABELS, "defaultVersion.name")
-VERSION_PATHS: Final = ("description", LABELS, "manualScaling.nodes", "autoScaling.minNodes", "autoScaling.maxNodes")
+REQUEST_LOGGING: Final = "lockstep.requestLogging"
+VERSION_PATHS: Final = (
+    "description",
+    LABELS,
+    "manualScaling.nodes",
+    "autoScaling.minNodes",
+    "autoScaling.maxNodes",
+    REQUEST_LOGGING,
+)
 
 
 @final
@@ -39,6 +48,11 @@ class _AutoScaling(AbstractDocument):
 
 
 @final
+class _Own(AbstractDocument):
+    request_logging: OwnRequestLogging | None = None
+
+
+@final
 class _Values(AbstractDocument):
     """The values at the paths of a mask. What is left out becomes empty, as the contract has it."""
 
@@ -48,6 +62,7 @@ class _Values(AbstractDocument):
     default_version: _Default | None = None
     manual_scaling: ManualScaling | None = None
     auto_scaling: _AutoScaling | None = None
+    lockstep: _Own | None = None
 
 
 @final
@@ -62,6 +77,11 @@ class Patch:
 
     paths: frozenset[str]
     values: _Values
+
+    @property
+    def request_logging(self) -> OwnRequestLogging | None:
+        """The new value of ``lockstep.requestLogging``; None if that stays."""
+        return None if self.values.lockstep is None else self.values.lockstep.request_logging
 
     def change_model(self, model: ModelRecord) -> Mapping[str, Any]:
         """Returns the columns of a model to set.

@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from lockstep.errors import ConflictError, NotFoundError, UnavailableError, WrongStateError
 from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.service.store.database import Guard, reading, unguarded, writing
-from lockstep.service.store.prediction.policies import ScalingPolicy
+from lockstep.service.store.prediction.policies import RequestLogging, ScalingPolicy
 from lockstep.service.store.prediction.records import (
     ModelRecord,
     OperationCode,
@@ -128,6 +128,7 @@ class ModelStore:
         accelerator: AcceleratorConfig | None = None,
         num_servers: int = 1,
         scaling: ScalingPolicy | None = None,
+        request_logging: RequestLogging | None = None,
     ) -> OperationRecord:
         """Records a new version as CREATING, in the region of its model. The arguments are those of `VersionRecord`.
 
@@ -156,6 +157,7 @@ class ModelStore:
             "create_time_s": self._clock(),
             "num_servers": num_servers if scaling is None else scaling.first_servers,
             "scaling": scaling,
+            "request_logging": request_logging,
         }
         try:
             with writing(self._engine, guard=self._guard) as connection:
@@ -222,6 +224,12 @@ class ModelStore:
             query = query.where(VERSIONS.c.model == model)
         with reading(self._engine) as connection:
             return [version_record(row) for row in connection.execute(query).mappings()]
+
+    def request_loggings(self) -> dict[str, RequestLogging]:
+        """Returns which requests are written to a bucket, by the uid of the version, for all versions with any."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(VERSIONS.c.uid, VERSIONS.c.request_logging))
+            return {uid: logging for uid, logging in rows if logging is not None}
 
     def set_default(self, *, project: str, model: str, name: str) -> VersionRecord:
         """Makes a version the default of its model.
