@@ -277,6 +277,7 @@ def test_where_the_service_writes_requests_no_program_can_enter(tmp_path: Path) 
     home = Home(path=tmp_path / "home")
     folders = JobFolders(home=home, bucket=str(home.bucket), pool=POOL)
     own = home.bucket / "p" / "request-logs"
+    folders.prepare()
     folders.close_request_logs("p")
     for close in (folders.prepare, lambda: folders.close_request_logs("p")):
         own.chmod(0o755)
