@@ -201,6 +201,10 @@ class OverloadedError(LockstepError):
     retry_after_s = 1
 
 
+class RateLimitError(OverloadedError):
+    """A key, or a project, has sent more requests than its rate allows."""
+
+
 class DeadlineError(LockstepError):
     """The time that the client waits is over, before there was an answer."""
 

@@ -73,7 +73,16 @@ def test_all_that_a_console_renders_is_sanitized() -> None:
 
 MOMENT = "2030-01-01T00:00:00Z"
 MOMENTS = {"since", "until", "time", "timestamp"}
-AMOUNTS = {"machineSeconds", "machineHours", "seconds", "mlUnits", "storedGibMonths", "attempt"}
+AMOUNTS = {
+    "machineSeconds",
+    "machineHours",
+    "serverHours",
+    "unusedServerHours",
+    "seconds",
+    "mlUnits",
+    "storedGibMonths",
+    "attempt",
+}
 
 
 class EvilWords(dict[str, Any]):

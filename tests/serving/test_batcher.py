@@ -62,6 +62,7 @@ def test_requests_that_come_while_the_model_runs_share_its_next_run() -> None:
             answers = await asyncio.gather(*first, *others)
             assert [answer["y"][:, 0].tolist() for answer in answers] == [[0], [2], [4, 6], [8], [10]]
             assert model.runs == [[0], [1, 2, 3, 4], [5]]
+            assert (batcher.num_requests, batcher.num_batches, batcher.num_instances) == (5, 3, 6)
 
     asyncio.run(check())
 

@@ -30,6 +30,8 @@ def costs(
     rows = (*report["rows"], report["total"])
     if report["rows"]:
         _print_rows(by, rows)
+        if float(report["total"]["serverHours"]):
+            _print_servers(by, rows)
         if float(report["total"]["storedGibMonths"]):
             _print_storage(by, rows, report["storageSource"])
     else:
@@ -58,6 +60,15 @@ def _print_nodes(by: str, rows: tuple[Mapping[str, Any], ...]) -> None:
     sources = rows[-1]["sources"]
     if sources:
         OUTPUT.print(f"prices of nodes: {', '.join(sources)}")
+
+
+def _print_servers(by: str, rows: tuple[Mapping[str, Any], ...]) -> None:
+    table = _table(by, "HOURS", "UNUSED HOURS", "UNUSED $")
+    for row in rows:
+        if float(row["serverHours"]):
+            table.add_row(row["name"], row["serverHours"], row["unusedServerHours"], row["unusedUsd"])
+    OUTPUT.print("\nprediction servers, and how long they had no request")
+    OUTPUT.print(table)
 
 
 def _print_storage(by: str, rows: tuple[Mapping[str, Any], ...], source: str) -> None:

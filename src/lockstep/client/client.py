@@ -122,9 +122,14 @@ class Client:
         """Returns the label, scope and project of this client's key, and the bucket that code is staged in."""
         return self._call("GET", "/v1/whoami")
 
-    def create_key(self, *, label: str, scope: str, project: str, valid_s: float | None) -> dict[str, Any]:
-        """Creates a key, and returns it with its secret, which cannot be read again later."""
-        body = {"label": label, "scope": scope, "project": project, "validSeconds": valid_s}
+    def create_key(
+        self, *, label: str, scope: str, project: str, valid_s: float | None, **limits: str | float | None
+    ) -> dict[str, Any]:
+        """Creates a key, and returns it with its secret, which cannot be read again later.
+
+        `limits` are those of callers: ``model``, ``version`` and ``requestsPerSecond``.
+        """
+        body = {"label": label, "scope": scope, "project": project, "validSeconds": valid_s, **limits}
         return self._call("POST", "/v1/keys", body=body)
 
     def keys(self) -> list[dict[str, Any]]:

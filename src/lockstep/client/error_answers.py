@@ -61,5 +61,5 @@ def _read(answer: httpx.Response) -> LockstepError:
         reasons = [str(detail["reason"]) for detail in problem.get("details", ()) if "reason" in detail]
     except (AttributeError, KeyError, TypeError):  # the form of some other server, such as a proxy
         return UnavailableError(f"the service responded with status {answer.status_code} and no reason")
-    kind = _BY_REASON.get(reasons[0], LockstepError) if reasons else _BY_HTTP_STATUS.get(answer.status_code)
-    return (kind or LockstepError)(message)
+    kind = _BY_REASON.get(reasons[0]) if reasons else None  # one that is not in `lockstep.errors` is special to a room
+    return (kind or _BY_HTTP_STATUS.get(answer.status_code, LockstepError))(message)

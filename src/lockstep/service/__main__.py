@@ -40,6 +40,7 @@ from lockstep.service.listening import LOOPBACK, bind, check_binding, local_url,
 from lockstep.service.notifications.posting import RestrictedPost
 from lockstep.service.notifications.webhooks import Webhooks, read_webhooks
 from lockstep.service.prediction.deployments import Deployments
+from lockstep.service.prediction.request_logs import RequestLogs
 from lockstep.service.prediction.routing import Routes
 from lockstep.service.prediction.uses import LastUses
 from lockstep.service.prediction.waking import Waking
@@ -70,6 +71,8 @@ from lockstep.serving.connections import LimitedProtocol
 from lockstep.storage import open_bucket
 
 LOGGER: Final = logging.getLogger("lockstep.service")
+FLUSH_S: Final = 10.0
+"""How long the end of the service waits until sampled requests are written, in seconds."""
 MAX_CONNECTIONS: Final = 1000
 """The maximum number of open connections. Requests beyond it are answered with status 503."""
 
@@ -223,6 +226,7 @@ def _build(settings: Settings) -> ServiceContext:
         ),
         routes=routes,
         waking=Waking(routes=routes, demands=DemandStore(database)),
+        request_logs=RequestLogs(models=models, folders=job_folders(settings)),
         problems=problems,
         webhooks=Webhooks(
             read_webhooks(settings.webhooks),
@@ -373,6 +377,8 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
     stop = threading.Event()
     loops = _loops(context, stop=stop, has_lease=has_lease)
     server = _server(context)
+    request_logs = threading.Thread(target=context.request_logs.run, args=(stop,), name="requests", daemon=True)
+    request_logs.start()
     # A daemon thread, which is not joined: a bucket that does not answer would delay the shutdown.
     threading.Thread(
         target=meter.run, args=(stop,), kwargs={"has_lease": has_lease}, name="storage", daemon=True
@@ -397,6 +403,7 @@ def serve(settings: Settings, *, lifecycle_descriptor: int | None = None) -> Non
         context.webhooks.join()
         with contextlib.suppress(*DATABASE_FAULTS):  # otherwise the lease expires
             lease.release()
+        request_logs.join(FLUSH_S)  # a bucket may not answer
         context.cluster.close()
         settings.home.address.unlink(missing_ok=True)
         lock.close()

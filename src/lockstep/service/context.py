@@ -13,9 +13,12 @@ from lockstep.service.control.controller import Controller
 from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.notifications.webhooks import Webhooks
 from lockstep.service.prediction.deployments import Deployments
+from lockstep.service.prediction.metrics import PredictionMetrics
+from lockstep.service.prediction.request_logs import RequestLogs
 from lockstep.service.prediction.routing import Routes
 from lockstep.service.prediction.waking import Waking
 from lockstep.service.problems import Problems
+from lockstep.service.security.rates import Rates
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobStore, KeyStore, ModelStore, NodeStore, StoredSizeStore
@@ -43,6 +46,9 @@ class ServiceContext:
         deployments: starts and ends the prediction servers of versions.
         routes: chooses the prediction servers that requests are sent to.
         waking: holds requests until a prediction server of their version is ready.
+        rates: limits how many requests for predictions each key may send.
+        prediction_metrics: counts requests for predictions.
+        request_logs: writes a sample of them to a bucket.
         problems: the current problems of the service.
         webhooks: the delivery of webhooks, both the operator's and those of jobs.
         started_time_s: the start time of this service process, in seconds since 1970 UTC.
@@ -64,9 +70,12 @@ class ServiceContext:
     deployments: Deployments
     routes: Routes
     waking: Waking
+    request_logs: RequestLogs
     problems: Problems
     webhooks: Webhooks
     started_time_s: float
+    rates: Rates = field(default_factory=Rates)
+    prediction_metrics: PredictionMetrics = field(default_factory=PredictionMetrics)
     segments: SegmentCache = field(default_factory=SegmentCache)
 
     @property

@@ -45,6 +45,16 @@ class AbstractAnswering(ABC):
 
     @property
     @abstractmethod
+    def num_batches(self) -> int:
+        """The number of runs of the model, or calls of the routine, so far."""
+
+    @property
+    @abstractmethod
+    def num_instances(self) -> int:
+        """The number of instances in them."""
+
+    @property
+    @abstractmethod
     def num_waiting(self) -> int:
         """The number of requests that wait for a run."""
 
@@ -103,6 +113,16 @@ class ModelAnswering(AbstractAnswering):
     def num_requests(self) -> int:
         """The number of requests so far."""
         return self._batcher.num_requests
+
+    @property
+    def num_batches(self) -> int:
+        """The number of runs of the model so far."""
+        return self._batcher.num_batches
+
+    @property
+    def num_instances(self) -> int:
+        """The number of instances in them."""
+        return self._batcher.num_instances
 
     @property
     def num_waiting(self) -> int:
@@ -175,11 +195,23 @@ class RoutineAnswering(AbstractAnswering):
         self._tasks: list[asyncio.Task[None]] = []
         self._starts: dict[int, float] = {}
         self._num_requests = 0
+        self._num_calls = 0
+        self._num_instances = 0
 
     @property
     def num_requests(self) -> int:
         """The number of requests so far."""
         return self._num_requests
+
+    @property
+    def num_batches(self) -> int:
+        """The number of calls so far."""
+        return self._num_calls
+
+    @property
+    def num_instances(self) -> int:
+        """The number of instances in them."""
+        return self._num_instances
 
     @property
     def num_waiting(self) -> int:
@@ -229,6 +261,8 @@ class RoutineAnswering(AbstractAnswering):
         while True:
             call = await self._next_call()
             self._starts[number] = time.monotonic()
+            self._num_calls += 1
+            self._num_instances += len(call.instances)
             try:
                 run = partial(self._routine.predict, call.instances, call.parameters)
                 answer = await loop.run_in_executor(self._executor, run)

@@ -164,6 +164,8 @@ async def _send_heartbeats(answering: AbstractAnswering, requests: OpenRequests)
                 open=requests.num_open,
                 openSeconds=requests.open_s,
                 busySeconds=requests.busy_s,
+                batches=answering.num_batches,
+                instances=answering.num_instances,
             )
         await asyncio.sleep(SEND_INTERVAL_S)
 

@@ -104,6 +104,8 @@ class Batcher:
 
     Attributes:
         num_requests: the number of requests so far.
+        num_batches: the number of runs of the model so far.
+        num_instances: the number of instances in them.
     """
 
     def __init__(self, predict: Predict, *, policy: BatchPolicy) -> None:
@@ -116,6 +118,8 @@ class Batcher:
         self._loop_task: asyncio.Task[None] | None = None
         self._run_start: float | None = None
         self.num_requests = 0
+        self.num_batches = 0
+        self.num_instances = 0
 
     @property
     def num_waiting(self) -> int:
@@ -183,7 +187,10 @@ class Batcher:
             try:
                 taken = [request.take(num_rows) for request, num_rows in batch]
                 self._run_start = time.monotonic()
-                if self._times.are_short(sum(num_rows for _, num_rows in batch)):
+                num_rows = sum(num_rows for _, num_rows in batch)
+                self.num_batches += 1
+                self.num_instances += num_rows
+                if self._times.are_short(num_rows):
                     await asyncio.sleep(0)  # so that requests are read between many such runs
                     outputs = self._run(taken)
                 else:

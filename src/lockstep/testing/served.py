@@ -23,6 +23,7 @@ from lockstep.service.context import ServiceContext
 from lockstep.service.notifications.posting import RestrictedPost
 from lockstep.service.notifications.webhooks import Operators, Webhooks
 from lockstep.service.prediction.deployments import Deployments
+from lockstep.service.prediction.request_logs import RequestLogs
 from lockstep.service.prediction.routing import Routes
 from lockstep.service.prediction.waking import Waking
 from lockstep.service.security.keys import digest, make_key
@@ -87,6 +88,7 @@ class Served:
             ),
             routes=routes,
             waking=Waking(routes=routes, demands=demands),
+            request_logs=RequestLogs(models=models),
             problems=bench.problems,
             webhooks=Webhooks(
                 operators or {},
@@ -124,10 +126,11 @@ class Served:
         project: str = ALL_PROJECTS,
         label: str = "ann",
         expire_time_s: float | None = None,
+        **limits: Any,
     ) -> str:
-        """Creates a key, and returns its secret."""
+        """Creates a key, and returns its secret. `limits` are further fields of its principal."""
         made = make_key()
-        principal = Principal(label=label, scope=scope, project=project, key_id=made.id)
+        principal = Principal(label=label, scope=scope, project=project, key_id=made.id, **limits)
         self.context.keys.create(
             made.id, digest=digest(made.secret), principal=principal, created_by="test", expire_time_s=expire_time_s
         )

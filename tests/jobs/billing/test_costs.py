@@ -148,3 +148,37 @@ def test_days_and_windows_lose_nothing(intervals: list[tuple[int, int]], window:
         for since_s, until_s in ((0.0, cut_s), (cut_s, 1e10))
     ]
     assert abs(sum(hours) - whole.machine_hours) <= Decimal("0.0001")
+
+
+def test_the_time_in_which_a_prediction_server_had_no_request_is_told() -> None:
+    used = replace(usage_of("m/v1/a", usage(0, 3600)), busy_s=900.0)
+    unused = replace(usage_of("m/v1/b", usage(0, 1800)), busy_s=0.0)
+    report = report_costs([used, unused, usage_of("train", usage(0, 7200))], by="job", catalogue=CATALOGUE)
+    rows = {row.name: row for row in report.rows}
+    # An n1-standard-4 costs $0.19 an hour: 0.75 h of the first and 0.5 h of the second were unused.
+    assert (rows["m/v1/a"].server_hours, rows["m/v1/a"].unused_hours) == (Decimal("1.0000"), Decimal("0.7500"))
+    assert rows["m/v1/a"].unused_usd == Decimal("0.1425")
+    assert (rows["m/v1/b"].unused_hours, rows["m/v1/b"].unused_usd) == (Decimal("0.5000"), Decimal("0.0950"))
+    assert (rows["train"].server_hours, rows["train"].unused_hours) == (Decimal("0.0000"), Decimal("0.0000"))
+    total = report.total
+    assert (total.machine_hours, total.server_hours, total.unused_hours) == (
+        Decimal("3.5000"),
+        Decimal("1.5000"),
+        Decimal("1.2500"),
+    )
+    assert total.unused_usd == Decimal("0.2375")
+
+
+def test_a_part_of_a_servers_time_has_the_same_share_of_it() -> None:
+    server = replace(usage_of("m/v1/a", usage(MIDNIGHT_S - 3600, MIDNIGHT_S + 10800)), busy_s=7200.0)
+    report = report_costs([server], by="day", catalogue=CATALOGUE)
+    assert [(row.server_hours, row.unused_hours) for row in report.rows] == [
+        (Decimal("1.0000"), Decimal("0.5000")),
+        (Decimal("3.0000"), Decimal("1.5000")),
+    ]
+
+
+@pytest.mark.parametrize("busy_s", [3601.0, 1e12])
+def test_a_server_that_claims_more_than_its_time_was_used_all_the_time(busy_s: float) -> None:
+    report = report_costs([replace(usage_of("a", usage(0, 3600)), busy_s=busy_s)], by="job", catalogue=CATALOGUE)
+    assert (report.total.server_hours, report.total.unused_hours) == (Decimal("1.0000"), Decimal("0.0000"))

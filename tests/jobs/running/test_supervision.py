@@ -26,10 +26,12 @@ from lockstep.jobs.running.orders import (
     ServerOrder,
     initial_status,
 )
+from lockstep.jobs.running.progress import Progress
 from lockstep.jobs.running.restarts import RestartCondition, RestartPolicy
 from lockstep.jobs.running.supervision import (
     LINGER_S,
     MAX_SERVER_RESTARTS,
+    NUM_KEPT_RESTARTS,
     SERVER_WINDOW_S,
     Step,
     after_report,
@@ -393,3 +395,33 @@ def test_a_server_that_ends_again_and_again_is_over() -> None:
     assert _server_step(status(MAX_SERVER_RESTARTS - 1), now_s=20.0).restarts
     assert _server_step(status(MAX_SERVER_RESTARTS), now_s=20.0).end is not None
     assert _server_step(status(MAX_SERVER_RESTARTS), now_s=20.0 + SERVER_WINDOW_S).restarts, "they were long ago"
+
+
+def test_the_busy_time_of_a_servers_launches_is_added_up() -> None:
+    order = SERVER.replicas[0]
+    status = _ended("master", KILLED)
+    for launch, busy_s in enumerate((2.0, 3.0, 0.5), start=1):
+        status = replace(status, progress=Progress(time_s=10.0, metrics={"busySeconds": busy_s}))
+        restart = ReplicaRestart(number=launch, time_s=10.0, reason="x")
+        order = order_of_next_launch(order, last=status, restart=restart)
+        status = initial_status(order, now_s=11.0)
+        assert status.progress is None, "what the server before it has reported does not count twice"
+    assert status.busy_s == 5.5
+    lying = replace(status, progress=Progress(time_s=10.0, metrics={"busySeconds": -1e9}))
+    assert lying.busy_s == 5.5
+
+
+def test_a_server_keeps_its_last_restarts_and_their_numbers_go_on() -> None:
+    order, known = SERVER.replicas[0], _running("master")
+    for number in range(1, 2 * NUM_KEPT_RESTARTS):
+        now_s = number * SERVER_WINDOW_S
+        ended = replace(_ended("master", KILLED), restarts=known.restarts)
+        step = _server_step(ended, now_s=now_s)
+        order = order_of_next_launch(order, last=ended, restart=step.restarts["master"])
+        report = initial_status(order, now_s=now_s)
+        assert report.restarts[-1].number == number
+        late = known
+        known = after_report(replace(known, phase=ReplicaPhase.ENDED), report)
+        assert known is report, "a later launch"
+        assert after_report(known, late) is known
+    assert len(known.restarts) == NUM_KEPT_RESTARTS

@@ -6,6 +6,7 @@ import asyncio
 import re
 import time
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import httpx
@@ -22,7 +23,7 @@ from lockstep.service.store import VersionState
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import HOME_TOKEN, Served
 
-VIEWER, SUBMITTER, OPERATOR = Scope
+CALLER, VIEWER, SUBMITTER, OPERATOR = Scope
 UNAUTHENTICATED, FORBIDDEN, MISSING = 401, 403, 404
 
 
@@ -93,7 +94,11 @@ def test_every_route_says_who_may_use_it(walk: Walk) -> None:
     assert [route for route in walk.routes if route.needed is None and route.path not in PUBLIC_PATHS] == []
     asking = (":predict", ":testIamPermissions")
     changing = [route for route in walk.routes if route.method != "GET" and not route.path.endswith(asking)]
-    assert [route for route in changing if route.needed is VIEWER] == [], "who looks changes nothing"
+    assert [route for route in changing if route.needed in (CALLER, VIEWER)] == [], "who looks changes nothing"
+    assert {route.path for route in walk.routes if route.needed is CALLER} == {
+        "/v1/projects/{project}/models/{model}:predict",
+        "/v1/projects/{project}/models/{model}/versions/{version}:predict",
+    }
     elsewhere = {route.path for route in walk.routes} - {route.path for route in walk.of_projects}
     assert {"/healthz", "/v1/whoami", "/v1/service", "/v1/keys", "/v1/keys/{key}:revoke"} <= elsewhere
 
@@ -129,9 +134,10 @@ def test_no_route_is_open_without_a_key_that_is_valid(walk: Walk) -> None:
 
 def test_another_projects_things_are_answered_for_as_things_that_are_not_there(walk: Walk) -> None:
     before = (walk.service.context.jobs.unfinished(), walk.service.context.models.list_versions())
-    client = walk.client(OPERATOR, project="a")
     nothing = {name: f"{value}0" for name, value in walk.names.items()}
-    for route in walk.of_projects:
+    operator = walk.client(OPERATOR, project="a")
+    caller = walk.service.client(walk.service.key(CALLER, project="a", model="m_hidden", version="v1"))
+    for client, route in product((operator, caller), walk.of_projects):
         there = route.send(client, walk.in_project("b"))
         missing = route.send(client, walk.in_project("b", **nothing))
         assert there.status_code == MISSING, route
@@ -143,7 +149,7 @@ def test_another_projects_things_are_answered_for_as_things_that_are_not_there(w
 
 def test_a_scope_opens_the_routes_that_need_it_or_less(walk: Walk) -> None:
     for project in ("b", ALL_PROJECTS):
-        for scope in Scope:
+        for scope in (VIEWER, SUBMITTER, OPERATOR):
             client = walk.client(scope, project=project)
             for route in walk.routes:
                 if route.needed is None or route.method == "WEBSOCKET":  # test_shell_route.py opens those
@@ -155,6 +161,43 @@ def test_a_scope_opens_the_routes_that_need_it_or_less(walk: Walk) -> None:
                 else:
                     assert answer.status_code == FORBIDDEN, (route, scope, project)
                     assert answer.json()["error"]["status"] == "PERMISSION_DENIED"
+
+
+@pytest.mark.parametrize("version", [None, "v1"])
+def test_a_callers_key_predicts_with_its_model_and_opens_nothing_else(walk: Walk, version: str | None) -> None:
+    key = walk.service.key(CALLER, project="b", label="shop", model="m_hidden", version=version)
+    client = walk.service.client(key)
+    opened: list[str] = []
+    for route in walk.routes:
+        if route.path in PUBLIC_PATHS or route.method == "WEBSOCKET":  # the test of WebSockets opens those
+            continue
+        answer = route.send(client, walk.in_project("b"))
+        if answer.status_code == FORBIDDEN:
+            name = "m_hidden" if version is None else "m_hidden/versions/v1"
+            assert f"use it for projects/b/models/{name}:predict" in answer.json()["error"]["message"], route
+            assert walk.service.context.settings.bucket not in answer.text
+        else:
+            assert answer.status_code == 503, (route, answer.text)  # the version is CREATING
+            opened.append(route.path.rpartition("{project}")[2])
+    of_default, of_version = "/models/{model}:predict", "/models/{model}/versions/{version}:predict"
+    assert opened == ([of_default, of_version] if version is None else [of_version])
+
+
+def test_a_callers_key_does_not_tell_which_other_models_and_versions_there_are(walk: Walk) -> None:
+    http, prefix = walk.service.http, "/v1/projects/b/models"
+    assert http.post(prefix, json={"name": "m_other"}).status_code == 200
+    for path in ("m_hidden/versions", "m_other/versions"):
+        assert http.post(f"{prefix}/{path}", json={"name": "v2", "deploymentUri": "/x"}).status_code == 200
+    key = walk.service.key(CALLER, project="b", model="m_hidden", version="v1")
+    client = walk.service.client(key)
+    for there, missing in (
+        ("m_other:predict", "m_never:predict"),
+        ("m_other/versions/v2:predict", "m_never/versions/v2:predict"),
+        ("m_hidden/versions/v2:predict", "m_hidden/versions/v9:predict"),
+    ):
+        found, nothing = (client.post(f"{prefix}/{path}", json={"instances": []}) for path in (there, missing))
+        assert found.status_code == nothing.status_code == MISSING, there
+        assert found.text.replace("m_other", "m_never").replace("v2", "v9") == nothing.text.replace("v2", "v9")
 
 
 def test_what_a_project_shows_is_its_own(walk: Walk) -> None:
@@ -234,7 +277,8 @@ def test_websockets_pass_the_same_gate(service: Served) -> None:
         if context.path is None or context.methods:
             continue
         path = re.sub(r"{(\w+)}", lambda match: names.get(match[1], "x1"), context.path)
-        for token in ("wrong", service.key(VIEWER, project="a"), service.key(OPERATOR, project="b")):
+        caller = service.key(CALLER, project="a", model="x1")
+        for token in ("wrong", caller, service.key(VIEWER, project="a"), service.key(OPERATOR, project="b")):
             (closed,) = _talk(service.app, path, token=token)
             assert (closed["type"], closed["code"]) == ("websocket.close", 1008), (path, token)
 

@@ -237,7 +237,7 @@ def test_the_last_use_is_recorded_apart_from_requests_and_once_a_minute(
     assert store.update_version(version, state=VersionState.READY)
     now = {"clock": 1e9, "timer": 0.0}
     uses = LastUses(routes=routes, models=store, clock=lambda: now["clock"], timer=lambda: now["timer"])
-    server = ServerAddress(uid="s", url="http://127.0.0.1:1", token="t")
+    server = ServerAddress(uid="s", version_uid="v", url="http://127.0.0.1:1", token="t")
     monkeypatch.setattr(routes, "_read", lambda **_since: {version.uid: [server]})
 
     def shown(*, is_used: bool) -> str | None:

@@ -16,6 +16,7 @@ from lockstep.service.context import ServiceContext
 from lockstep.service.notifications.posting import post
 from lockstep.service.notifications.webhooks import Webhooks
 from lockstep.service.prediction.deployments import Deployments
+from lockstep.service.prediction.request_logs import RequestLogs
 from lockstep.service.prediction.routing import Routes
 from lockstep.service.prediction.waking import Waking
 from lockstep.service.store import (
@@ -59,6 +60,7 @@ def context(bench: Bench) -> Iterator[ServiceContext]:
             wake=bench.controller.wake,
         ),
         routes=routes,
+        request_logs=RequestLogs(models=models),
         waking=Waking(routes=routes, demands=DemandStore(database)),
         problems=bench.problems,
         webhooks=Webhooks({}, store=WebhookStore(database), vault=bench.vault, restricted_post=post),

@@ -22,8 +22,10 @@ from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running.states import JobState
 from lockstep.service.billing.usages import job_bill
 from lockstep.service.prediction import servers as servers_module
+from lockstep.service.prediction.autoscaler import USE_PRECISION_S
 from lockstep.service.prediction.deployments import Deployments, is_ready
 from lockstep.service.prediction.routing import Routes
+from lockstep.service.prediction.uses import LOOK_INTERVAL_S, WRITE_INTERVAL_S
 from lockstep.service.store import (
     DemandStore,
     JobRecord,
@@ -49,12 +51,13 @@ load = pathlib.Path(pathlib.Path(model).read_text())
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 host, _, port = Topology.from_env().synchronous_addresses[0].rpartition(":")
 listener = socket.create_server((host, int(port)))
-before, open_s, requests = time.monotonic(), 0.0, 0
+before, open_s, busy_s, requests = time.monotonic(), 0.0, 0.0, 0
 while True:
     each = float(load.read_text() or 0)
     now = time.monotonic()
-    open_s, before, requests = open_s + each * (now - before), now, requests + (each > 0)
-    report_progress(requests=requests, waiting=0, open=each, openSeconds=open_s)
+    open_s, busy_s = open_s + each * (now - before), busy_s + (each > 0) * (now - before)
+    before, requests = now, requests + (each > 0)
+    report_progress(requests=requests, waiting=0, open=each, openSeconds=open_s, busySeconds=busy_s)
     time.sleep(0.1)
 '''
 
@@ -73,17 +76,8 @@ class Site:
         database = open_database(f"sqlite:///{lab.bench.home.database}")
         self.models, self.jobs, self.demands = ModelStore(database), JobStore(database), DemandStore(database)
         self.routes = Routes(models=self.models, jobs=self.jobs, vault=lab.bench.vault)
-        self.deployments = Deployments(
-            models=self.models,
-            jobs=self.jobs,
-            demands=self.demands,
-            cluster=lab.cluster,
-            catalogue=load_catalogue(),
-            bucket=str(lab.bench.home.bucket),
-            folder=path / "temporary",
-            wake=lab.bench.controller.wake,
-            clock=lambda: time.time() + self.offset_s,
-        )
+        self.folder = path / "temporary"
+        self.deployments = self.start()
         (path / "code").mkdir()
         (path / "code" / "loaded_server.py").write_text(SERVER)
         (path / "model.keras").write_text(str(self.load))
@@ -107,6 +101,20 @@ class Site:
             machine_type="n1-standard-4",
             package_uris=[stage_folder(path / "code", staging=str(path / "staging"))],
             scaling=policy,
+        )
+
+    def start(self) -> Deployments:
+        """Returns the deployments of a service that has just started."""
+        return Deployments(
+            models=self.models,
+            jobs=self.jobs,
+            demands=self.demands,
+            cluster=self.lab.cluster,
+            catalogue=load_catalogue(),
+            bucket=str(self.lab.bench.home.bucket),
+            folder=self.folder,
+            wake=self.lab.bench.controller.wake,
+            clock=lambda: time.time() + self.offset_s,
         )
 
     def set_load(self, each: float) -> None:
@@ -230,3 +238,28 @@ def check_bill(site: Site) -> None:
     up_s = sum((node.down_time_s or 0.0) - (node.up_time_s or 0.0) for node in nodes)
     assert sum(float(amount.length_s) for amount in report.total.nodes.values()) == pytest.approx(up_s, abs=0.01)
     assert report.total.owed_usd == 0, "the machines are simulated"
+    unused_us = sum(
+        max(0, round((job.end_time_s or 0.0) * 10**6) - round((job.run_start_time_s or 0.0) * 10**6) - busy_us)
+        for job in jobs
+        for busy_us in [round(job.replicas[0].status.busy_s * 10**6)]
+    )
+    assert report.total.server_hours == report.total.machine_hours
+    assert report.total.unused_hours == rounded(Fraction(unused_us, 3600 * 10**6), 4)
+    assert 0 < report.total.unused_hours < report.total.server_hours
+
+
+def test_a_service_that_starts_again_goes_on_from_the_recorded_last_use(site: Site) -> None:
+    site.set_load(1.0)
+    site.step_until_settled(1)
+    site.step_until_reported(1.0)
+    assert USE_PRECISION_S == WRITE_INTERVAL_S + LOOK_INTERVAL_S
+    site.models.note_use(site.version().uid, time_s=time.time())
+    site.set_load(0)
+    site.step_until_reported(0.0)
+    site.deployments = site.start()
+    site.step()
+    assert site.version().num_servers == 1, "it was used a moment ago"
+    site.deployments = site.start()
+    site.offset_s += 2 * WINDOW_S + 100.0
+    site.step()
+    assert site.version().num_servers == 0, "what its server has answered by now was long ago"

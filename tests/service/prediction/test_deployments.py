@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from lockstep.cli.package import stage_folder
 from lockstep.errors import NotFoundError, UnavailableError
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running.states import JobState
+from lockstep.jobs.scheduling import Quota
 from lockstep.service.prediction import deployments as deployments_module
 from lockstep.service.prediction import servers as servers_module
 from lockstep.service.prediction.deployments import MAX_FAILURES, Deployments, is_ready
@@ -74,6 +76,10 @@ class Site:
         (path / "code").mkdir()
         (path / "code" / "fake_server.py").write_text(SERVER)
         self.package = stage_folder(path / "code", staging=str(path / "staging"))
+
+    def why_waits(self) -> str:
+        (queued,) = [server for server in self.servers() if server.state is JobState.QUEUED]
+        return self.bench.controller.schedule.explain(queued).reason
 
     def make_deployments(self, models: ModelStore | None = None) -> Deployments:
         return Deployments(
@@ -395,3 +401,13 @@ def test_servers_that_were_just_found_are_found_again_without_the_database(site:
     assert routes.find_again(**name) is None
     with pytest.raises(UnavailableError):
         routes.find(**name)
+
+
+def test_the_quota_of_a_project_counts_its_prediction_servers(site: Site) -> None:
+    site.bench.settings = replace(site.bench.settings, quotas={"p": Quota(machines=2)})
+    site.bench.restart()
+    site.deployments = site.make_deployments()
+    site.create(num_servers=3)
+    site.step_until(lambda: len(site.servers()) == 3 and sum(map(is_ready, site.servers())) == 2)
+    assert site.why_waits().startswith("quota of project p: 2 of 2 machines in use by job m/v1/")
+    assert site.version().state is VersionState.READY

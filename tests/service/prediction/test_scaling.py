@@ -205,3 +205,12 @@ def test_more_load_never_wants_fewer_servers(
     )
     light, heavy = played(policy, current, steps), played(policy, current, steps)
     assert heavy.wanted(heavier) >= light.wanted(observed)
+
+
+@pytest.mark.parametrize(("last_request_s", "wanted"), [(None, 1), (500.0, 0), (900.0, 1), (5000.0, 1)])
+def test_a_service_that_takes_over_goes_on_from_the_recorded_last_use(
+    last_request_s: float | None, wanted: int
+) -> None:
+    scaler = Scaler(replace(POLICY, min_servers=0, idle_timeout_s=300.0))
+    scaler.history = ScalingHistory.begin(current=1, now_s=scaler.now_s, last_request_s=last_request_s)
+    assert scaler.wanted(observe(0.0)) == wanted

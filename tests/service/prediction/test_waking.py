@@ -20,7 +20,7 @@ from lockstep.service.store.tables import DEMANDS
 from lockstep.testing.bench import Bench
 
 POLICY = ScalingPolicy(min_servers=0, max_servers=2, wake_timeout_s=20.0)
-ADDRESS = ServerAddress(uid="u", url="http://127.0.0.1:1", token="t")
+ADDRESS = ServerAddress(uid="u", version_uid="v", url="http://127.0.0.1:1", token="t")
 
 
 class Site:

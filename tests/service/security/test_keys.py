@@ -233,6 +233,13 @@ def test_keys_are_made_listed_and_revoked_over_rest(service: Served, caplog: pyt
         ({"validSeconds": 0}, "validSeconds: "),
         ({"validSeconds": 1e12}, "validSeconds: "),
         ({"secret": "mine"}, "secret: not supported by this version"),
+        ({"scope": "caller"}, "a caller's key is for one model of one project"),
+        ({"scope": "caller", "model": "m"}, "a caller's key is for one model of one project"),
+        ({"model": "m"}, "only a caller's key is for one model"),
+        ({"version": "v1"}, "there is no model that it is a version of"),
+        ({"scope": "caller", "model": "a/b", "project": "a"}, "model: "),
+        ({"requestsPerSecond": 0}, "requestsPerSecond: "),
+        ({"requestsPerSecond": 1e7}, "requestsPerSecond: "),
     ],
 )
 def test_a_key_that_cannot_be_is_refused(service: Served, change: dict[str, Any], message: str) -> None:
@@ -241,6 +248,23 @@ def test_a_key_that_cannot_be_is_refused(service: Served, change: dict[str, Any]
     assert answer.status_code == 400
     assert message in answer.json()["error"]["message"]
     assert service.http.get("/v1/keys").json() == {"keys": []}
+
+
+def test_a_callers_key_is_for_a_model_that_exists(service: Served) -> None:
+    body = {"label": "shop", "scope": "caller", "project": "a", "validSeconds": None, "requestsPerSecond": 2.5}
+    for names in ({"model": "digits"}, {"model": "digits", "version": "v1"}):
+        answer = service.http.post("/v1/keys", json={**body, **names})
+        assert answer.status_code == 404, answer.text
+        if "version" not in names:
+            service.http.post("/v1/projects/a/models", json={"name": "digits"})
+            assert service.http.post("/v1/keys", json={**body, **names}).status_code == 200
+    service.http.post("/v1/projects/a/models/digits/versions", json={"name": "v1", "deploymentUri": "/x"})
+    made = service.http.post("/v1/keys", json={**body, "model": "digits", "version": "v1"}).json()
+    shown = {name: made[name] for name in ("scope", "project", "model", "version", "requestsPerSecond")}
+    assert shown == {"scope": "caller", "project": "a", "model": "digits", "version": "v1", "requestsPerSecond": 2.5}
+    record = service.context.keys.get(made["key"])
+    assert (record.principal.model, record.principal.version) == ("digits", "v1")
+    assert record.principal.requests_per_second == 2.5
 
 
 def test_every_answer_tells_browsers_to_keep_nothing_and_run_nothing(service: Served) -> None:

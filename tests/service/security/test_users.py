@@ -265,10 +265,26 @@ def test_a_place_that_a_program_could_not_write_to_is_refused(tmp_path: Path) ->
         (f"{tmp_path}/closed/run", "a folder that all may write to"),
         (f"{home.bucket}/p", "a folder of its own"),
         (f"{home.bucket}/p/jobs/other/model", "a folder of its own"),
+        (f"{home.bucket}/p/request-logs/mine", "a folder of its own"),
         (f"{home.bucket}/q/run", "may not write to"),
     ):
         with pytest.raises(InvalidInputError, match=f"jobDir.*{allowed}"):
             folders.check(url, what="jobDir", project="p")
+
+
+@IS_ROOT
+def test_where_the_service_writes_requests_no_program_can_enter(tmp_path: Path) -> None:
+    home = Home(path=tmp_path / "home")
+    folders = JobFolders(home=home, bucket=str(home.bucket), pool=POOL)
+    own = home.bucket / "p" / "request-logs"
+    folders.prepare()
+    folders.close_request_logs("p")
+    for close in (folders.prepare, lambda: folders.close_request_logs("p")):
+        own.chmod(0o755)
+        close()
+        modes = [stat.S_IMODE(folder.stat().st_mode) for folder in (home.bucket, own.parent, own)]
+        assert modes == [0o711, 0o711, 0o700]
+        assert own.stat().st_uid == 0
 
 
 def test_ids_are_spread_kept_and_each_ones_own() -> None:

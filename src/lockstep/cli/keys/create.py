@@ -12,7 +12,7 @@ import typer
 
 from lockstep.cli.console import ERRORS, connect, local_time, print_line, warn_if_programs_run_as_root
 from lockstep.errors import InvalidInputError, LockstepError, StorageWriteError
-from lockstep.jobs.security.access import ALL_PROJECTS, Scope
+from lockstep.jobs.security.access import ALL_PROJECTS, MIN_REQUESTS_PER_SECOND, Scope
 
 DAY_S: Final = 86400.0
 
@@ -20,10 +20,22 @@ DAY_S: Final = 86400.0
 def create(
     label: Annotated[str, typer.Argument(metavar="LABEL", help="Name of the key's owner, as jobs and events show it.")],
     scope: Annotated[
-        Scope, typer.Option(help="The key's permissions; each scope includes those before it.")
-    ] = Scope.VIEWER,
+        Scope | None,
+        typer.Option(
+            show_default="viewer, or caller with --model",
+            help="The key's permissions; each scope includes those before it.",
+        ),
+    ] = None,
     project: Annotated[str | None, typer.Option("--project", help="The project that the key is valid for.")] = None,
     all_projects: Annotated[bool, typer.Option("--all-projects", help="The key is valid for all projects.")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(help="The key is a caller's: it can request predictions of this model, and nothing else."),
+    ] = None,
+    version: Annotated[str | None, typer.Option(help="With --model: of this version only.")] = None,
+    requests_per_second: Annotated[
+        float | None, typer.Option(min=MIN_REQUESTS_PER_SECOND, help="How many predictions it can request a second.")
+    ] = None,
     valid_days: Annotated[int, typer.Option(min=1, max=3650, help="Number of days that the key is valid.")] = 90,
     never_expires: Annotated[
         bool, typer.Option("--never-expires", help="The key is valid until it is revoked.")
@@ -36,6 +48,9 @@ def create(
     """Create a key, and print it. Save it, because it cannot be shown again."""
     if (project is None) != all_projects:
         raise InvalidInputError("give either --project or --all-projects")
+    scope = scope or (Scope.VIEWER if model is None else Scope.CALLER)
+    if (scope is Scope.CALLER) != (model is not None) or (version is not None and model is None):
+        raise InvalidInputError("--model is for keys of scope caller, which need it; --version needs --model")
     descriptor = None if output is None else _new_file(output)
     try:
         with connect() as client:
@@ -44,6 +59,9 @@ def create(
                 scope=scope.value,
                 project=project or ALL_PROJECTS,
                 valid_s=None if never_expires else valid_days * DAY_S,
+                model=model,
+                version=version,
+                requestsPerSecond=requests_per_second,
             )
     except BaseException:
         if descriptor is not None and output is not None:
@@ -51,6 +69,8 @@ def create(
             output.unlink()
         raise
     where = "all projects" if all_projects else f"project {project}"
+    if model is not None:
+        where = f"model {model if version is None else f'{model}/{version}'} in {where}"
     until = "it is revoked" if made["expireTime"] is None else local_time(made["expireTime"])
     if descriptor is not None and output is not None:
         keep(made, descriptor=descriptor, path=output)

@@ -17,7 +17,19 @@ def list_keys() -> None:
     with connect() as client:
         keys = client.keys()
     table = Table(box=None, pad_edge=False)
-    for title in ("KEY", "LABEL", "SCOPE", "PROJECT", "STATE", "CREATED", "BY", "EXPIRES", "LAST USED"):
+    for title in (
+        "KEY",
+        "LABEL",
+        "SCOPE",
+        "PROJECT",
+        "MODEL",
+        "PER SECOND",
+        "STATE",
+        "CREATED",
+        "BY",
+        "EXPIRES",
+        "LAST USED",
+    ):
         table.add_column(title, no_wrap=True)
     for key in keys:
         table.add_row(
@@ -25,6 +37,8 @@ def list_keys() -> None:
             key["label"],
             key["scope"],
             "(all)" if key["project"] == ALL_PROJECTS else key["project"],
+            "/".join(name for name in (key["model"], key["version"]) if name is not None),
+            "" if key["requestsPerSecond"] is None else f"{key['requestsPerSecond']:g}",
             _state(key, now=datetime.now(tz=UTC)),
             local_time(key["createTime"]),
             key["createdBy"],

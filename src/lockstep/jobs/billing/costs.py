@@ -3,6 +3,9 @@
 Sums are exact. Each row, and the total, is rounded once to `COST_DECIMALS` (half up). The bill of a job rounds its ML
 units to two decimals first, as the contract reports them, so the row of a job may differ by that.
 
+Of a prediction server, it is known for how long it had no request, but not when. If only a part of its time is in a
+row, that time is divided evenly.
+
 A report has two measures. The usages of replicas have a list price. The nodes of the ledger cost from up to down,
 whether a job used them or not, and that is what is owed for them.
 """
@@ -52,6 +55,7 @@ class JobUsage:
         labels: the labels of the job.
         simulated: whether the machines are simulated, so that nothing is owed.
         usages: intervals in RUNNING; those of running replicas end now.
+        busy_s: for how long a prediction server had at least one request, in seconds; None for other jobs.
     """
 
     uid: str
@@ -60,6 +64,16 @@ class JobUsage:
     labels: Mapping[str, str]
     simulated: bool
     usages: tuple[ReplicaUsage, ...]
+    busy_s: float | None = None
+
+    @property
+    def unused_share(self) -> Fraction | None:
+        """The share of its time in which a prediction server had no request; None for other jobs."""
+        if self.busy_s is None:
+            return None
+        whole = sum((usage.hours for usage in self.usages), Fraction(0))
+        busy = Fraction(microseconds(self.busy_s), 3600 * 10**6)
+        return max(Fraction(0), 1 - busy / whole) if whole else Fraction(1)
 
 
 @final
@@ -91,6 +105,9 @@ class CostRow:
         nodes: the cost of nodes in the ledger, by what their time was for.
         stored_gib_months: what the jobs stored in the bucket, in GiB months of 730 hours, to six decimals.
         stored_usd: the cost of that storage, in US dollars; None if it is unpriced. It is in no other sum.
+        server_hours: the part of `machine_hours` that is of prediction servers.
+        unused_hours: the part of `server_hours` in which they had no request.
+        unused_usd: the list price of that part, in US dollars.
         unpriced: descriptions of machines without a price; their cost is in no sum.
         sources: the sources of the nodes' prices.
     """
@@ -103,6 +120,9 @@ class CostRow:
     nodes: Mapping[NodeShare, NodeAmount]
     stored_gib_months: Decimal
     stored_usd: Decimal | None
+    server_hours: Decimal = Decimal(0)
+    unused_hours: Decimal = Decimal(0)
+    unused_usd: Decimal = Decimal(0)
     unpriced: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
@@ -132,6 +152,9 @@ class _Sum:
     units: Fraction = Fraction(0)
     usd: Fraction = Fraction(0)
     owed: Fraction = Fraction(0)
+    server_hours: Fraction = Fraction(0)
+    unused_hours: Fraction = Fraction(0)
+    unused_usd: Fraction = Fraction(0)
     gib_months: Fraction = Fraction(0)
     storage_price: StoragePrice | None = None
     node_hours: dict[NodeShare, Fraction] = field(default_factory=lambda: dict.fromkeys(NodeShare, Fraction(0)))
@@ -139,8 +162,11 @@ class _Sum:
     unpriced: dict[str, None] = field(default_factory=dict[str, None])
     sources: dict[str, None] = field(default_factory=dict[str, None])
 
-    def add(self, usage: ReplicaUsage, *, is_owed: bool, catalogue: Catalogue) -> None:
+    def add(self, usage: ReplicaUsage, *, is_owed: bool, unused_share: Fraction | None, catalogue: Catalogue) -> None:
         self.hours += usage.hours
+        if unused_share is not None:
+            self.server_hours += usage.hours
+            self.unused_hours += usage.hours * unused_share
         per_hour = catalogue.units_per_hour(usage.machine_type, accelerator=usage.accelerator, region=usage.region)
         if per_hour is None:
             self.unpriced[describe_machine(usage.machine_type, accelerator=usage.accelerator)] = None
@@ -150,6 +176,7 @@ class _Sum:
         self.units += units
         self.usd += usd
         self.owed += usd if is_owed else 0
+        self.unused_usd += usd * (unused_share or 0)
 
     def add_node(self, piece: NodeSlice) -> None:
         self.node_hours[piece.share] += piece.hours
@@ -179,6 +206,9 @@ class _Sum:
             stored_usd=None
             if self.storage_price is None
             else _rounded(self.gib_months * self.storage_price.usd_per_gib_month),
+            server_hours=_rounded(self.server_hours),
+            unused_hours=_rounded(self.unused_hours),
+            unused_usd=_rounded(self.unused_usd),
             unpriced=tuple(self.unpriced),
             sources=tuple(self.sources),
         )
@@ -263,11 +293,12 @@ def report_costs(
     for job in jobs:
         if project is not None and job.project != project:
             continue
+        unused_share = job.unused_share
         for whole in job.usages:
             is_owed = not job.simulated and not names.has_node(whole)
             for usage in cut_usage(whole, since_s=since_s, until_s=until_s, by_day=by == BY_DAY):
                 for into in (sums[names.of_usage(job, usage)], total):
-                    into.add(usage, is_owed=is_owed, catalogue=catalogue)
+                    into.add(usage, is_owed=is_owed, unused_share=unused_share, catalogue=catalogue)
     by_uid = {job.uid: job for job in jobs}
     since_us, until_us = microseconds(since_s), microseconds(until_s)
     for whole in split_nodes(nodes, uses=node_uses(jobs, catalogue=catalogue), now_s=until_s):

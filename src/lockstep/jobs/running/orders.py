@@ -20,6 +20,9 @@ from lockstep.jobs.running.restarts import RestartPolicy
 SPOOL_VARIABLE: Final = "LOCKSTEP_SPOOL"
 """The variable that marks every process of a replica, including its runner, with the replica's spool folder."""
 
+BUSY_SECONDS: Final = "busySeconds"
+"""The name by which a server reports for how long it has had at least one request since it was launched, in seconds."""
+
 TAIL_LINES: Final = 20
 """The number of a program's last lines that a `ProgramEnd` contains."""
 
@@ -300,7 +303,8 @@ class ReplicaStatus:
         ended_time_s: the time when it ended.
         seen_time_s: the time of its runner's last report, by the clock of its node; None before the first one.
         usage: the resources that its programs used, over all launches.
-        progress: the progress that its program reported; None if it never did.
+        progress: the progress that its program reported; None if it never did. A server begins anew with each launch.
+        earlier_busy_s: for how long a server had requests in its earlier launches, in seconds.
         metrics: the last measured values, by the names of `lockstep.jobs.running.metrics`.
         end: how it ended; None before the end.
         restarts: one entry for each launch after the first.
@@ -318,9 +322,16 @@ class ReplicaStatus:
     seen_time_s: float | None = None
     usage: ProgramUsage = ProgramUsage()
     progress: Progress | None = None
+    earlier_busy_s: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     end: ProgramEnd | None = None
     restarts: tuple[ReplicaRestart, ...] = ()
+
+    @property
+    def busy_s(self) -> float:
+        """For how long a server had at least one request, over all of its launches, in seconds."""
+        reported_s = 0.0 if self.progress is None else self.progress.metrics.get(BUSY_SECONDS, 0.0)
+        return self.earlier_busy_s + max(0.0, reported_s)
 
 
 def initial_status(order: ReplicaOrder, *, now_s: float) -> ReplicaStatus:
@@ -340,6 +351,8 @@ def initial_status(order: ReplicaOrder, *, now_s: float) -> ReplicaStatus:
         pid=None,
         ready_time_s=None,
         ended_time_s=None,
+        progress=order.earlier.progress if order.server is None else None,
+        earlier_busy_s=order.earlier.busy_s,
         metrics={},
         end=None,
     )

@@ -28,6 +28,8 @@ Workers leave their last collective in order, and an evaluator evaluates the las
 MAX_SERVER_RESTARTS: Final = 5
 """The maximum number of times that a server is launched again within `SERVER_WINDOW_S`."""
 SERVER_WINDOW_S: Final = 600.0
+NUM_KEPT_RESTARTS: Final = 20
+"""The number of a server's last restarts that its status keeps. It may be launched again for months."""
 
 
 @final
@@ -105,11 +107,16 @@ def after_report(known: ReplicaStatus | None, report: ReplicaStatus) -> ReplicaS
         known: the known status; None before the first report.
         report: the status that the replica's launcher reports.
     """
-    if known is None or len(report.restarts) > len(known.restarts):
+    if known is None or _last_number(report) > _last_number(known):
         return report
     # An end is final, and reports of an earlier launch no longer count.
-    is_late = known.phase is ReplicaPhase.ENDED or len(report.restarts) < len(known.restarts)
+    is_late = known.phase is ReplicaPhase.ENDED or _last_number(report) < _last_number(known)
     return known if is_late else report
+
+
+def _last_number(status: ReplicaStatus) -> int:
+    """Returns the number of a replica's last restart, which grows with each; 0 if there was none."""
+    return status.restarts[-1].number if status.restarts else 0
 
 
 def order_of_next_launch(order: ReplicaOrder, *, last: ReplicaStatus, restart: ReplicaRestart) -> ReplicaOrder:
@@ -120,7 +127,9 @@ def order_of_next_launch(order: ReplicaOrder, *, last: ReplicaStatus, restart: R
         last: the last status.
         restart: the restart that `next_step` decided on.
     """
-    return replace(order, earlier=replace(last, restarts=(*last.restarts, restart)))
+    restarts = (*last.restarts, restart)
+    kept = restarts if order.server is None else restarts[-NUM_KEPT_RESTARTS:]
+    return replace(order, earlier=replace(last, restarts=kept))
 
 
 def restartable_alone(order: GangOrder) -> frozenset[str]:
@@ -162,7 +171,8 @@ def _restarts(
     waiting = _may_wait(order, known, now_s=now_s).intersection(lost_nodes)
     if not (alone or waiting):
         return {}, ()
-    num_restarts = order.num_restarts + sum(len(status.restarts) for status in known)
+    listed = order.num_restarts + sum(len(status.restarts) for status in known)
+    num_restarts = max(listed, *map(_last_number, known)) if known else listed  # a server does not list all
     found: dict[str, ReplicaRestart] = {}
     displaced: list[str] = []
     ended = _ends(known) if _is_server(order) else _failures(known)

@@ -10,7 +10,7 @@ from typing import Annotated, final
 from pydantic import Field
 
 from lockstep.jobs.input.spec import AcceleratorType
-from lockstep.jobs.parsing.fields import AbstractDocument, Dollars, Int32
+from lockstep.jobs.parsing.fields import AbstractDocument, Dollars, Double, Int32
 from lockstep.jobs.parsing.project_files import parse_projects
 from lockstep.jobs.scheduling.demands import QueuedJob
 
@@ -25,11 +25,13 @@ class Quota:
         accelerators: the maximum number of accelerators in use at once, by type.
         dollars_per_day: the amount in US dollars that the project's jobs may spend in a day (UTC) before no more of
             them start. Simulated machines count like real ones.
+        requests_per_second: the rate of the project's requests for predictions at each service. The queue ignores it.
     """
 
     machines: int | None = None
     accelerators: Mapping[str, int] = field(default_factory=dict[str, int])
     dollars_per_day: Decimal | None = None
+    requests_per_second: float | None = None
 
     def why_impossible(self, job: QueuedJob) -> str | None:
         """Returns why a job could not start even if no other job of the project ran; None if it could."""
@@ -51,6 +53,7 @@ class _ProjectQuota(AbstractDocument):
         default_factory=dict[AcceleratorType, int]
     )
     dollars_per_day: Dollars | None = None
+    requests_per_second: Double | None = Field(default=None, gt=0)
 
 
 def parse_quotas(document: object, *, source: str) -> dict[str, Quota]:
@@ -68,6 +71,7 @@ def parse_quotas(document: object, *, source: str) -> dict[str, Quota]:
             machines=quota.machines,
             accelerators={kind.value: count for kind, count in quota.accelerators.items()},
             dollars_per_day=quota.dollars_per_day,
+            requests_per_second=quota.requests_per_second,
         )
         for project, quota in parse_projects(_ProjectQuota, document=document, source=source).items()
     }

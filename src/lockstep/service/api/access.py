@@ -26,7 +26,7 @@ def requires_scope(scope: Scope) -> Callable[[Endpoint], Endpoint]:
     """Declares the scope that a key must have for a route. This decorator goes below the route's path.
 
     A route with ``{project}`` in its path is for keys of that project or of all projects. A route without it that needs
-    an operator is for keys of all projects.
+    an operator is for keys of all projects. A route for callers has ``{model}`` in its path, and maybe ``{version}``.
     """
 
     def declare(endpoint: Endpoint) -> Endpoint:
@@ -50,7 +50,7 @@ async def guard(connection: HTTPConnection) -> None:
     """Checks that a request's key may use the route in its project. Runs before the request's content is read.
 
     Raises:
-        NotFoundError: If the key is not valid for the project of the request.
+        NotFoundError: If the key is not valid for the project of the request, or a caller's key not for its model.
         PermissionDeniedError: If the key's scope does not allow the route.
         WebSocketException: In either case, if the request opens a WebSocket.
     """
@@ -60,7 +60,8 @@ async def guard(connection: HTTPConnection) -> None:
     try:
         if needed is None:
             raise PermissionDeniedError("this route declares no scope")
-        check_access(principal_of(connection), needed=needed, project=connection.path_params.get("project"))
+        named = {what: connection.path_params.get(what) for what in ("project", "model", "version")}
+        check_access(principal_of(connection), needed=needed, **named)
     except LockstepError as error:
         if connection.scope["type"] == "websocket":  # a WebSocket has no response body for an error
             raise WebSocketException(POLICY_VIOLATION) from error

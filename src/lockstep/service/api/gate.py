@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
@@ -60,6 +61,7 @@ class Gate:
         if scope["path"] in PUBLIC_PATHS:
             await self._app(scope, receive, send)
             return
+        HTTPConnection(scope).state.arrived_s = time.perf_counter()  # what a caller waits for begins here
         authorization, is_here = Headers(scope=scope).get("authorization", ""), is_on_this_machine(scope)
 
         async def authenticate() -> Principal:

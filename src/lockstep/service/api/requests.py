@@ -22,6 +22,8 @@ MAX_INSTANCES_BYTES: Final = 32 * 1024 * 1024
 BODY_TIMEOUT_S: Final = 60.0
 """How long a client may take to send a body."""
 
+NAME: Final = r"^[a-zA-Z][a-zA-Z0-9_]{0,127}$"
+"""The form of the names of jobs, models and versions."""
 _PROJECT: Final = r"[a-z][a-z0-9-]{0,62}"
 
 
@@ -150,4 +152,4 @@ Body = Annotated[dict[str, Any], Depends(_json_object)]
 Project = Annotated[str, Path(pattern=f"^{_PROJECT}$"), AfterValidator(_own_folder)]
 KeyProject = Annotated[str, StringConstraints(pattern=rf"^({_PROJECT}|\*)$"), AfterValidator(_own_folder)]
 """A project, or `ALL_PROJECTS`."""
-Name = Annotated[str, Path(pattern=r"^[a-zA-Z][a-zA-Z0-9_]{0,127}$")]
+Name = Annotated[str, Path(pattern=NAME)]

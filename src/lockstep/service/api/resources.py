@@ -221,6 +221,9 @@ def key_resource(key: KeyRecord) -> KeyForm:
         "lastUsedTime": None if key.last_used_time_s is None else timestamp(key.last_used_time_s),
         "revokeTime": None if key.revoke_time_s is None else timestamp(key.revoke_time_s),
         "revokedBy": key.revoked_by,
+        "model": key.model,
+        "version": key.model_version,
+        "requestsPerSecond": key.requests_per_second,
     }
 
 
@@ -318,6 +321,9 @@ def version_resource(version: VersionRecord, *, is_default: bool, waiting_for: s
         own["numServers"] = version.num_servers
     if version.python_module is not None:
         own["pythonModule"] = version.python_module
+    if version.request_logging is not None:
+        logging = version.request_logging
+        own["requestLogging"] = {"samplingPercentage": logging.sampling, "uri": logging.url}
     if waiting_for is not None:
         own["waitingFor"] = waiting_for
     if own:

@@ -10,7 +10,7 @@ from lockstep.jobs.input.gangs import resolve
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.evidence import billable_until_s
 from lockstep.service.control.job_inputs import order_of, training_input_of
-from lockstep.service.store import AttemptRecord, JobRecord, machine_stays
+from lockstep.service.store import AttemptRecord, JobKind, JobRecord, machine_stays
 
 
 def job_bill(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: Catalogue) -> Bill:
@@ -45,6 +45,7 @@ def job_usage(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: C
         labels=dict(job.labels),
         simulated=job.simulated,
         usages=tuple(replica_usages(job, attempts=[*attempts, *running], catalogue=catalogue)),
+        busy_s=sum(replica.status.busy_s for replica in job.replicas) if job.kind is JobKind.SERVER else None,
     )
 
 

@@ -56,11 +56,14 @@ def record_replicas(job: JobRecord, *, status: GangStatus, store: JobStore, cata
 
 def _new_restarts(job: JobRecord, status: GangStatus) -> list[EventNote]:
     """Returns the events of replicas that have been launched again since they were last recorded."""
-    recorded = {replica.status.name: len(replica.status.restarts) for replica in job.replicas}
+    recorded = {
+        replica.status.name: replica.status.restarts[-1].number for replica in job.replicas if replica.status.restarts
+    }
     found = [
         (restart, replica.name)
         for replica in status.replicas
-        for restart in replica.restarts[recorded.get(replica.name, 0) :]
+        for restart in replica.restarts
+        if restart.number > recorded.get(replica.name, 0)
     ]
     at_most = f" of at most {training_input_of(job).lockstep.restart_policy.max_restarts}"
     if job.kind is JobKind.SERVER:

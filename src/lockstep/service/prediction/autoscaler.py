@@ -11,6 +11,8 @@ from lockstep.service.prediction.loads import LoadTracker, ServerLoad
 from lockstep.service.prediction.scaling import Decision, Observation, ScalingHistory, decide
 from lockstep.service.store import JobRecord, ScalingPolicy, VersionRecord
 
+USE_PRECISION_S: Final = 61.0
+"""How much later than recorded a version may have been used, in seconds: see `lockstep.service.prediction.uses`."""
 _LOCAL_CORES: Final = os.cpu_count() or 1
 
 
@@ -19,12 +21,12 @@ class Autoscaler:
     """Decides how many servers versions should have. For one thread.
 
     Its memory is only of the last minutes. A service that takes over begins with the recorded numbers of servers, which
-    then stay for the stabilization window at least.
+    then stay for the stabilization window at least, and with the recorded times of the last uses.
 
     Args:
         catalogue: the catalogue of machines, which knows their cores.
         simulates_machines: whether machine types exist only by name, so that servers share the cores of this machine.
-        clock: a clock, in seconds.
+        clock: the clock, in seconds since 1970 UTC.
     """
 
     def __init__(self, *, catalogue: Catalogue, simulates_machines: bool, clock: Callable[[], float]) -> None:
@@ -47,13 +49,17 @@ class Autoscaler:
         """
         now_s = self._clock()
         current = version.num_servers
-        history = self._histories.get(version.uid) or ScalingHistory.begin(current=current, now_s=now_s)
+        known = self._histories.get(version.uid)
+        history = known or ScalingHistory.begin(
+            current=current, now_s=now_s, last_request_s=_latest_use_s(version.last_use_time_s)
+        )
         has_requests, loads = False, list[ServerLoad]()
         for server in ready:
             tracker = self._tracker(server)
             before = tracker.num_requests
             tracker.add(server.replicas[0].status)
-            has_requests |= tracker.num_requests != before
+            # What a server had answered before it was first observed may be long ago.
+            has_requests |= known is not None and tracker.num_requests != before
             loads.append(tracker.load())
         observed = Observation(loads=loads, num_waiting=num_waiting, has_requests=has_requests)
         decision = decide(policy, current=current, observed=observed, history=history, now_s=now_s)
@@ -73,3 +79,8 @@ class Autoscaler:
                 cores = min(cores, _LOCAL_CORES)
             self._trackers[server.uid] = LoadTracker(cores=cores)
         return self._trackers[server.uid]
+
+
+def _latest_use_s(recorded_s: float | None) -> float | None:
+    """Returns the latest time of the last use of a version, which is recorded to the minute; None if it is unknown."""
+    return None if recorded_s is None else recorded_s + USE_PRECISION_S

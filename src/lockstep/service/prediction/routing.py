@@ -32,11 +32,13 @@ class ServerAddress:
 
     Attributes:
         uid: the uid of the server's job.
+        version_uid: the uid of the version that it serves.
         url: the base URL.
         token: the bearer token of the server.
     """
 
     uid: str
+    version_uid: str
     url: str
     token: str = field(repr=False)
 
@@ -250,4 +252,5 @@ class Routes:
             uid=job.uid,
             url=f"http://{job.replicas[0].status.address}",
             token=self._vault.derive(job.uid, purpose=SERVER_TOKEN),
+            version_uid=str(job.version_uid),
         )

@@ -57,9 +57,16 @@ class ScalingHistory:
     recommendations: tuple[tuple[float, int], ...]
 
     @classmethod
-    def begin(cls, *, current: int, now_s: float) -> ScalingHistory:
-        """Returns the history of a version that has not been observed: it counts as used, and as rightly scaled."""
-        return cls(last_request_s=now_s, recommendations=((now_s, current),))
+    def begin(cls, *, current: int, now_s: float, last_request_s: float | None = None) -> ScalingHistory:
+        """Returns the history of a version that has not been observed: it counts as rightly scaled.
+
+        Args:
+            current: the number of servers that it should have.
+            now_s: the present time, in seconds.
+            last_request_s: the latest time at which it can have been used, in seconds; None if that is now.
+        """
+        used_s = now_s if last_request_s is None else min(now_s, last_request_s)
+        return cls(last_request_s=used_s, recommendations=((now_s, current),))
 
 
 @final

@@ -140,6 +140,10 @@ class Waking:
             self._num_bytes -= size_bytes
             self._num_held -= 1
 
+    def held(self) -> dict[str, int]:
+        """Returns the number of held requests by the uid of their version. Any thread may call it."""
+        return {uid: waiters.number for uid, waiters in dict(self._waiters).items()}
+
     def _check_room(self, size_bytes: int) -> None:
         if self._num_held >= MAX_HELD_REQUESTS:
             received, allowed = f"{self._num_held} of them", f"{MAX_HELD_REQUESTS}"

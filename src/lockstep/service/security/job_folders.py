@@ -24,6 +24,8 @@ SEARCHABLE: Final = 0o711
 CLOSED: Final = 0o700
 JOBS: Final = "jobs"
 MODELS: Final = "models"
+REQUEST_LOGS: Final = "request-logs"
+"""The folder of a project with sampled requests for predictions. Only the service writes there."""
 _STAGED: Final = "packages"
 
 
@@ -63,18 +65,26 @@ class JobFolders:
                 self._make_traversable(job)
                 for folder in job.iterdir():
                     _close(folder)
-            for models in self._bucket.glob(f"*/{MODELS}"):
-                _close(models)
+            for name in (MODELS, REQUEST_LOGS):
+                for folder in self._bucket.glob(f"*/{name}"):
+                    _close(folder)
 
     def close_models(self, project: str) -> None:
         """Creates a project's folder for versions, if it does not exist, and closes it to all programs.
 
         Only runners access it: they download a version's files for its servers, and upload the servers' logs.
         """
+        self._close_for_service(project, MODELS)
+
+    def close_request_logs(self, project: str) -> None:
+        """Creates a project's folder for sampled requests, if it does not exist, and closes it to all programs."""
+        self._close_for_service(project, REQUEST_LOGS)
+
+    def _close_for_service(self, project: str, name: str) -> None:
         if self._bucket is not None:
             self._make_traversable(self._bucket / project)
-            (self._bucket / project / MODELS).mkdir(exist_ok=True, mode=CLOSED)
-            _close(self._bucket / project / MODELS)
+            (self._bucket / project / name).mkdir(exist_ok=True, mode=CLOSED)
+            _close(self._bucket / project / name)
 
     def check(self, url: str, *, what: str, project: str) -> None:
         """Rejects a folder for outputs that a job's program could not write to, or must not own.
@@ -92,7 +102,7 @@ class JobFolders:
         path = Path(url).resolve()
         own = None if self._bucket is None else self._bucket / project
         if own is not None and path.is_relative_to(own):
-            taken = next((own / name for name in (JOBS, MODELS) if path.is_relative_to(own / name)), None)
+            taken = next((own / name for name in (JOBS, MODELS, REQUEST_LOGS) if path.is_relative_to(own / name)), None)
             if path == own or taken is not None:
                 allowed = f"a folder of its own in {own}, not {taken or own / JOBS}"
                 raise InvalidInputError(what, received=url, allowed=allowed)

@@ -7,7 +7,8 @@ from typing import Final
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.security.access import Principal
-from lockstep.storage import join_url
+from lockstep.service.security.job_folders import REQUEST_LOGS
+from lockstep.storage import check_shared_url, join_url, local_path
 
 STAGING_FOLDER: Final = "packages"
 """The folder of the bucket for staged code, beside the folders of the projects."""
@@ -45,6 +46,35 @@ def check_location(
     raise InvalidInputError(
         f"{what}: not a location of project {project}", received=url, allowed=f"{own[0]}/..., or another bucket"
     )
+
+
+def request_log_folder(url: str, *, what: str, principal: Principal, project: str, bucket: str) -> str:
+    """Returns the folder that requests for predictions are written to, by the service with its own rights.
+
+    On the service's machine, it is in a folder of the project that programs cannot enter: they could make a link there,
+    which the service would follow.
+
+    Args:
+        url: the URL of the folder; "" for the project's own.
+        what: the field that specifies the URL, for error messages.
+        principal: the sender of the request.
+        project: the project of the request.
+        bucket: the URL of the service's default bucket.
+
+    Raises:
+        InvalidInputError: If the key may not use the URL, or the service would not write there.
+    """
+    own = join_url(bucket, project, REQUEST_LOGS)
+    if not url:
+        return own
+    check_shared_url(url, what=what)
+    check_location(url, what=what, principal=principal, project=project, bucket=bucket)
+    own_parts = _parts(own)
+    if local_path(url) is not None and _parts(url)[: len(own_parts)] != own_parts:
+        raise InvalidInputError(
+            f"{what}: requests are not written there", received=url, allowed=f"{own}, or a bucket elsewhere"
+        )
+    return url
 
 
 def _parts(url: str) -> list[str]:

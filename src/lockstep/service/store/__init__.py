@@ -20,7 +20,7 @@ from lockstep.service.store.notifications.webhooks import Feed, NewWebhook, Webh
 from lockstep.service.store.postgres import parse_database_url, take_password
 from lockstep.service.store.prediction.demands import DemandStore
 from lockstep.service.store.prediction.models import ModelStore
-from lockstep.service.store.prediction.policies import ScalingPolicy
+from lockstep.service.store.prediction.policies import RequestLogging, ScalingPolicy
 from lockstep.service.store.prediction.records import (
     ModelChanges,
     ModelRecord,
@@ -59,6 +59,7 @@ __all__ = [
     "OperationRecord",
     "RecordedEvent",
     "ReplicaRecord",
+    "RequestLogging",
     "ScalingPolicy",
     "SecretRecord",
     "SecretStore",

@@ -23,7 +23,7 @@ from lockstep.jobs.billing.bills import BILL
 from lockstep.jobs.running.orders import FILES
 from lockstep.service.store.control.moves import MOVES
 from lockstep.service.store.json_columns import JsonOf
-from lockstep.service.store.prediction.policies import SCALING
+from lockstep.service.store.prediction.policies import REQUEST_LOGGING, SCALING
 from lockstep.service.store.prediction.records import ACCELERATOR
 from lockstep.service.store.prediction.traffic import TRAFFIC
 
@@ -97,6 +97,7 @@ JOB_REPLICAS = Table(
     Column("wall_s", Float, nullable=False),
     Column("peak_memory_bytes", BigInteger, nullable=False),
     Column("progress", JSON),
+    Column("earlier_busy_s", Float, nullable=False),
     Column("metrics", JSON, nullable=False),
     Column("end", JSON),
     Column("restarts", JSON, nullable=False),
@@ -221,6 +222,7 @@ VERSIONS = Table(
     Column("last_failure_time_s", Float),
     Column("last_use_time_s", Float),
     Column("update_operation", String(64)),
+    Column("request_logging", JsonOf(REQUEST_LOGGING)),
 )
 
 DEMANDS = Table(
@@ -260,6 +262,9 @@ API_KEYS = Table(
     Column("last_used_time_s", Float),
     Column("revoke_time_s", Float),
     Column("revoked_by", String(64)),
+    Column("model", String(128)),
+    Column("model_version", String(128)),
+    Column("requests_per_second", Float),
 )
 
 SECRETS = Table(

@@ -64,6 +64,9 @@ def _row(row: CostRow) -> CostRowForm:
         "nodes": {share.value: amount_form(row, share) for share in NodeShare},
         "storedGibMonths": str(row.stored_gib_months),
         "storedUsd": None if row.stored_usd is None else str(row.stored_usd),
+        "serverHours": str(row.server_hours),
+        "unusedServerHours": str(row.unused_hours),
+        "unusedUsd": str(row.unused_usd),
         "unpriced": list(row.unpriced),
         "sources": list(row.sources),
     }

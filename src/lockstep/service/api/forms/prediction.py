@@ -55,12 +55,21 @@ class OwnAutoScalingForm(TypedDict):
 
 
 @with_config(STRICT)
+class RequestLoggingForm(TypedDict):
+    """Which requests are written to a bucket."""
+
+    samplingPercentage: float
+    uri: str
+
+
+@with_config(STRICT)
 class OwnVersionForm(TypedDict):
     """Lockstep's own fields of a version, which are not in the contract."""
 
     autoScaling: NotRequired[OwnAutoScalingForm]
     numServers: NotRequired[int]
     pythonModule: NotRequired[str]
+    requestLogging: NotRequired[RequestLoggingForm]
     waitingFor: NotRequired[str]
 
 

@@ -29,6 +29,9 @@ class KeyForm(TypedDict):
     lastUsedTime: str | None
     revokeTime: str | None
     revokedBy: str | None
+    model: str | None
+    version: str | None
+    requestsPerSecond: float | None
     secret: NotRequired[str]
 
 
@@ -75,6 +78,9 @@ class CostRowForm(TypedDict):
     nodes: dict[str, AmountForm]
     storedGibMonths: str
     storedUsd: str | None
+    serverHours: str
+    unusedServerHours: str
+    unusedUsd: str
     unpriced: list[str]
     sources: list[str]
 

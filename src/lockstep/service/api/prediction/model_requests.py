@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from lockstep.errors import ConfigError, InvalidInputError, UnimplementedError
 from lockstep.jobs.input.spec import MAX_PACKAGES, AcceleratorConfig, running_python_version
-from lockstep.jobs.parsing.fields import AbstractDocument, Flag, Int32, JobId, Labels, Text, rule_error
+from lockstep.jobs.parsing.fields import AbstractDocument, Double, Flag, Int32, JobId, Labels, Text, rule_error
 from lockstep.jobs.parsing.rules import Violation, parse_document, raise_violations
 from lockstep.service.api.prediction.scaling import AutoScaling, OwnAutoScaling
 from lockstep.service.api.prediction.traffic import OwnModel
@@ -97,18 +97,33 @@ class ManualScaling(AbstractDocument):
 
 
 @final
+class OwnRequestLogging(AbstractDocument):
+    """Which requests are written to a bucket, in the form of ``GoogleCloudMlV1__RequestLoggingConfig``.
+
+    Attributes:
+        sampling_percentage: the share of the requests that are written, from 0 to 1, as the contract has it.
+        uri: the bucket URL of the folder that they are written to; empty for the project's own.
+    """
+
+    sampling_percentage: Double = Field(default=0.0, ge=0, le=1)
+    uri: Text = ""
+
+
+@final
 class OwnVersion(AbstractDocument):
     """Lockstep's own fields of a version.
 
     Attributes:
         python_module: the module that the model's job ran; None if it is not known.
         auto_scaling: more settings of ``autoScaling``.
+        request_logging: which requests are written to a bucket; None for none.
         waiting_for: set by the service alone, and ignored.
         num_servers: set by the service alone, and ignored.
     """
 
     python_module: Annotated[Text, AfterValidator(_check_module)] | None = None
     auto_scaling: OwnAutoScaling | None = None
+    request_logging: OwnRequestLogging | None = None
     waiting_for: object = None
     num_servers: object = None
 
@@ -182,7 +197,7 @@ UNSUPPORTED: Final[Mapping[str, str]] = {
     "container": "prediction servers run models and custom prediction routines, not container images",
     "routes": "only prediction servers in containers have routes of their own",
     "explanationConfig": "predictions are not explained",
-    "requestLoggingConfig": "there is no BigQuery to write requests and responses to",
+    "requestLoggingConfig": "there is no BigQuery to write to; lockstep.requestLogging writes requests to a bucket",
 }
 """The fields of a version that this version of Lockstep does not honour, with the reasons."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Query
 
@@ -12,11 +13,11 @@ from lockstep.jobs.input.documents import parse_training_input
 from lockstep.jobs.input.gangs import Gang, resolve
 from lockstep.jobs.lists.filters import parse_model_filter, parse_version_filter
 from lockstep.jobs.parsing.rules import parse_document
-from lockstep.jobs.security.access import Scope
+from lockstep.jobs.security.access import Principal, Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import ModelForm, ModelListForm, OperationForm, VersionForm, VersionListForm
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
-from lockstep.service.api.prediction.model_requests import VersionRequest, parse_model, parse_version
+from lockstep.service.api.prediction.model_requests import OwnRequestLogging, VersionRequest, parse_model, parse_version
 from lockstep.service.api.prediction.patches import check_etag, parse_model_patch, parse_version_patch
 from lockstep.service.api.prediction.scaling import scaling_policy
 from lockstep.service.api.prediction.traffic import RollbackRequest
@@ -26,8 +27,8 @@ from lockstep.service.api.resources import model_etag, version_resource
 from lockstep.service.api.routes import make_router
 from lockstep.service.control.orders import is_simulated
 from lockstep.service.prediction.servers import server_input
-from lockstep.service.security.locations import check_location
-from lockstep.service.store import ModelRecord, VersionRecord
+from lockstep.service.security.locations import check_location, request_log_folder
+from lockstep.service.store import ModelRecord, RequestLogging, VersionRecord
 from lockstep.storage import check_shared_url
 
 router = make_router()
@@ -149,8 +150,27 @@ def create_version(
             gang=gang,
             simulates_gpus=is_simulated(gang.replicas[0], gang=gang, cluster=context.cluster),
         ),
+        request_logging=_request_logging(
+            request.lockstep.request_logging, project=project, principal=principal, context=context
+        ),
     )
     return operation_of(operation, context)
+
+
+def _request_logging(
+    asked: OwnRequestLogging | None, *, project: str, principal: Principal, context: Context
+) -> RequestLogging | None:
+    """Returns which requests are written to a bucket, and where. Rejects a folder that they may not be written to."""
+    if asked is None:
+        return None
+    url = request_log_folder(
+        asked.uri,
+        what="lockstep.requestLogging.uri",
+        principal=principal,
+        project=project,
+        bucket=context.settings.bucket,
+    )
+    return RequestLogging(sampling=asked.sampling_percentage, url=url)
 
 
 def _check_machine(request: VersionRequest, *, project: str, region: str | None, context: Context) -> Gang:
@@ -209,13 +229,24 @@ def get_version(project: Project, model: Name, version: Name, context: Context) 
 @router.patch("/models/{model}/versions/{version}")
 @requires_scope(Scope.SUBMITTER)
 def patch_version(
-    project: Project, model: Name, version: Name, body: Body, context: Context, update_mask: UpdateMask = ""
+    project: Project,
+    model: Name,
+    version: Name,
+    body: Body,
+    context: Context,
+    principal: RequestPrincipal,
+    update_mask: UpdateMask = "",
 ) -> OperationForm:
     """``projects.models.versions.patch``. If an etag is sent, it must still be the version's.
 
     Returns an operation, which is done when there are as many prediction servers as asked for.
     """
-    change = parse_version_patch(body, update_mask=update_mask).change_version
+    patch = parse_version_patch(body, update_mask=update_mask)
+    logging = _request_logging(patch.request_logging, project=project, principal=principal, context=context)
+
+    def change(record: VersionRecord) -> Mapping[str, Any]:
+        return {**patch.change_version(record), **({} if logging is None else {"request_logging": logging})}
+
     operation = context.models.patch_version(project=project, model=model, name=version, change=change)
     return operation_of(operation, context)
 

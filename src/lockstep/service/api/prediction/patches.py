@@ -16,6 +16,7 @@ from lockstep.service.api.prediction.model_requests import (
     UNSUPPORTED,
     ManualScaling,
     ModelRequest,
+    OwnRequestLogging,
     VersionRequest,
 )
 from lockstep.service.api.prediction.traffic import MaxVersions, TrafficSplit
@@ -31,7 +32,15 @@ MODEL_PATHS: Final = (
     "lockstep.trafficSplit",
     "lockstep.maxVersions",
 )
-VERSION_PATHS: Final = ("description", LABELS, "manualScaling.nodes", "autoScaling.minNodes", "autoScaling.maxNodes")
+REQUEST_LOGGING: Final = "lockstep.requestLogging"
+VERSION_PATHS: Final = (
+    "description",
+    LABELS,
+    "manualScaling.nodes",
+    "autoScaling.minNodes",
+    "autoScaling.maxNodes",
+    REQUEST_LOGGING,
+)
 
 
 @final
@@ -40,9 +49,12 @@ class _Default(AbstractDocument):
 
 
 @final
-class _OwnModel(AbstractDocument):
+class _Own(AbstractDocument):
+    """The fields of a model, and those of a version."""
+
     traffic_split: TrafficSplit | None = None
     max_versions: MaxVersions | None = None
+    request_logging: OwnRequestLogging | None = None
 
 
 @final
@@ -59,9 +71,9 @@ class _Values(AbstractDocument):
     description: Text = ""
     labels: Labels = Field(default_factory=dict)
     default_version: _Default | None = None
-    lockstep: _OwnModel | None = None
     manual_scaling: ManualScaling | None = None
     auto_scaling: _AutoScaling | None = None
+    lockstep: _Own | None = None
 
 
 @final
@@ -77,6 +89,11 @@ class Patch:
     paths: frozenset[str]
     values: _Values
 
+    @property
+    def request_logging(self) -> OwnRequestLogging | None:
+        """The new value of ``lockstep.requestLogging``; None if that stays."""
+        return None if self.values.lockstep is None else self.values.lockstep.request_logging
+
     def change_model(self, model: ModelRecord) -> ModelChanges:
         """Returns what changes of a model.
 
@@ -85,7 +102,7 @@ class Patch:
         """
         check_etag(self.values.etag, current=model_etag(model), what=f"model {model.name}")
         columns, split = self._texts(model.labels), None
-        own = self.values.lockstep or _OwnModel()
+        own = self.values.lockstep or _Own()
         if own.max_versions is not None:
             columns["max_versions"] = own.max_versions or None
         if own.traffic_split is not None:

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: jobs, queue and controller of the service, and what running replicas use now."""
+"""Metrics for Prometheus: jobs, queue, controller and predictions of the service, and what running replicas use now."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from lockstep.jobs.security.access import Principal, Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.requests import Context
 from lockstep.service.api.routes import make_router
+from lockstep.service.api.telemetry.prediction_metrics import prediction_metrics
 from lockstep.service.context import ServiceContext
 from lockstep.service.problems import Part
 from lockstep.service.store import JobRecord
@@ -56,6 +57,7 @@ class _ServiceCollector(Collector):
         if self._principal.is_for_all_projects:
             yield from self._service()
         yield from self._jobs()
+        yield from prediction_metrics(self._context, sees=self._sees)
         unfinished = self._context.jobs.unfinished()
         yield from _replicas(job for job in unfinished if job.state is JobState.RUNNING and self._sees(job.project))
 

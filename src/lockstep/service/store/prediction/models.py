@@ -19,7 +19,7 @@ from lockstep.service.store.prediction.operation_rows import (
     mark_deleting,
     operation_values,
 )
-from lockstep.service.store.prediction.policies import ScalingPolicy
+from lockstep.service.store.prediction.policies import RequestLogging, ScalingPolicy
 from lockstep.service.store.prediction.records import (
     ModelChanges,
     ModelRecord,
@@ -154,6 +154,7 @@ class ModelStore:
         accelerator: AcceleratorConfig | None = None,
         num_servers: int = 1,
         scaling: ScalingPolicy | None = None,
+        request_logging: RequestLogging | None = None,
     ) -> OperationRecord:
         """Records a new version as CREATING, in the region of its model. The arguments are those of `VersionRecord`.
 
@@ -183,6 +184,7 @@ class ModelStore:
             "create_time_s": self._clock(),
             "num_servers": num_servers if scaling is None else scaling.first_servers,
             "scaling": scaling,
+            "request_logging": request_logging,
         }
         try:
             with writing(self._engine, guard=self._guard) as connection:
@@ -244,6 +246,12 @@ class ModelStore:
             query = query.where(VERSIONS.c.model == model)
         with reading(self._engine) as connection:
             return [version_record(row) for row in connection.execute(query).mappings()]
+
+    def request_loggings(self) -> dict[str, RequestLogging]:
+        """Returns which requests are written to a bucket, by the uid of the version, for all versions with any."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(VERSIONS.c.uid, VERSIONS.c.request_logging))
+            return {uid: logging for uid, logging in rows if logging is not None}
 
     def get_traffic(self, *, project: str, model: str) -> Traffic:
         """Returns which versions of a model answer the requests that name no version; at least one.

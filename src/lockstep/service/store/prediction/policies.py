@@ -49,5 +49,22 @@ class ScalingPolicy:
         return max(1, self.min_servers)
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class RequestLogging:
+    """Which requests to a version, and responses of it, are written to a bucket.
+
+    Attributes:
+        sampling: the share of the requests that are written, from 0 to 1.
+        url: the URL of the folder that they are written to.
+    """
+
+    sampling: float
+    url: str
+
+
+REQUEST_LOGGING: Final = TypeAdapter(RequestLogging)
+"""Reads and writes a `RequestLogging` as JSON."""
+
 SCALING: Final = TypeAdapter(ScalingPolicy)
 """Reads and writes a `ScalingPolicy` as JSON."""

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.jobs.running.orders import FileOrder
-from lockstep.service.store.prediction.policies import ScalingPolicy
+from lockstep.service.store.prediction.policies import RequestLogging, ScalingPolicy
 from lockstep.service.store.prediction.traffic import Traffic
 
 ACCELERATOR: Final = TypeAdapter(AcceleratorConfig)
@@ -94,6 +94,7 @@ class VersionRecord:
         last_use_time_s: the time of its last request for predictions, to the minute, in seconds since 1970 UTC; None if
             it had none.
         update_operation: the name of the operation that ends when its servers are as many as wanted; None if none does.
+        request_logging: which of its requests are written to a bucket; None if none are.
     """
 
     project: str
@@ -122,6 +123,7 @@ class VersionRecord:
     last_use_time_s: float | None = None
     update_operation: str | None = None
     scaling: ScalingPolicy | None = None
+    request_logging: RequestLogging | None = None
 
 
 @final

@@ -32,6 +32,9 @@ class KeyRecord:
         last_used_time_s: the time of its last use, to the minute; None if it was never used.
         revoke_time_s: the time when it was revoked; None if it was not.
         revoked_by: the label of the principal that revoked it; None if it was not.
+        model: the model that a caller's key is valid for; None for other keys.
+        model_version: the only version of that model that it is valid for; None for all of them.
+        requests_per_second: the rate of its requests for predictions; None for no limit.
     """
 
     id: str
@@ -45,11 +48,22 @@ class KeyRecord:
     last_used_time_s: float | None = None
     revoke_time_s: float | None = None
     revoked_by: str | None = None
+    model: str | None = None
+    model_version: str | None = None
+    requests_per_second: float | None = None
 
     @property
     def principal(self) -> Principal:
         """The principal that the key identifies."""
-        return Principal(label=self.label, scope=self.scope, project=self.project, key_id=self.id)
+        return Principal(
+            label=self.label,
+            scope=self.scope,
+            project=self.project,
+            key_id=self.id,
+            model=self.model,
+            version=self.model_version,
+            requests_per_second=self.requests_per_second,
+        )
 
 
 @final
@@ -73,7 +87,7 @@ class KeyStore:
         Args:
             key_id: the public name of the key.
             digest: the digest of its secret.
-            principal: the label, scope and project of the key.
+            principal: whose key it is, and what it is valid for.
             created_by: the label of the principal that creates it.
             expire_time_s: the time from which on it is not valid, in seconds since 1970 UTC; None for never.
         """
@@ -86,6 +100,9 @@ class KeyStore:
             "created_by": created_by,
             "create_time_s": self._clock(),
             "expire_time_s": expire_time_s,
+            "model": principal.model,
+            "model_version": principal.version,
+            "requests_per_second": principal.requests_per_second,
         }
         with self._engine.begin() as connection:
             connection.execute(insert(API_KEYS).values(values))

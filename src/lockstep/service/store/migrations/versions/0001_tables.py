@@ -97,6 +97,7 @@ def _make_replicas() -> None:
         sa.Column("wall_s", sa.Float(), nullable=False),
         sa.Column("peak_memory_bytes", sa.BigInteger(), nullable=False),
         sa.Column("progress", sa.JSON(), nullable=True),
+        sa.Column("earlier_busy_s", sa.Float(), nullable=False),
         sa.Column("metrics", sa.JSON(), nullable=False),
         sa.Column("end", sa.JSON(), nullable=True),
         sa.Column("restarts", sa.JSON(), nullable=False),
@@ -314,6 +315,7 @@ def _make_versions() -> None:
         sa.Column("last_failure_time_s", sa.Float(), nullable=True),
         sa.Column("last_use_time_s", sa.Float(), nullable=True),
         sa.Column("update_operation", sa.String(length=64), nullable=True),
+        sa.Column("request_logging", sa.JSON(), nullable=True),
         sa.PrimaryKeyConstraint("project", "model", "name", name=op.f("pk_versions")),
         sa.UniqueConstraint("uid", name=op.f("uq_versions_uid")),
     )
@@ -355,6 +357,9 @@ def _make_keys_and_secrets() -> None:
         sa.Column("last_used_time_s", sa.Float(), nullable=True),
         sa.Column("revoke_time_s", sa.Float(), nullable=True),
         sa.Column("revoked_by", sa.String(length=64), nullable=True),
+        sa.Column("model", sa.String(length=128), nullable=True),
+        sa.Column("model_version", sa.String(length=128), nullable=True),
+        sa.Column("requests_per_second", sa.Float(), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_api_keys")),
     )
     op.create_table(
