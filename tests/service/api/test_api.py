@@ -267,7 +267,7 @@ def test_models_versions_and_their_default(service: Served) -> None:
     ]
     with pytest.raises(HttpError) as caught:
         models.versions().delete(name="projects/local/models/m/versions/v2").execute()
-    assert "make another the default first" in str(caught.value)
+    assert "version v2 has 100% of the traffic of m, and is its default; give it to others first" in str(caught.value)
 
 
 def test_models_and_versions_are_listed_in_pages_and_filtered(service: Served) -> None:
@@ -321,7 +321,7 @@ def test_a_version_that_is_not_ready_says_so(service: Served) -> None:
     service.http.post("/v1/projects/local/models/m/versions", json={"name": "v1", "deploymentUri": "/m"})
     answer = service.http.post("/v1/projects/local/models/m:predict", json={"instances": []})
     assert answer.status_code == 503
-    assert "none of its versions has been ready" in answer.json()["error"]["message"]
+    assert "the newest of its versions, v1, is CREATING" in answer.json()["error"]["message"]
     answer = service.http.post("/v1/projects/local/models/m/versions/v1:predict", json={"instances": []})
     assert answer.status_code == 503
     assert "none of its servers is ready" in answer.json()["error"]["message"]

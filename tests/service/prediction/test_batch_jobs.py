@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 import lockstep  # selects Keras's backend, so it goes before Keras
-from lockstep.errors import InvalidInputError, ModelError
+from lockstep.errors import InvalidInputError, ModelError, NotFoundError
 from lockstep.jobs.input.predictions import PredictionInput
+from lockstep.jobs.running.orders import FileOrder
 from lockstep.jobs.running.states import TERMINAL, JobState
 from lockstep.service.prediction.batch_jobs import BatchModel, batch_input, find_batch_model, pin_model
 from lockstep.service.settings import sqlite_url
-from lockstep.service.store import ModelStore, open_database
+from lockstep.service.store import ModelChanges, ModelStore, VersionState, open_database
 from lockstep.testing.bench import Bench
 
 assert lockstep is not None
@@ -147,3 +148,26 @@ def test_a_version_with_a_routine_is_refused(bench: Bench) -> None:
     with pytest.raises(InvalidInputError, match="version v1 of m is a custom prediction routine, which answers"):
         find_batch_model(asked, project="local", models=models)
     database.dispose()
+
+
+def test_a_job_that_names_a_model_alone_uses_the_version_with_the_largest_share(bench: Bench, tmp_path: Path) -> None:
+    models = ModelStore(open_database(sqlite_url(bench.home)))
+    models.create_model(project="p", name="m", description="", labels={})
+    named = {"dataFormat": "JSON", "inputPaths": ["/in"], "outputPath": "/out", "modelName": "projects/p/models/m"}
+    asked = PredictionInput.model_validate(named)
+    with pytest.raises(NotFoundError, match="model m has no default version"):
+        find_batch_model(asked, project="p", models=models)
+    for name in ("v1", "v2"):
+        models.create_version(
+            project="p", model="m", name=name, description="", labels={}, deployment_uri=f"/{name}", machine_type="t"
+        )
+        version = models.get_version(project="p", model="m", name=name)
+        file = FileOrder(url=f"/copy-of-{name}", name="model.keras", sha256="0" * 64)
+        assert models.update_version(version, state=VersionState.READY, files=(file,))
+    assert find_batch_model(asked, project="p", models=models).url == "/v1"
+
+    def split(_: object) -> ModelChanges:
+        return ModelChanges(split={"v1": 10, "v2": 90})
+
+    models.patch_model(project="p", name="m", change=split, changed_by="ann")
+    assert find_batch_model(asked, project="p", models=models).url == "/v2"

@@ -63,7 +63,7 @@ def find_batch_model(asked: PredictionInput, *, project: str, models: ModelStore
     Raises:
         InvalidInputError: If the model is in another project, or the version is a custom prediction routine.
         NotFoundError: If there is no such model or version.
-        UnavailableError: If the version's files have not been copied yet, or the model has no default version.
+        UnavailableError: If the version's files have not been copied yet, or no version of the model has traffic.
         WrongStateError: If the version is being deleted, or its files could not be copied.
     """
     if asked.uri is not None:
@@ -76,6 +76,8 @@ def find_batch_model(asked: PredictionInput, *, project: str, models: ModelStore
         raise InvalidInputError(
             f"predictionInput.{field}: a model of another project", received=named, allowed=f"project {project}"
         )
+    if name is None:
+        name = models.get_traffic(project=project, model=model)[0].version
     version = models.get_version(project=project, model=model, name=name)
     where = f"version {version.name} of {model}"
     if version.prediction_class is not None:

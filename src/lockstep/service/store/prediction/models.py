@@ -435,11 +435,12 @@ class ModelStore:
         values = {key: value.value if isinstance(value, VersionState) else value for key, value in changes.items()}
         unchanged = VERSIONS.c.state == record.state.value
         with writing(self._engine, guard=self._guard) as connection:
+            model = None
             if changes.get("state") is VersionState.READY:  # the row of the model is locked before that of the version
                 model = read_model(connection, record.project, record.model, to_write=True)
             if connection.execute(update(VERSIONS).where(*is_version(record), unchanged).values(values)).rowcount == 0:
                 return False
-            if changes.get("state") is VersionState.READY:
+            if model is not None:
                 if not model.traffic:
                     traffic = make_traffic({record.name: 100}, uids={record.name: record.uid}, default=None)
                     write_traffic(connection, model, traffic, changed_by="service", now_s=self._clock())
