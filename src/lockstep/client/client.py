@@ -327,12 +327,10 @@ class Client:
         Args:
             model: the model's name.
             name: the version's name.
-            deployment_uri: the URL of the model's file, or of the folder with the file; for a custom prediction
-                routine, of a folder of files.
+            deployment_uri: the URL of the model's file, or of its folder; for a routine, of a folder with any files.
             package_uris: the URLs of packages that define the model's custom classes.
             python_module: the module that the model's job ran.
-            prediction_class: the class of the custom prediction routine, such as ``trainer.predictor.Predictor``; None
-                for a model.
+            prediction_class: the class of the custom prediction routine; None for a model.
             machine_type: the machine type of its prediction servers; None for the default.
             accelerator: the accelerators of each prediction server, as the contract's ``acceleratorConfig``.
             auto_scaling: the contract's ``autoScaling``, such as ``{"minNodes": 0, "maxNodes": 4}``; None for one
@@ -387,14 +385,7 @@ class Client:
         version: str | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Returns a model's predictions, one per instance.
-
-        Args:
-            model: the model's name.
-            instances: the instances.
-            version: the version's name; None for the model's default version.
-            parameters: the other keys of the request, for a custom prediction routine.
-        """
+        """Returns a model's predictions, one per instance. A routine also gets `parameters`, the other keys."""
         resource = self._model(model) if version is None else self._version(model, version)
         body = {**(parameters or {}), "instances": instances}
         return self._call("POST", f"{resource}:predict", body=body, timeout_s=PREDICT_TIMEOUT_S)["predictions"]
