@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Self, final
-from urllib.parse import quote
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self, final
 
 import httpx
 from websockets.exceptions import InvalidHandshake, InvalidStatus
@@ -15,6 +13,7 @@ from lockstep import errors
 from lockstep.client.addresses import AUTHORITY_VARIABLE, URL_VARIABLE, ServiceAddress, find_address
 from lockstep.client.connections import open_connections
 from lockstep.client.error_answers import read_error
+from lockstep.client.model_requests import TIMEOUT_S, AbstractModelRequests
 from lockstep.client.paths import path_segment
 from lockstep.client.shell_connection import ShellConnection
 from lockstep.client.tls import untrusted
@@ -22,14 +21,9 @@ from lockstep.errors import UnavailableError
 from lockstep.home import Home
 from lockstep.jobs.running.shell_frames import ShellRequest
 
-TIMEOUT_S: Final = 30.0
-PREDICT_TIMEOUT_S: Final = 120.0
-VERSION_HEADER: Final = "x-lockstep-version"
-"""The header with the name of the version that has answered."""
-
 
 @final
-class Client:
+class Client(AbstractModelRequests):
     """Sends requests to the service. Thread-safe, except for `find_again`.
 
     Each method sends one request unless it says otherwise.
@@ -302,142 +296,6 @@ class Client:
         except (OSError, TimeoutError, InvalidHandshake) as error:
             raise self._unavailable(error) from error
 
-    def create_model(self, name: str, *, description: str = "") -> dict[str, Any]:
-        """Creates a model."""
-        return self._call("POST", f"{self._prefix}/models", body={"name": name, "description": description})
-
-    def model(self, name: str) -> dict[str, Any]:
-        """Returns a model."""
-        return self._call("GET", self._model(name))
-
-    def models(self, *, filter_text: str = "", limit: int = 100) -> list[dict[str, Any]]:
-        """Returns up to ``limit`` models, the newest first; sends as many requests as needed."""
-        return self._listed(f"{self._prefix}/models", field="models", filter_text=filter_text, limit=limit)
-
-    def delete_model(self, name: str) -> dict[str, Any]:
-        """Deletes a model that has no versions, and returns the operation."""
-        return self._call("DELETE", self._model(name))
-
-    def create_version(
-        self,
-        model: str,
-        *,
-        name: str,
-        deployment_uri: str,
-        package_uris: Sequence[str] = (),
-        python_module: str | None = None,
-        prediction_class: str | None = None,
-        machine_type: str | None = None,
-        accelerator: Mapping[str, str] | None = None,
-        auto_scaling: Mapping[str, int] | None = None,
-    ) -> dict[str, Any]:
-        """Starts the deployment of a version, and returns its operation.
-
-        Args:
-            model: the model's name.
-            name: the version's name.
-            deployment_uri: the URL of the model's file, or of the folder with the file; for a custom prediction
-                routine, of a folder of files.
-            package_uris: the URLs of packages that define the model's custom classes.
-            python_module: the module that the model's job ran.
-            prediction_class: the class of the custom prediction routine, such as ``trainer.predictor.Predictor``; None
-                for a model.
-            machine_type: the machine type of its prediction servers; None for the default.
-            accelerator: the accelerators of each prediction server, as the contract's ``acceleratorConfig``.
-            auto_scaling: the contract's ``autoScaling``, such as ``{"minNodes": 0, "maxNodes": 4}``; None for one
-                prediction server.
-        """
-        body: dict[str, Any] = {"name": name, "deploymentUri": deployment_uri}
-        if auto_scaling is not None:
-            body["autoScaling"] = dict(auto_scaling)
-        if package_uris:
-            body["packageUris"] = list(package_uris)
-        if python_module is not None:
-            body["lockstep"] = {"pythonModule": python_module}
-        if prediction_class is not None:
-            body["predictionClass"] = prediction_class
-        if machine_type is not None:
-            body["machineType"] = machine_type
-        if accelerator is not None:
-            body["acceleratorConfig"] = dict(accelerator)
-        return self._call("POST", f"{self._model(model)}/versions", body=body)
-
-    def version(self, model: str, *, name: str) -> dict[str, Any]:
-        """Returns a version of a model."""
-        return self._call("GET", self._version(model, name))
-
-    def versions(self, model: str, *, limit: int = sys.maxsize) -> list[dict[str, Any]]:
-        """Returns up to ``limit`` versions of a model, the newest first; sends as many requests as needed."""
-        return self._listed(f"{self._model(model)}/versions", field="versions", filter_text="", limit=limit)
-
-    def scale_version(self, model: str, *, name: str, num_servers: int) -> dict[str, Any]:
-        """Changes the number of prediction servers of a version, and returns the operation."""
-        query = {"updateMask": "manualScaling.nodes"}
-        body = {"manualScaling": {"nodes": num_servers}}
-        return self._call("PATCH", self._version(model, name), query=query, body=body)
-
-    def delete_version(self, model: str, *, name: str) -> dict[str, Any]:
-        """Starts the deletion of a version, which ends its prediction servers, and returns the operation."""
-        return self._call("DELETE", self._version(model, name))
-
-    def set_default_version(self, model: str, *, name: str) -> dict[str, Any]:
-        """Gives a version all traffic of its model, and makes it the default version."""
-        return self._call("POST", f"{self._version(model, name)}:setDefault")
-
-    def split_traffic(self, model: str, *, split: Mapping[str, int], etag: str = "") -> dict[str, Any]:
-        """Changes which versions answer the requests to a model that name no version, and returns the operation.
-
-        Args:
-            model: the model's name.
-            split: the percent of each version, by its name, which sum to 100; none if no version answers.
-            etag: the model's etag, if it must not have changed since it was read.
-        """
-        return self._patch_own(model, "trafficSplit", value=dict(split), etag=etag)
-
-    def rollback(self, model: str) -> dict[str, Any]:
-        """Restores a model's traffic as it was before its last change, and returns the model."""
-        return self._call("POST", f"{self._model(model)}:rollback")
-
-    def keep_versions(self, model: str, *, max_versions: int) -> dict[str, Any]:
-        """Changes how many versions a model keeps, 0 for all, and returns the operation."""
-        return self._patch_own(model, "maxVersions", value=max_versions)
-
-    def operation(self, name: str) -> dict[str, Any]:
-        """Returns an operation by its full resource name."""
-        return self._call("GET", f"/v1/{quote(name)}")
-
-    def predict(
-        self,
-        model: str,
-        instances: Sequence[Any],
-        *,
-        version: str | None = None,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """Returns a model's predictions, one per instance.
-
-        Args:
-            model: the model's name.
-            instances: the instances.
-            version: the version's name; None for one that has traffic.
-            parameters: the other keys of the request, for a custom prediction routine.
-        """
-        return self.predict_by(model, instances, version=version, parameters=parameters)[0]
-
-    def predict_by(
-        self,
-        model: str,
-        instances: Sequence[Any],
-        *,
-        version: str | None = None,
-        parameters: Mapping[str, Any] | None = None,
-    ) -> tuple[list[Any], str | None]:
-        """Returns what `predict` does, and the name of the version that has answered, if the service says it."""
-        path = f"{self._model(model) if version is None else self._version(model, version)}:predict"
-        body = {**(parameters or {}), "instances": instances}
-        answer = self._send("POST", path, body=body, timeout_s=PREDICT_TIMEOUT_S)
-        return self._read(answer)["predictions"], answer.headers.get(VERSION_HEADER)
-
     def _listed(self, path: str, *, field: str, filter_text: str, limit: int) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         token = ""
@@ -450,35 +308,11 @@ class Client:
                 break
         return found
 
-    def predict_encoded(
-        self, model: str, body: bytes, *, version: str | None = None, timeout_s: float = PREDICT_TIMEOUT_S
-    ) -> list[Any]:
-        """Returns a model's predictions for a request's body, ``{"instances": [...]}``, that is encoded already.
-
-        Args:
-            model: the model's name.
-            body: the body, in JSON.
-            version: the version's name; None for one that has traffic.
-            timeout_s: how long the service may take to connect, or to send the next part of its answer, in seconds.
-        """
-        resource = self._model(model) if version is None else self._version(model, version)
-        return self._call("POST", f"{resource}:predict", content=body, timeout_s=timeout_s)["predictions"]
-
-    def _patch_own(self, model: str, field: str, *, value: object, etag: str = "") -> dict[str, Any]:
-        body = {"lockstep": {field: value}, **({"etag": etag} if etag else {})}
-        return self._call("PATCH", self._model(model), query={"updateMask": f"lockstep.{field}"}, body=body)
-
     def _secret(self, name: str) -> str:
         return f"{self._prefix}/secrets/{path_segment(name, what='secret')}"
 
     def _job(self, job_id: str) -> str:
         return f"{self._prefix}/jobs/{path_segment(job_id, what='job')}"
-
-    def _model(self, name: str) -> str:
-        return f"{self._prefix}/models/{path_segment(name, what='model')}"
-
-    def _version(self, model: str, name: str) -> str:
-        return f"{self._model(model)}/versions/{path_segment(name, what='version')}"
 
     def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         return self._read(self._send(method, path, **options))

@@ -15,7 +15,8 @@ from typing import Any, Final, Self, cast, final, overload
 import numpy as np
 
 from lockstep.client.addresses import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, ServiceAddress, find_address
-from lockstep.client.client import PREDICT_TIMEOUT_S, Client
+from lockstep.client.client import Client
+from lockstep.client.model_requests import PREDICT_TIMEOUT_S
 from lockstep.errors import BodyTooLargeError, InvalidInputError, LockstepError, ModelError
 from lockstep.home import Home
 
