@@ -128,7 +128,8 @@ def test_the_chief_s_seed_is_everyone_s_where_nobody_set_one(tmp_path):
         "with strategy.scope(): print(keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]).get_weights()[0][0])"
     )
     with job(tmp_path, ["-c", code], num_processes=2, env=ENV) as processes:
-        assert [process.end() for process in processes.values()] == [0, 0]
+        ends = [process.end() for process in processes.values()]
+        assert ends == [0, 0], [process.last_line for process in processes.values()]
         assert processes[0].last_line == processes[1].last_line
         assert float(processes[0].last_line.strip("[]"))
 
