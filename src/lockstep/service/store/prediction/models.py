@@ -435,9 +435,9 @@ class ModelStore:
         values = {key: value.value if isinstance(value, VersionState) else value for key, value in changes.items()}
         unchanged = VERSIONS.c.state == record.state.value
         with writing(self._engine, guard=self._guard) as connection:
-            model = None
-            if changes.get("state") is VersionState.READY:  # the row of the model is locked before that of the version
-                model = read_model(connection, record.project, record.model, to_write=True)
+            becomes_ready = changes.get("state") is VersionState.READY
+            # The row of the model is locked before that of the version, as everywhere.
+            model = read_model(connection, record.project, record.model, to_write=True) if becomes_ready else None
             if connection.execute(update(VERSIONS).where(*is_version(record), unchanged).values(values)).rowcount == 0:
                 return False
             if model is not None:
@@ -446,8 +446,7 @@ class ModelStore:
                     write_traffic(connection, model, traffic, changed_by="service", now_s=self._clock())
                 end_operations(connection, record, "CREATE_VERSION", now_s=self._clock())
             elif changes.get("state") is VersionState.FAILED:
-                reason = str(changes.get("error_message"))
-                error = (OperationCode.FAILED_PRECONDITION, reason)
+                error = (OperationCode.FAILED_PRECONDITION, str(changes.get("error_message")))
                 end_operations(connection, record, "CREATE_VERSION", now_s=self._clock(), error=error)
                 end_operations(connection, record, "UPDATE_VERSION", now_s=self._clock(), error=error)
             return True
