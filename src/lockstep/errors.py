@@ -204,6 +204,8 @@ class OverloadedError(LockstepError):
 class RateLimitError(OverloadedError):
     """A key, or a project, has sent more requests than its rate allows."""
 
+    exit_code = 28
+
 
 class DeadlineError(LockstepError):
     """The time that the client waits is over, before there was an answer."""
