@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.errors import LockstepError, ModelError, counted
-from lockstep.storage import join_url, open_bucket, split_url
+from lockstep.storage import join_url, may_succeed_later, open_bucket, split_url
 
 SUFFIX: Final = ".keras"
 EXPORTED_SUFFIX: Final = ".stablehlo"
@@ -52,6 +52,7 @@ def find_model(url: str) -> tuple[ModelFile, ...]:
 
     Raises:
         ModelError: the folder cannot be read, or contains no such file or several.
+        StorageError: the bucket does not respond now.
     """
     try:
         found = url if url.endswith(SUFFIXES) else _only_model(url)
@@ -61,9 +62,9 @@ def find_model(url: str) -> tuple[ModelFile, ...]:
         beside = ModelFile(url=f"{found}{SIGNATURE_SUFFIX}", name=f"{program.name}{SIGNATURE_SUFFIX}")
         bucket_url, key = split_url(beside.url)
         return (program, beside) if open_bucket(bucket_url).exists(key) else (program,)
-    except ModelError:
-        raise
     except LockstepError as error:
+        if isinstance(error, ModelError) or may_succeed_later(error):
+            raise
         raise ModelError(f"cannot load the model {url}: {error}") from None
 
 
@@ -87,6 +88,7 @@ def find_files(url: str) -> tuple[ModelFile, ...]:
 
     Raises:
         ModelError: it cannot be read, has no files or too many, or a file has a name that no folder can have.
+        StorageError: the bucket does not respond now.
     """
     try:
         found = open_bucket(url).list(follows_links=False)
@@ -95,6 +97,8 @@ def find_files(url: str) -> tuple[ModelFile, ...]:
             if open_bucket(bucket_url).exists(key):
                 return (ModelFile(url=url, name=f"{MODEL_FOLDER}/{url.rpartition('/')[2]}"),)
     except LockstepError as error:
+        if may_succeed_later(error):
+            raise
         raise ModelError(f"cannot read {url}: {error}") from None
     size_bytes = sum(item.size_bytes for item in found)
     if not 0 < len(found) <= MAX_FILES or size_bytes > MAX_BYTES:

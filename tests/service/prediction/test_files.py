@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from lockstep.errors import LockstepError, ModelError
+from lockstep.errors import LockstepError, ModelError, StorageError
 from lockstep.jobs.running.orders import FileOrder
 from lockstep.service.prediction.files import copy_files, delete_files
 from lockstep.service.store import VersionRecord, VersionState
@@ -161,6 +162,21 @@ def test_a_routines_folder_with_a_link_to_others_is_not_copied(tmp_path: Path) -
     (folder / "a").symlink_to(bucket / "theirs" / "secret")
     with pytest.raises(ModelError, match="a link leads outside its folder"):
         copied(routine(folder), bucket=bucket)
+
+
+@pytest.mark.parametrize("find", [find_files, find_model])
+def test_a_bucket_that_does_not_respond_now_is_asked_again(
+    find: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StorageError("the bucket does not respond") from ConnectionResetError()
+
+    bucket = type(open_bucket("memory://away"))
+    monkeypatch.setattr(bucket, "list", fail)
+    monkeypatch.setattr(bucket, "exists", fail)
+    for url in ("memory://away/folder", "memory://away/net.stablehlo"):
+        with pytest.raises(StorageError, match="does not respond"):
+            find(url)
 
 
 @pytest.mark.parametrize("key", ["../a", "a//b", "a/./b", "a/.."])

@@ -21,7 +21,7 @@ WAIT_S = 60.0
 
 # Each process of pytest-xdist has ids of its own: all processes of an id are killed when its server ends.
 _NUMBER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-POOL = UserPool(first=59500 + 20 * _NUMBER, last=59519 + 20 * _NUMBER)
+POOL = UserPool(first=59500 + 101 * _NUMBER, last=59600 + 101 * _NUMBER)
 
 IS_ROOT = pytest.mark.skipif(
     sys.platform != "linux" or os.geteuid() != 0, reason="only root on Linux may start programs as other users"

@@ -164,7 +164,8 @@ def _cache(replica: Replica, *, settings: Settings, user: int | None) -> dict[st
     """Returns the environment variable for the cache of compiled programs; empty for a replica without the cache.
 
     An image has its own compilers, and cannot access the node's cache. A program with its own user id does not get the
-    cache either, because one job would run what another job has put there.
+    cache either, because one job would run what another job has put there. Prediction servers have a cache for each
+    version (`lockstep.runner.compiled_programs`).
     """
     if replica.image_uri is not None or user is not None:
         return {}
