@@ -285,6 +285,8 @@ class ModelStore:
         """Changes what the owner of a model may change. The returned operation is done.
 
         Args:
+            project: the project.
+            name: the name of the model.
             change: returns what changes, given the model as it is; it may raise an exception to change nothing.
             changed_by: the label of who changes it.
 
@@ -311,6 +313,8 @@ class ModelStore:
         """Restores the traffic of a model as it was before its last change. That is a change too.
 
         Args:
+            project: the project.
+            model: the name of the model.
             check: is called with the model as it is; it may raise an exception to change nothing.
             changed_by: the label of who restores it.
 
@@ -333,6 +337,9 @@ class ModelStore:
         when another change of the number follows.
 
         Args:
+            project: the project.
+            model: the name of the model.
+            name: the name of the version.
             change: returns the columns to set, given the version as it is; it may raise an exception to change nothing.
 
         Raises:
@@ -381,6 +388,9 @@ class ModelStore:
         """Marks a version as DELETING. `Deployments` then ends its prediction servers and removes it.
 
         Args:
+            project: the project.
+            model: the name of the model.
+            name: the name of the version.
             deleted_by: the label of who deletes it.
 
         Raises:
