@@ -40,7 +40,7 @@ from lockstep.service.store.prediction.rows import (
     version_record,
     write_revision,
 )
-from lockstep.service.store.prediction.traffic import Traffic, TrafficChange, make_traffic
+from lockstep.service.store.prediction.traffic import Traffic, TrafficChange
 from lockstep.service.store.prediction.traffic_rows import (
     delete_changes,
     leave_traffic,
@@ -50,6 +50,7 @@ from lockstep.service.store.prediction.traffic_rows import (
     write_split,
     write_traffic,
 )
+from lockstep.service.store.prediction.version_rows import delete_version, write_version
 from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
 
 ModelChange = Callable[[ModelRecord], ModelChanges]
@@ -432,24 +433,8 @@ class ModelStore:
         Returns:
             Whether the columns were set.
         """
-        values = {key: value.value if isinstance(value, VersionState) else value for key, value in changes.items()}
-        unchanged = VERSIONS.c.state == record.state.value
         with writing(self._engine, guard=self._guard) as connection:
-            becomes_ready = changes.get("state") is VersionState.READY
-            # The row of the model is locked before that of the version, as everywhere.
-            model = read_model(connection, record.project, record.model, to_write=True) if becomes_ready else None
-            if connection.execute(update(VERSIONS).where(*is_version(record), unchanged).values(values)).rowcount == 0:
-                return False
-            if model is not None:
-                if not model.traffic:
-                    traffic = make_traffic({record.name: 100}, uids={record.name: record.uid}, default=None)
-                    write_traffic(connection, model, traffic, changed_by="service", now_s=self._clock())
-                end_operations(connection, record, "CREATE_VERSION", now_s=self._clock())
-            elif changes.get("state") is VersionState.FAILED:
-                error = (OperationCode.FAILED_PRECONDITION, str(changes.get("error_message")))
-                end_operations(connection, record, "CREATE_VERSION", now_s=self._clock(), error=error)
-                end_operations(connection, record, "UPDATE_VERSION", now_s=self._clock(), error=error)
-            return True
+            return write_version(connection, record, changes, now_s=self._clock())
 
     def set_num_servers(self, record: VersionRecord, number: int) -> bool:
         """Sets how many servers a version should have now, if nothing of it has changed since it was read.
@@ -469,11 +454,7 @@ class ModelStore:
     def remove_version(self, record: VersionRecord) -> None:
         """Removes a version whose server is gone, and ends the operations on it."""
         with writing(self._engine, guard=self._guard) as connection:
-            connection.execute(delete(VERSIONS).where(*is_version(record)))
-            deleted = (OperationCode.CANCELLED, "the version was deleted")
-            end_operations(connection, record, "CREATE_VERSION", now_s=self._clock(), error=deleted)
-            end_operations(connection, record, "UPDATE_VERSION", now_s=self._clock(), error=deleted)
-            end_operations(connection, record, "DELETE_VERSION", now_s=self._clock())
+            delete_version(connection, record, now_s=self._clock())
 
     def get_operation(self, *, project: str, name: str) -> OperationRecord:
         """Returns an operation.

@@ -1,0 +1,61 @@
+"""Writes the rows of versions within a transaction, with what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, delete, update
+
+from lockstep.service.store.prediction.operation_rows import end_operations
+from lockstep.service.store.prediction.records import OperationCode, VersionRecord, VersionState
+from lockstep.service.store.prediction.rows import is_version, read_model
+from lockstep.service.store.prediction.traffic import make_traffic
+from lockstep.service.store.prediction.traffic_rows import write_traffic
+from lockstep.service.store.tables import VERSIONS
+
+
+def write_version(connection: Connection, record: VersionRecord, changes: Mapping[str, Any], *, now_s: float) -> bool:
+    """Sets columns of a version if its state is still that of the record; returns whether they were set.
+
+    See `ModelStore.update_version`.
+
+    Args:
+        connection: the connection, in a transaction.
+        record: the version as it was read.
+        changes: the columns to set.
+        now_s: the time, in seconds since 1970 UTC.
+    """
+    state = changes.get("state")
+    values = {key: value.value if isinstance(value, VersionState) else value for key, value in changes.items()}
+    is_unchanged = VERSIONS.c.state == record.state.value
+    model = None
+    if state is VersionState.READY:  # the row of the model is locked before that of the version, as everywhere
+        model = read_model(connection, record.project, record.model, to_write=True)
+    if connection.execute(update(VERSIONS).where(*is_version(record), is_unchanged).values(values)).rowcount == 0:
+        return False
+    if model is not None:
+        if not model.traffic:
+            traffic = make_traffic({record.name: 100}, uids={record.name: record.uid}, default=None)
+            write_traffic(connection, model, traffic, changed_by="service", now_s=now_s)
+        end_operations(connection, record, "CREATE_VERSION", now_s=now_s)
+    elif state is VersionState.FAILED:
+        error = (OperationCode.FAILED_PRECONDITION, str(changes.get("error_message")))
+        for kind in ("CREATE_VERSION", "UPDATE_VERSION"):
+            end_operations(connection, record, kind, now_s=now_s, error=error)
+    return True
+
+
+def delete_version(connection: Connection, record: VersionRecord, *, now_s: float) -> None:
+    """Deletes a version, and ends the operations on it.
+
+    Args:
+        connection: the connection, in a transaction.
+        record: the version.
+        now_s: the time, in seconds since 1970 UTC.
+    """
+    connection.execute(delete(VERSIONS).where(*is_version(record)))
+    error = (OperationCode.CANCELLED, "the version was deleted")
+    for kind in ("CREATE_VERSION", "UPDATE_VERSION"):
+        end_operations(connection, record, kind, now_s=now_s, error=error)
+    end_operations(connection, record, "DELETE_VERSION", now_s=now_s)
