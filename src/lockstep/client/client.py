@@ -13,14 +13,15 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus
 
 from lockstep import errors
 from lockstep.client.addresses import AUTHORITY_VARIABLE, URL_VARIABLE, ServiceAddress, find_address
+from lockstep.client.connections import TIMEOUT_S, connect, segment
 from lockstep.client.error_answers import read_error
 from lockstep.client.shell_connection import ShellConnection
-from lockstep.client.tls import ssl_context, untrusted
-from lockstep.errors import InvalidInputError, UnavailableError
+from lockstep.client.tls import untrusted
+from lockstep.errors import UnavailableError
 from lockstep.home import Home
 from lockstep.jobs.running.shell_frames import ShellRequest
+from lockstep.tensors import BINARY_TYPE, HEADER_LENGTH, BinaryBody
 
-TIMEOUT_S: Final = 30.0
 PREDICT_TIMEOUT_S: Final = 120.0
 
 
@@ -49,9 +50,9 @@ class Client:
         locate: Callable[[], ServiceAddress] | None = None,
     ) -> None:
         self._locate = locate
-        self._prefix = f"/v1/projects/{_segment(project, what='project')}"
+        self._prefix = f"/v1/projects/{segment(project, what='project')}"
         self._address = address
-        self._http = _connect(address)
+        self._http = connect(address)
 
     @classmethod
     def from_home(cls, home: Home, *, project: str = "local") -> Self:
@@ -98,7 +99,7 @@ class Client:
         address = self._address if self._locate is None else self._locate()
         if address != self._address:
             self._http.close()
-            self._address, self._http = address, _connect(address)
+            self._address, self._http = address, connect(address)
 
     def close(self) -> None:
         """Closes the connections."""
@@ -129,7 +130,7 @@ class Client:
 
     def revoke_key(self, key_id: str) -> dict[str, Any]:
         """Revokes a key, and returns it."""
-        return self._call("POST", f"/v1/keys/{_segment(key_id, what='key')}:revoke")
+        return self._call("POST", f"/v1/keys/{segment(key_id, what='key')}:revoke")
 
     def set_secret(self, name: str, *, value: str) -> None:
         """Creates or replaces a secret of the project."""
@@ -280,7 +281,7 @@ class Client:
             replica: the replica's name.
             request: the command to run, and its terminal.
         """
-        path = f"{self._job(job_id)}/replicas/{_segment(replica, what='replica')}:exec"
+        path = f"{self._job(job_id)}/replicas/{segment(replica, what='replica')}:exec"
         try:
             return ShellConnection(self._address, path=path, request=request)
         except InvalidStatus as error:
@@ -405,17 +406,28 @@ class Client:
         resource = self._model(model) if version is None else self._version(model, version)
         return self._call("POST", f"{resource}:predict", content=body, timeout_s=timeout_s)["predictions"]
 
+    def infer(
+        self, model: str, body: BinaryBody, *, version: str | None = None, timeout_s: float = PREDICT_TIMEOUT_S
+    ) -> BinaryBody:
+        """Returns a model's response to a request with binary tensors; see `predict_encoded` for the arguments."""
+        resource = self._model(model) if version is None else self._version(model, version)
+        path = f"{self._prefix}/v2{resource.removeprefix(self._prefix)}/infer"
+        headers = {"content-type": BINARY_TYPE, HEADER_LENGTH: str(body.header_length)}
+        answer = self._send("POST", path, content=body.content, headers=headers, timeout=timeout_s)
+        length = answer.headers.get(HEADER_LENGTH, "")
+        return BinaryBody(content=answer.content, header_length=int(length) if length.isdecimal() else 0)
+
     def _secret(self, name: str) -> str:
-        return f"{self._prefix}/secrets/{_segment(name, what='secret')}"
+        return f"{self._prefix}/secrets/{segment(name, what='secret')}"
 
     def _job(self, job_id: str) -> str:
-        return f"{self._prefix}/jobs/{_segment(job_id, what='job')}"
+        return f"{self._prefix}/jobs/{segment(job_id, what='job')}"
 
     def _model(self, name: str) -> str:
-        return f"{self._prefix}/models/{_segment(name, what='model')}"
+        return f"{self._prefix}/models/{segment(name, what='model')}"
 
     def _version(self, model: str, name: str) -> str:
-        return f"{self._model(model)}/versions/{_segment(name, what='version')}"
+        return f"{self._model(model)}/versions/{segment(name, what='version')}"
 
     def _call(
         self,
@@ -428,22 +440,25 @@ class Client:
         timeout_s: float = TIMEOUT_S,
     ) -> dict[str, Any]:
         headers = None if content is None else {"content-type": "application/json"}
-        try:
-            answer = self._http.request(
-                method, path, params=query, json=body, content=content, headers=headers, timeout=timeout_s
-            )
-        except ValueError as error:  # for example NaN, which JSON cannot express
-            raise errors.InvalidInputError(f"the request cannot be written as JSON: {error}") from None
-        except httpx.HTTPError as error:
-            raise self._unavailable(error) from error
-        if not answer.is_success:
-            raise read_error(answer)
+        answer = self._send(method, path, params=query, json=body, content=content, headers=headers, timeout=timeout_s)
         try:
             return answer.json()
         except ValueError:
             raise UnavailableError(
                 f"the server at {self._address.url} is not a Lockstep service", action=f"see {URL_VARIABLE}"
             ) from None
+
+    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """Sends a request, with the options of httpx, and returns its response if that is no error."""
+        try:
+            answer = self._http.request(method, path, **options)
+        except ValueError as error:  # for example NaN, which JSON cannot express
+            raise errors.InvalidInputError(f"the request cannot be written as JSON: {error}") from None
+        except httpx.HTTPError as error:
+            raise self._unavailable(error) from error
+        if not answer.is_success:
+            raise read_error(answer)
+        return answer
 
     def _unavailable(self, error: Exception) -> UnavailableError:
         if (reason := untrusted(error)) is not None:
@@ -457,28 +472,3 @@ class Client:
         )
         found.retry_after_s = 0.0
         return found
-
-
-def _connect(address: ServiceAddress) -> httpx.Client:
-    verify = ssl_context(address) if address.url.startswith("https:") else False  # plain HTTP is for loopback only
-    try:
-        return httpx.Client(
-            base_url=address.url,
-            headers={"authorization": f"Bearer {address.token}"},
-            timeout=TIMEOUT_S,
-            verify=verify,
-            trust_env=not address.is_on_this_machine,  # a service on this machine is reached without a proxy
-        )
-    except (ImportError, ValueError):  # a SOCKS proxy needs a package that httpx does not install
-        raise errors.ConfigError(
-            "the proxy that HTTPS_PROXY or ALL_PROXY names cannot be used",
-            allowed="http://HOST:PORT, or socks5://HOST:PORT with the package httpx[socks]",
-            action="change it, or name the service's host in NO_PROXY",
-        ) from None
-
-
-def _segment(name: str, *, what: str) -> str:
-    """Returns a name, quoted as one segment of a URL's path."""
-    if name in ("", ".", "..") or "/" in name:  # quoting does not make one segment of these
-        raise InvalidInputError(f"not the name of a {what}", received=name, allowed="letters, digits and underscores")
-    return quote(name, safe="")

@@ -15,7 +15,7 @@ import numpy as np
 
 from lockstep.errors import LockstepError, ModelError
 from lockstep.serving.images import num_channels_of
-from lockstep.serving.instances import Arrays, InputSpec
+from lockstep.serving.instances import Arrays, InputSpec, OutputSpec
 from lockstep.serving.model_files import SUFFIX
 
 SIZE_STEP: Final = 2
@@ -67,7 +67,9 @@ class LoadedModel:
         tensors = keras.tree.flatten_with_path(structure)
         rescales = len(tensors) == 1 and rescales_pixels(model)
         self._specs = tuple(_spec(path, tensor, rescales_pixels=rescales) for path, tensor in tensors)
-        self._output_names = _output_names(model, model.outputs[0] if sequential else model.output)
+        outputs = model.outputs[0] if sequential else model.output
+        self._output_names = _output_names(model, outputs)
+        self._outputs = tuple(map(_output_spec, self._output_names, keras.tree.flatten(outputs)))
         self._sizes = batch_sizes(max_batch_size)
         self._trainable = [variable.value for variable in model.trainable_variables]
         self._other = [variable.value for variable in model.non_trainable_variables]
@@ -134,6 +136,11 @@ class LoadedModel:
     def output_names(self) -> tuple[str, ...]:
         """The names of the model's outputs."""
         return self._output_names
+
+    @property
+    def outputs(self) -> tuple[OutputSpec, ...]:
+        """The specifications of the model's outputs."""
+        return self._outputs
 
     @property
     def max_batch_size(self) -> int:
@@ -277,6 +284,12 @@ def _output_names(model: keras.Model, structure: object) -> tuple[str, ...]:
     names = tuple(str(name) for name in getattr(model, "output_names", None) or ["output"])
     # One layer may have several outputs with the same name.
     return names if len(set(names)) == len(paths) else tuple(f"output_{index}" for index in range(len(paths)))
+
+
+def _output_spec(name: str, tensor: keras.KerasTensor) -> OutputSpec:
+    dtype = np.dtype(jax.dtypes.canonicalize_dtype(tensor.dtype))
+    is_plain = dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize >= 4)
+    return OutputSpec(name=name, shape=tuple(tensor.shape[1:]), dtype=dtype.name if is_plain else "float32")
 
 
 def _plain(array: np.ndarray) -> np.ndarray:

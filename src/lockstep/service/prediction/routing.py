@@ -108,6 +108,24 @@ class Routes:
                 return self._sorted(self._servers.get(uid, ()), version_uid=uid) or None
             return None
 
+    def check_ready(self, *, project: str, model: str, version: str | None) -> None:
+        """Checks that a version answers requests. Unlike `find`, this is no use of the version.
+
+        A version without servers answers requests if they have one started.
+
+        Args:
+            project: the project.
+            model: the model.
+            version: the name of the version; None for the model's default version.
+
+        Raises:
+            NotFoundError: If there is no such model or version.
+            NoServerReadyError: If it does not answer requests.
+        """
+        record = self._models.get_version(project=project, model=model, name=version)
+        if record.state is not VersionState.READY or not (record.scaling or self._read().get(record.uid)):
+            raise NoServerReadyError(record)
+
     def _sorted(self, servers: Iterable[ServerAddress], *, version_uid: str) -> list[ServerAddress]:
         self._used.add(version_uid)
         return sorted(servers, key=lambda server: self._num_open.get(server.uid, 0))

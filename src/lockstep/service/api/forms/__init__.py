@@ -7,7 +7,7 @@ A key that is always present but may have no value is None then.
 
 from __future__ import annotations
 
-from lockstep.service.api.forms.answers import EmptyForm, ErrorForm, HealthForm, StatusForm
+from lockstep.service.api.forms.answers import EmptyForm, ErrorForm, HealthForm, InferenceErrorForm, StatusForm
 from lockstep.service.api.forms.billing import AmountForm, BillForm, BudgetForm, NodeCostsForm
 from lockstep.service.api.forms.control import (
     AttemptForm,
@@ -29,6 +29,14 @@ from lockstep.service.api.forms.control import (
     SeriesForm,
     SeriesPageForm,
     TrainingOutputForm,
+)
+from lockstep.service.api.forms.inference import (
+    InferenceForm,
+    InferenceModelForm,
+    InferenceModelReadyForm,
+    InferenceServerForm,
+    LiveForm,
+    ReadyForm,
 )
 from lockstep.service.api.forms.prediction import (
     AutoScalingForm,
@@ -89,6 +97,11 @@ __all__ = [
     "EventForm",
     "EventListForm",
     "HealthForm",
+    "InferenceErrorForm",
+    "InferenceForm",
+    "InferenceModelForm",
+    "InferenceModelReadyForm",
+    "InferenceServerForm",
     "JobForm",
     "JobListForm",
     "JobModelForm",
@@ -96,6 +109,7 @@ __all__ = [
     "JobWebhookForm",
     "KeyForm",
     "KeyListForm",
+    "LiveForm",
     "LogEntryForm",
     "LogPageForm",
     "LogResourceForm",
@@ -119,6 +133,7 @@ __all__ = [
     "ProblemForm",
     "ProgressForm",
     "QueuePreviewForm",
+    "ReadyForm",
     "RecordedForm",
     "ReplicaForm",
     "ReplicaPreviewForm",
