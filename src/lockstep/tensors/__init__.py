@@ -8,7 +8,7 @@ response, `HEADER_LENGTH`, has the length of the JSON. This module imports no Nu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 HEADER_LENGTH: Final = "inference-header-content-length"
 """The HTTP header with the length of the JSON at the beginning of a body, in bytes."""
@@ -16,8 +16,7 @@ BINARY_TYPE: Final = "application/octet-stream"
 """The content type of a body with binary tensors."""
 SIZE: Final = "binary_data_size"
 """The parameter of a tensor with the size of its binary data, in bytes."""
-EXTENSION: Final = "binary_tensor_data"
-"""The name of the extension in the metadata of a server."""
+_EXTENSION: Final = "binary_tensor_data"
 
 
 @final
@@ -32,3 +31,10 @@ class BinaryBody:
 
     content: bytes
     header_length: int
+
+
+def server_metadata() -> dict[str, Any]:
+    """Returns the protocol's metadata of a server: its name, its version, and the extensions that it has."""
+    from importlib.metadata import version  # imported on use: the command line starts faster without it
+
+    return {"name": "lockstep", "version": version("lockstep-train"), "extensions": [_EXTENSION]}

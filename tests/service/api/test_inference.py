@@ -27,6 +27,7 @@ HEADERS = {"authorization": f"Bearer {HOME_TOKEN}"}
 
 
 def _model() -> keras.Model:
+    """Returns a model with two inputs and outputs, and always the same weights."""
     keras.utils.set_random_seed(3)
     image = keras.Input((2, 3), name="image")
     rate = keras.Input((1,), name="rate", dtype="float16")
@@ -37,14 +38,9 @@ def _model() -> keras.Model:
 
 
 @pytest.fixture(scope="module")
-def model() -> keras.Model:
-    return _model()
-
-
-@pytest.fixture(scope="module")
-def server(model: keras.Model) -> Iterator[ServerAddress]:
+def server() -> Iterator[ServerAddress]:
     """A prediction server in a thread."""
-    loaded = LoadedModel(model, max_batch_size=4)
+    loaded = LoadedModel(_model(), max_batch_size=4)
     app = PredictApp(loaded, options=AppOptions(token=SERVER_TOKEN, policy=BatchPolicy()))
     running = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
     thread = threading.Thread(target=running.run)
@@ -91,13 +87,13 @@ def _inputs(**options: bool) -> list[triton.InferInput]:
 @pytest.mark.parametrize("binary_out", [True, False])
 @pytest.mark.parametrize("version", ["", "v1"])
 def test_the_protocols_client_gets_what_keras_predicts(
-    client: triton.InferenceServerClient, model: keras.Model, binary_in: bool, binary_out: bool, version: str
+    client: triton.InferenceServerClient, binary_in: bool, binary_out: bool, version: str
 ) -> None:
     outputs = [triton.InferRequestedOutput(name, binary_data=binary_out) for name in ("total", "scores")]
     found = client.infer(
         "m", _inputs(binary=binary_in), version, outputs=outputs, request_id="42", headers=dict(HEADERS)
     )
-    expected = model.predict({"image": IMAGES, "rate": RATES}, verbose=0)
+    expected = _model().predict({"image": IMAGES, "rate": RATES}, verbose=0)
     for name in ("scores", "total"):
         array = found.as_numpy(name)
         assert array.dtype == np.float32

@@ -22,6 +22,9 @@ from lockstep.service.api.prediction.forwarding import connect_to_servers
 from lockstep.service.api.routes import ERRORS
 from lockstep.service.api.security import keys, policies, secrets
 from lockstep.service.api.telemetry import logs, metrics, prometheus
+from lockstep.service.api.vertex import endpoints as vertex_endpoints
+from lockstep.service.api.vertex import models as vertex_models
+from lockstep.service.api.vertex import operations as vertex_operations
 from lockstep.service.context import ServiceContext
 from lockstep.service.problems import Part
 from lockstep.service.security.keys import Authenticator
@@ -101,4 +104,6 @@ def create_app(context: ServiceContext) -> FastAPI:
     for module in (predictions, policies, jobs, shell_route, logs, metrics, costs, models, operations, secrets):
         app.include_router(module.router, prefix="/v1/projects/{project}")
     app.include_router(inference.router, prefix="/v1/projects/{project}/v2")
+    for module in (vertex_models, vertex_endpoints, vertex_operations):
+        app.include_router(module.router, prefix="/v1/projects/{project}/locations/{location}")
     return app

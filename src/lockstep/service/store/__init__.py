@@ -28,6 +28,7 @@ from lockstep.service.store.prediction.records import (
     VersionRecord,
     VersionState,
 )
+from lockstep.service.store.prediction.uploads import UploadedModelRecord, UploadStore
 from lockstep.service.store.security.job_secrets import SecretRecord, SecretStore
 from lockstep.service.store.security.keys import KeyRecord, KeyStore
 
@@ -64,6 +65,8 @@ __all__ = [
     "StoredSizeStore",
     "SummedNode",
     "UnsummedNode",
+    "UploadStore",
+    "UploadedModelRecord",
     "VersionRecord",
     "VersionState",
     "WebhookRecord",

@@ -17,14 +17,13 @@ from typing import Any, Final, cast, final
 import numpy as np
 import orjson
 
-from lockstep import __version__
 from lockstep.errors import InvalidInputError, ModelError, closest
 from lockstep.serving.images import ImageReader
 from lockstep.serving.instances import Arrays, InputSpec, OutputSpec, writable
 from lockstep.serving.protocols.inference_paths import InferencePath, Verb
 from lockstep.serving.protocols.inference_tensors import read_binary, read_json, read_shape
 from lockstep.serving.protocols.questions import BYTES_OF_A_NUMBER, Content, Question
-from lockstep.tensors import BINARY_TYPE, EXTENSION, HEADER_LENGTH, SIZE
+from lockstep.tensors import BINARY_TYPE, HEADER_LENGTH, SIZE, server_metadata
 from lockstep.tensors.datatypes import datatype_of, to_bytes
 
 PLATFORM: Final = "keras"
@@ -110,7 +109,7 @@ def describe_server(path: InferencePath) -> Content:
         path: the path of the request.
     """
     if path.verb is Verb.SERVER:
-        return Content(body=orjson.dumps({"name": "lockstep", "version": __version__, "extensions": (EXTENSION,)}))
+        return Content(body=orjson.dumps(server_metadata()))
     named = {"name": path.model} if path.verb is Verb.MODEL_READY else {}
     return Content(body=orjson.dumps({**named, "live" if path.verb is Verb.LIVE else "ready": True}))
 

@@ -38,7 +38,7 @@ def read_shape(value: object, *, where: str) -> tuple[int, ...]:
 
 
 def read_binary(
-    data: memoryview, *, datatype: str, shape: tuple[int, ...], spec: InputSpec, images: ImageReader
+    data: memoryview, *, datatype: object, shape: tuple[int, ...], spec: InputSpec, images: ImageReader
 ) -> np.ndarray:
     """Reads a tensor from its binary data.
 
@@ -75,7 +75,7 @@ def read_binary(
     return _convert(np.frombuffer(data, dtype).reshape(shape), spec=spec, where=where)
 
 
-def read_json(data: object, *, datatype: str, shape: tuple[int, ...], spec: InputSpec) -> np.ndarray:
+def read_json(data: object, *, datatype: object, shape: tuple[int, ...], spec: InputSpec) -> np.ndarray:
     """Reads a tensor from the ``data`` of its JSON: a list of its values in row-major order, nested or not.
 
     Args:

@@ -80,6 +80,17 @@ from lockstep.service.api.forms.service import (
     WebhookForm,
     WhoAmIForm,
 )
+from lockstep.service.api.forms.vertex import (
+    DedicatedResourcesForm,
+    DeployedModelForm,
+    EndpointForm,
+    EndpointListForm,
+    MachineSpecForm,
+    VertexModelForm,
+    VertexModelListForm,
+    VertexOperationForm,
+    VertexOperationListForm,
+)
 
 __all__ = [
     "AmountForm",
@@ -91,8 +102,12 @@ __all__ = [
     "CostPreviewForm",
     "CostReportForm",
     "CostRowForm",
+    "DedicatedResourcesForm",
     "DeployedForm",
+    "DeployedModelForm",
     "EmptyForm",
+    "EndpointForm",
+    "EndpointListForm",
     "ErrorForm",
     "EventForm",
     "EventListForm",
@@ -113,6 +128,7 @@ __all__ = [
     "LogEntryForm",
     "LogPageForm",
     "LogResourceForm",
+    "MachineSpecForm",
     "MetricSpecForm",
     "ModelForm",
     "ModelListForm",
@@ -150,6 +166,10 @@ __all__ = [
     "TrainingOutputForm",
     "VersionForm",
     "VersionListForm",
+    "VertexModelForm",
+    "VertexModelListForm",
+    "VertexOperationForm",
+    "VertexOperationListForm",
     "WebhookForm",
     "WhoAmIForm",
 ]

@@ -6,11 +6,10 @@ the protocol's form: ``{"error": "..."}``.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
 from fastapi import Request, Response
 
-from lockstep import __version__
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import requires_scope
 from lockstep.service.api.forms import (
@@ -24,7 +23,7 @@ from lockstep.service.api.forms import (
 from lockstep.service.api.prediction.predictions import ask_server
 from lockstep.service.api.requests import Context, Name, Project
 from lockstep.service.api.routes import INFERENCE_ERRORS, make_router
-from lockstep.tensors import EXTENSION
+from lockstep.tensors import server_metadata
 
 router = make_router(responses=INFERENCE_ERRORS)
 
@@ -36,7 +35,7 @@ InferenceModel = Annotated[Response, InferenceModelForm]
 @requires_scope(Scope.VIEWER)
 def describe_server(project: Project) -> InferenceServerForm:
     """Returns the metadata of the server."""
-    return {"name": "lockstep", "version": __version__, "extensions": [EXTENSION]}
+    return cast("InferenceServerForm", server_metadata())
 
 
 @router.get("/health/live")

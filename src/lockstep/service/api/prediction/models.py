@@ -11,7 +11,7 @@ from lockstep.errors import ConfigError, InvalidInputError
 from lockstep.jobs.input.documents import parse_training_input
 from lockstep.jobs.input.gangs import Gang, resolve
 from lockstep.jobs.lists.filters import parse_model_filter, parse_version_filter
-from lockstep.jobs.security.access import Scope
+from lockstep.jobs.security.access import Principal, Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import ModelForm, ModelListForm, OperationForm, VersionForm, VersionListForm
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
@@ -22,10 +22,11 @@ from lockstep.service.api.prediction.views import model_of, operation_of, versio
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import version_resource
 from lockstep.service.api.routes import make_router
+from lockstep.service.context import ServiceContext
 from lockstep.service.control.orders import is_simulated
 from lockstep.service.prediction.servers import server_input
 from lockstep.service.security.locations import check_location
-from lockstep.service.store import VersionRecord
+from lockstep.service.store import OperationRecord, VersionRecord
 from lockstep.storage import check_shared_url
 
 router = make_router()
@@ -99,6 +100,37 @@ def create_version(
 ) -> OperationForm:
     """``projects.models.versions.create``. Returns an operation; the prediction server is started afterwards."""
     request = parse_version(body)
+    return operation_of(
+        record_version(request, project=project, model=model, context=context, principal=principal), context
+    )
+
+
+def record_version(
+    request: VersionRequest,
+    *,
+    project: str,
+    model: str,
+    context: ServiceContext,
+    principal: Principal,
+    uploaded_model: str | None = None,
+    makes_default: bool = False,
+) -> OperationRecord:
+    """Checks a request for a version, and records the version.
+
+    Args:
+        request: the request.
+        project: the project.
+        model: the name of the model.
+        context: the parts of the service.
+        principal: the sender of the request.
+        uploaded_model: the name of the uploaded model that it is deployed from; None if from none.
+        makes_default: whether it becomes the default of its model once it is READY, even if another one is.
+
+    Raises:
+        NotFoundError: If there is no such model.
+        ConflictError: If the model has a version of this name.
+        InvalidInputError: If a URL is not allowed, or no node could ever provide the machine.
+    """
     bucket = context.settings.bucket
     for what, url in request.urls():
         check_shared_url(url, what=what)
@@ -106,7 +138,7 @@ def create_version(
         check_location(url, what=what, principal=principal, project=project, bucket=bucket, holds_code=is_code)
     region = context.models.get_model(project=project, name=model).region
     gang = _check_machine(request, project=project, region=region, context=context)
-    operation = context.models.create_version(
+    return context.models.create_version(
         project=project,
         model=model,
         name=request.name,
@@ -127,11 +159,12 @@ def create_version(
             gang=gang,
             simulates_gpus=is_simulated(gang.replicas[0], gang=gang, cluster=context.cluster),
         ),
+        uploaded_model=uploaded_model,
+        makes_default=makes_default,
     )
-    return operation_of(operation, context)
 
 
-def _check_machine(request: VersionRequest, *, project: str, region: str | None, context: Context) -> Gang:
+def _check_machine(request: VersionRequest, *, project: str, region: str | None, context: ServiceContext) -> Gang:
     """Returns a server's machine. Rejects one that does not exist, or that no node could ever provide."""
     context.catalogue.machine_type(request.machine_type, what="machineType")
     machine = server_input(machine_type=request.machine_type, accelerator=request.accelerator_config, region=region)

@@ -92,7 +92,7 @@ async def ask_server(
             body = await read()
             servers = await held.wait(request.receive)
     session: aiohttp.ClientSession = request.app.state.prediction_servers
-    headers = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
+    headers = {key: request.headers[key] for key in _PASSED_ON if key in request.headers}
     asked = ServerRequest(method=request.method, path=path, body=body, headers=headers)
     for server in servers:
         context.routes.begin(server)

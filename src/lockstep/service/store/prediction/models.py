@@ -128,6 +128,8 @@ class ModelStore:
         accelerator: AcceleratorConfig | None = None,
         num_servers: int = 1,
         scaling: ScalingPolicy | None = None,
+        uploaded_model: str | None = None,
+        makes_default: bool = False,
     ) -> OperationRecord:
         """Records a new version as CREATING, in the region of its model. The arguments are those of `VersionRecord`.
 
@@ -156,6 +158,8 @@ class ModelStore:
             "create_time_s": self._clock(),
             "num_servers": num_servers if scaling is None else scaling.first_servers,
             "scaling": scaling,
+            "uploaded_model": uploaded_model,
+            "makes_default": makes_default,
         }
         try:
             with writing(self._engine, guard=self._guard) as connection:
@@ -337,7 +341,7 @@ class ModelStore:
         """Sets columns of a version if its state is still that of the record.
 
         A version that becomes READY or FAILED ends the operation of its creation. One that becomes READY is the default
-        of its model if the model has none.
+        of its model if the model has none, or if it was created to become that.
 
         Args:
             record: the version as it was read.
@@ -353,8 +357,8 @@ class ModelStore:
                 return False
             if changes.get("state") is VersionState.READY:
                 model = (MODELS.c.project == record.project, MODELS.c.name == record.model)
-                has_none = MODELS.c.default_version.is_(None)
-                connection.execute(update(MODELS).where(*model, has_none).values(default_version=record.name))
+                has_none = () if record.makes_default else (MODELS.c.default_version.is_(None),)
+                connection.execute(update(MODELS).where(*model, *has_none).values(default_version=record.name))
                 self._end_operations(connection, record, "CREATE_VERSION")
             elif changes.get("state") is VersionState.FAILED:
                 reason = str(changes.get("error_message"))
