@@ -213,7 +213,7 @@ REFUSED_UPLOADS: dict[str, Any] = {
     "model.containerSpec.predictRoute": {"containerSpec": {"imageUri": IMAGE, "predictRoute": "/p"}},
     "model.explanationSpec": {"explanationSpec": {"parameters": {}}},
     "model.encryptionSpec": {"encryptionSpec": {"kmsKeyName": "k"}},
-    "model.versionAliases": {"versionAliases": ["champion"]},
+    "request: model.versionAliases": {"versionAliases": ["champion"]},
     "request: unknown key model.displayNmae": {"displayNmae": "x"},
     "model.artifactUri": {"artifactUri": "relative"},
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, TypeVar, final
+from typing import Annotated, Any, Final, Literal, TypeVar, final
 
 from pydantic import AfterValidator, Field
 
@@ -76,6 +76,7 @@ class VertexModel(AbstractDocument):
         labels: the labels.
         artifact_uri: the bucket URL of the folder with the ``.keras`` file.
         container_spec: the server of the model.
+        version_aliases: the aliases of its only version.
     """
 
     display_name: DisplayName
@@ -83,6 +84,7 @@ class VertexModel(AbstractDocument):
     labels: Labels = Field(default_factory=dict)
     artifact_uri: Text
     container_spec: ContainerSpec | None = None
+    version_aliases: tuple[Literal["default"], ...] = ()
 
     encryption_spec: object = None
     explanation_spec: object = None
@@ -90,7 +92,6 @@ class VertexModel(AbstractDocument):
     metadata: object = None
     metadata_schema_uri: object = None
     pipeline_job: object = None
-    version_aliases: object = None
     version_description: object = None
     base_model_source: object = None
     default_checkpoint_id: object = None
@@ -287,7 +288,7 @@ UNSUPPORTED: Final[Mapping[type[AbstractDocument], Mapping[str, str]]] = {
         "explanationSpec": _NO_EXPLANATIONS,
         **dict.fromkeys(("predictSchemata", "metadata", "metadataSchemaUri"), _NO_SCHEMAS),
         "pipelineJob": "there are no pipelines",
-        **dict.fromkeys(("versionAliases", "versionDescription"), "an uploaded model has one version"),
+        "versionDescription": "an uploaded model has one version",
         **dict.fromkeys(("baseModelSource", "defaultCheckpointId"), _NO_GENERATION),
         "dataStats": "there are no statistics of data",
     },
