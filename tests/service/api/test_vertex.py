@@ -75,6 +75,7 @@ def test_a_model_is_uploaded_listed_and_deleted(locations: Any) -> None:
     assert (model["displayName"], model["artifactUri"], model["versionId"]) == ("digits_net", "/m", "1")
     assert (model["description"], model["labels"]) == ("a net", {"team": "vision"})
     assert model["containerSpec"] == {"imageUri": IMAGE}
+    assert locations.models().get(name=f"{MODEL}@1").execute() == model
     for chosen, expected in (('display_name="digits_net"', [model]), ("labels.team=speech", [])):
         assert locations.models().list(parent=PARENT, filter=chosen).execute()["models"] == expected
     elsewhere = PARENT.replace("us-central1", "europe-west4")

@@ -12,7 +12,7 @@ from lockstep.service.api.forms import VertexModelForm, VertexModelListForm, Ver
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
 from lockstep.service.api.requests import Body, Context, Name
 from lockstep.service.api.routes import make_router
-from lockstep.service.api.vertex.places import InPlace, WholeList
+from lockstep.service.api.vertex.places import InPlace, UploadedName, WholeList
 from lockstep.service.api.vertex.requests import UploadRequest, parse
 from lockstep.service.api.vertex.resources import (
     MODEL_VERSION,
@@ -90,7 +90,7 @@ def list_models(
 
 @router.get("/models/{model}")
 @requires_scope(Scope.VIEWER)
-def get_model(place: InPlace, model: Name, context: Context) -> VertexModelForm:
+def get_model(place: InPlace, model: UploadedName, context: Context) -> VertexModelForm:
     """``projects.locations.models.get``."""
     record = context.uploads.get(project=place.project, name=model, region=place.location)
     return _resource(record, place, context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from fastapi import Depends, Path, Query
+from pydantic import AfterValidator
 
 from lockstep.errors import UnimplementedError
 from lockstep.service.api.requests import Project
@@ -26,6 +27,14 @@ def _check_list(
         raise UnimplementedError("readMask: resources are returned as a whole", action="leave it out")
 
 
+def _without_version(name: str) -> str:
+    return name.partition("@")[0]
+
+
+UploadedName = Annotated[
+    str, Path(pattern=r"^[a-zA-Z][a-zA-Z0-9_]{0,127}(@1|@default)?$"), AfterValidator(_without_version)
+]
+"""The name of an uploaded model, maybe with its only version."""
 InPlace = Annotated[Place, Depends(_place)]
 WholeList = Depends(_check_list)
 """Refuses the parameters of lists that are not honoured."""
