@@ -17,6 +17,7 @@ from starlette.types import Message
 from lockstep.serving.app import AppOptions, PredictApp
 from lockstep.serving.batcher import BatchPolicy
 from lockstep.serving.model import LoadedModel
+from lockstep.tensors import HEADER_LENGTH, SIZE
 
 TOKEN = "a-token"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
@@ -109,6 +110,65 @@ def test_bad_requests_say_what_was_wrong(ask: Ask, body: bytes, status: int, mes
 def test_other_paths_and_methods_answer_in_the_same_form(ask: Ask) -> None:
     assert ask("GET", "/none").json() == {"error": "there is no such path"}
     assert ask("GET", "/predict").json() == {"error": "the method is not POST"}
+
+
+def _inference(array: np.ndarray, *, header: int = 0, **more: object) -> dict[str, object]:
+    """Returns the content and the headers of a request with a binary tensor; `header` falsifies the JSON's length."""
+    entry = {"name": "image", "shape": list(array.shape), "datatype": "UINT8", "parameters": {SIZE: array.nbytes}}
+    head = json.dumps({"inputs": [entry], **more}).encode()
+    headers = HEADERS | {HEADER_LENGTH: str(len(head) + header)}
+    return {"content": head + array.tobytes(), "headers": headers}
+
+
+@pytest.mark.parametrize("path", ["/v2/models/m/infer", "/v2/models/any/versions/v7/infer"])
+def test_binary_tensors_are_answered_by_binary_tensors(ask: Ask, image_model: keras.Model, path: str) -> None:
+    batch = np.stack([IMAGE, IMAGE[::-1]])
+    response = ask("POST", path, **_inference(batch, parameters={"binary_data_output": True}))
+    assert response.status_code == 200, response.text
+    length = int(response.headers[HEADER_LENGTH])
+    document = json.loads(response.content[:length])
+    assert f"/{document['model_name']}/" in path
+    (output,) = document["outputs"]
+    assert output["datatype"] == "FP32"
+    found = np.frombuffer(response.content[length:], "<f4").reshape(output["shape"])
+    np.testing.assert_allclose(found, image_model.predict(batch, verbose=0), rtol=1e-6)
+
+
+def test_a_tensor_is_answered_as_the_instances_are(ask: Ask) -> None:
+    response = ask("POST", "/v2/models/m/infer", **_inference(IMAGE[None]))
+    predictions = ask("POST", "/predict", json={"instances": [IMAGE.tolist()]}, headers=HEADERS).json()["predictions"]
+    assert response.headers["content-type"] == "application/json"
+    assert response.json()["outputs"][0]["data"] == predictions[0]
+
+
+def test_inference_needs_the_token_and_the_servers_own_paths_do_not(ask: Ask) -> None:
+    request = _inference(IMAGE[None])
+    assert ask("POST", "/v2/models/m/infer", content=request["content"]).status_code == 401
+    assert ask("GET", "/v2/models/m").status_code == 401
+    for path in ("/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/m/ready"):
+        assert ask("GET", path).status_code == 200, path
+
+
+def test_the_metadata_are_the_models_tensors(ask: Ask) -> None:
+    document = ask("GET", "/v2/models/m", headers=HEADERS).json()
+    assert document["inputs"] == [{"name": "image", "datatype": "UINT8", "shape": [-1, 6, 4]}]
+    ((output),) = document["outputs"]
+    assert (output["datatype"], output["shape"]) == ("FP32", [-1, 3])
+
+
+def test_bad_inference_requests_are_refused_in_the_same_form(ask: Ask) -> None:
+    response = ask("POST", "/v2/models/m/infer", **_inference(IMAGE[None, :3]))
+    assert response.status_code == 400
+    assert response.json() == {"error": "input image: shape; received [1, 3, 4]; allowed: [any, 6, 4]"}
+    assert ask("POST", "/v2/models/m/infer", **_inference(IMAGE[None], header=99)).status_code == 400
+    assert ask("GET", "/v2/models/m/infer").json() == {"error": "the method is not POST"}
+
+
+@pytest.mark.parametrize("path", ["/predict", "/v2/models/m/infer"])
+def test_a_compressed_body_is_refused(ask: Ask, path: str) -> None:
+    response = ask("POST", path, content=b"x", headers=HEADERS | {"Content-Encoding": "gzip"})
+    assert response.status_code == 415
+    assert response.json()["error"] == "Content-Encoding; received 'gzip'; allowed: identity"
 
 
 def test_an_overloaded_server_answers_429(ask: Ask) -> None:

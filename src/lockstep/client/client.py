@@ -325,9 +325,11 @@ class Client(AbstractModelRequests):
         query: Mapping[str, Any] | None = None,
         body: object = None,
         content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> httpx.Response:
-        headers = None if content is None else {"content-type": "application/json"}
+        if headers is None and content is not None:
+            headers = {"content-type": "application/json"}
         try:
             answer = self._http.request(
                 method, path, params=query, json=body, content=content, headers=headers, timeout=timeout_s

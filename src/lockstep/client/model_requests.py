@@ -11,6 +11,7 @@ from urllib.parse import quote
 import httpx
 
 from lockstep.client.paths import path_segment
+from lockstep.tensors import BINARY_TYPE, HEADER_LENGTH, BinaryBody
 
 TIMEOUT_S: Final = 30.0
 PREDICT_TIMEOUT_S: Final = 120.0
@@ -171,6 +172,17 @@ class AbstractModelRequests(ABC):
         resource = self._model(model) if version is None else self._version(model, version)
         return self._call("POST", f"{resource}:predict", content=body, timeout_s=timeout_s)["predictions"]
 
+    def infer(
+        self, model: str, body: BinaryBody, *, version: str | None = None, timeout_s: float = PREDICT_TIMEOUT_S
+    ) -> BinaryBody:
+        """Returns a model's response to a request with binary tensors; see `predict_encoded` for the arguments."""
+        resource = self._model(model) if version is None else self._version(model, version)
+        path = f"{self._prefix}/v2{resource.removeprefix(self._prefix)}/infer"
+        headers = {"content-type": BINARY_TYPE, HEADER_LENGTH: str(body.header_length)}
+        answer = self._send("POST", path, content=body.content, headers=headers, timeout_s=timeout_s)
+        length = answer.headers.get(HEADER_LENGTH, "")
+        return BinaryBody(content=answer.content, header_length=int(length) if length.isdecimal() else 0)
+
     def _patch_own(self, model: str, field: str, *, value: object, etag: str = "") -> dict[str, Any]:
         body = {"lockstep": {field: value}, **({"etag": etag} if etag else {})}
         return self._call("PATCH", self._model(model), query={"updateMask": f"lockstep.{field}"}, body=body)
@@ -198,6 +210,7 @@ class AbstractModelRequests(ABC):
         query: Mapping[str, Any] | None = None,
         body: object = None,
         content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> httpx.Response:
         """Sends a request, and returns its response."""

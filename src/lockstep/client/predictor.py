@@ -10,13 +10,15 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Self, cast, final, overload
+from functools import partial
+from typing import Any, Final, Self, TypeVar, cast, final, overload
 
 import numpy as np
 
 from lockstep.client.addresses import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, ServiceAddress, find_address
 from lockstep.client.client import Client
 from lockstep.client.model_requests import PREDICT_TIMEOUT_S
+from lockstep.client.tensors import ONLY_INPUT, join_rows, read_tensors, write_tensors
 from lockstep.errors import BodyTooLargeError, InvalidInputError, LockstepError, ModelError
 from lockstep.home import Home
 
@@ -29,6 +31,7 @@ _MAX_PAUSE_S: Final = 5.0
 _BEGIN, _END = b'{"instances":[', b"]}"
 
 Arrays = np.ndarray | dict[str, np.ndarray]
+Answer = TypeVar("Answer")
 
 
 @final
@@ -49,6 +52,8 @@ class Predictor:
         project: the model's project; by default ``LOCKSTEP_PROJECT``, or else ``local``.
         url: the service's URL; by default ``LOCKSTEP_URL``, or else the service that runs on this machine's home.
         token: the key; by default ``LOCKSTEP_TOKEN``, the file that ``LOCKSTEP_TOKEN_FILE`` names, or the home's.
+        binary: whether arrays are sent and returned as binary tensors instead of JSON. This is faster, and keeps their
+            types: see `predict`. Lists are sent as JSON in any case.
         timeout_s: how long a call of `predict` may take, with all its requests and pauses, in seconds.
         max_request_bytes: the maximum size of a request's body, in bytes. More instances take several requests.
         clock: a monotonic clock, in seconds.
@@ -68,6 +73,7 @@ class Predictor:
         project: str | None = None,
         url: str | None = None,
         token: str | None = None,
+        binary: bool = False,
         timeout_s: float = TIMEOUT_S,
         max_request_bytes: int = MAX_REQUEST_BYTES,
         clock: Callable[[], float] = time.monotonic,
@@ -82,6 +88,7 @@ class Predictor:
         self._model, self._version = model, version
         self._project = project or os.environ.get(PROJECT_VARIABLE) or "local"
         self._env = _environment(url=url, token=token)
+        self._binary = binary
         self._timeout_s, self._max_request_bytes = timeout_s, max_request_bytes
         self._clock, self._sleep = clock, sleep
         self._lock = threading.Lock()
@@ -115,8 +122,9 @@ class Predictor:
 
         Returns:
             For arrays: an array of shape ``[n, ...]``; such arrays by output name for a model with several outputs.
-            Their dtype is float64, int64 or bool, because JSON does not tell float32 from float64. For a list: the list
-            of predictions as the service sends them.
+            Their dtype is float64, int64 or bool, because JSON does not tell float32 from float64. With ``binary``, it
+            is that of the model's output, and the arrays can be read-only. For a list: the list of predictions as the
+            service sends them.
 
         Raises:
             InvalidInputError: the instances are not valid, or do not fit the model's inputs.
@@ -129,22 +137,39 @@ class Predictor:
             UnavailableError: the service or the model's servers did not respond, until the time was over.
         """
         deadline = self._clock() + self._timeout_s
+        if self._binary and isinstance(instances, np.ndarray | Mapping):
+            return self._infer(_tensors(instances), deadline=deadline)
         predictions: list[Any] = []
         for body in _bodies(_rows(instances), max_bytes=self._max_request_bytes):
-            predictions += self._send(body, deadline=deadline)
+            predictions += self._send(
+                partial(Client.predict_encoded, model=self._model, body=body, version=self._version), deadline=deadline
+            )
         if isinstance(instances, np.ndarray | Mapping):
             return _arrays(predictions)
         return predictions
 
-    def _send(self, body: bytes, *, deadline: float) -> list[Any]:
-        """Sends a request until it is answered, or would be answered only after the deadline."""
+    def _infer(self, arrays: Mapping[str, np.ndarray], *, deadline: float) -> Arrays:
+        parts: list[dict[str, np.ndarray]] = []
+        for body in write_tensors(arrays, max_bytes=self._max_request_bytes):
+            ask = partial(Client.infer, model=self._model, body=body, version=self._version)
+            parts.append(read_tensors(self._send(ask, deadline=deadline)))
+        outputs = join_rows(parts)
+        return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+
+    def _send(self, ask: Callable[..., Answer], *, deadline: float) -> Answer:
+        """Sends a request until it is answered, or would be answered only after the deadline.
+
+        Args:
+            ask: sends the request with a client and a `timeout_s`, and returns the answer.
+            deadline: the deadline, by the clock.
+        """
         num_tries = 0
         while True:
             num_tries += 1
             client = self._client
             timeout_s = min(PREDICT_TIMEOUT_S, max(deadline - self._clock(), 0.001))
             try:
-                return client.predict_encoded(self._model, body, version=self._version, timeout_s=timeout_s)
+                return ask(client, timeout_s=timeout_s)
             except LockstepError as error:
                 if error.retry_after_s is None:
                     raise
@@ -194,6 +219,7 @@ def _rows(instances: np.ndarray | Mapping[str, np.ndarray] | Sequence[Any]) -> I
     """Yields the instances, as values that `_encode` accepts."""
     if isinstance(instances, np.ndarray):
         _check_array(instances, "instances")
+        _check_finite(instances, "instances")
         return iter(instances)
     if isinstance(instances, Mapping):
         return _rows_of_inputs(cast("Mapping[str, np.ndarray]", instances))
@@ -206,7 +232,23 @@ def _rows(instances: np.ndarray | Mapping[str, np.ndarray] | Sequence[Any]) -> I
     return iter(instances)
 
 
+def _tensors(instances: np.ndarray | Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """Returns arrays by input name."""
+    if isinstance(instances, np.ndarray):
+        _check_array(instances, "instances")
+        return {ONLY_INPUT: instances}
+    _check_inputs(instances)
+    return instances
+
+
 def _rows_of_inputs(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+    _check_inputs(arrays)
+    for name, array in arrays.items():
+        _check_finite(array, f"input {name}")
+    return ({name: array[row] for name, array in arrays.items()} for row in range(len(next(iter(arrays.values())))))
+
+
+def _check_inputs(arrays: Mapping[str, np.ndarray]) -> None:
     if not arrays:
         raise InvalidInputError("instances", received={}, allowed="one array or more, by input name")
     for name, array in arrays.items():
@@ -218,7 +260,6 @@ def _rows_of_inputs(arrays: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.n
     sizes = {name: len(array) for name, array in arrays.items()}
     if len(set(sizes.values())) > 1:
         raise InvalidInputError("the inputs have different numbers of rows", received=sizes)
-    return ({name: array[row] for name, array in arrays.items()} for row in range(next(iter(sizes.values()))))
 
 
 def _check_array(array: np.ndarray, what: str) -> None:
@@ -226,6 +267,9 @@ def _check_array(array: np.ndarray, what: str) -> None:
         raise InvalidInputError(what, received=list(array.shape), allowed="shape [n, ...] with n of 1 or more")
     if array.dtype.kind not in "biuf":
         raise InvalidInputError(f"{what}: dtype", received=str(array.dtype), allowed="numbers or bool")
+
+
+def _check_finite(array: np.ndarray, what: str) -> None:
     finite = np.isfinite(array)
     if not finite.all():
         row = int(np.argwhere(~finite)[0][0])

@@ -21,7 +21,7 @@ from lockstep.service.problems import Problems
 from lockstep.service.security.rates import Rates
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobStore, KeyStore, ModelStore, NodeStore, StoredSizeStore
+from lockstep.service.store import JobStore, KeyStore, ModelStore, NodeStore, StoredSizeStore, UploadStore
 from lockstep.service.telemetry.segments import SegmentCache
 
 
@@ -37,6 +37,7 @@ class ServiceContext:
         vault: the projects' secrets.
         jobs: the store of jobs and events.
         models: the store of models, versions and operations.
+        uploads: the store of uploaded models.
         nodes: the ledger of nodes.
         sizes: the store of the sizes that jobs have in the bucket.
         cluster: the engine.
@@ -61,6 +62,7 @@ class ServiceContext:
     vault: Vault
     jobs: JobStore
     models: ModelStore
+    uploads: UploadStore
     nodes: NodeStore
     sizes: StoredSizeStore
     cluster: AbstractCluster

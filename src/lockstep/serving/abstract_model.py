@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from lockstep.serving.instances import Arrays, InputSpec
+from lockstep.serving.instances import Arrays, InputSpec, OutputSpec
 
 
 class AbstractModel(ABC):
@@ -22,6 +22,11 @@ class AbstractModel(ABC):
     @abstractmethod
     def output_names(self) -> tuple[str, ...]:
         """The names of the model's outputs."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> tuple[OutputSpec, ...]:
+        """The specifications of the model's outputs."""
 
     @property
     @abstractmethod

@@ -6,33 +6,23 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Self, final
+from typing import Self, final
 
-from lockstep.errors import OverloadedError
+from lockstep.errors import InvalidInputError, OverloadedError
 from lockstep.serving.abstract_model import AbstractModel
 from lockstep.serving.batcher import Batcher, BatchPolicy
-from lockstep.serving.instances import (
-    Arrays,
-    InputSpec,
-    cast_exactly,
-    read_document,
-    read_instances,
-    read_request,
-    write_response,
-)
+from lockstep.serving.instances import read_document
 from lockstep.serving.lanes import Lanes
-from lockstep.serving.number_lists import read_numbers
+from lockstep.serving.protocols import inference, json_instances
+from lockstep.serving.protocols.inference_paths import InferencePath
+from lockstep.serving.protocols.json_instances import AT_ONCE_BYTES
+from lockstep.serving.protocols.questions import Content, Question
 from lockstep.serving.routine import Routine
-
-AT_ONCE_BYTES: Final = 64 * 1024
-"""Lists of numbers in bodies of up to this size are read on the event loop. It takes a tenth of a millisecond."""
-BYTES_OF_A_NUMBER: Final = 10
-"""The approximate size of one number in a JSON response."""
 
 
 class AbstractAnswering(ABC):
@@ -64,11 +54,31 @@ class AbstractAnswering(ABC):
         """How long the current run has taken so far, the longest of them, in seconds; 0 if nothing runs."""
 
     @abstractmethod
-    async def answer(self, body: bytes) -> bytes:
-        """Answers the body of one request. If the call is cancelled before its run begins, it does not run.
+    async def answer(self, body: bytes) -> Content:
+        """Answers ``{"instances": [...]}`` with ``{"predictions": [...]}``.
+
+        If the call is cancelled before its run begins, it does not run.
 
         Raises:
             LockstepError: the request is wrong, or cannot be answered; the error says the HTTP status.
+        """
+
+    @abstractmethod
+    async def infer(self, body: bytes, path: InferencePath, *, header_length: bytes | None) -> Content:
+        """Answers a request of the Open Inference Protocol; see `answer`.
+
+        Args:
+            body: the body of the request.
+            path: the path of the request.
+            header_length: the header with the length of the JSON; None if the whole body is JSON.
+        """
+
+    @abstractmethod
+    def describe(self, path: InferencePath) -> Content:
+        """Returns the metadata of the model, in the form of the Open Inference Protocol, under the name of a path.
+
+        Raises:
+            InvalidInputError: there is none, because a routine answers.
         """
 
     @abstractmethod
@@ -134,16 +144,34 @@ class ModelAnswering(AbstractAnswering):
         """How long the current run has taken so far, in seconds."""
         return self._batcher.run_s
 
-    async def answer(self, body: bytes) -> bytes:
-        """Answers ``{"instances": [...]}`` with ``{"predictions": [...]}``; see `AbstractAnswering.answer`."""
-        model, lanes = self._model, self._lanes
-        arrays = _read_numbers(body, model.inputs) if len(body) <= AT_ONCE_BYTES else None
-        if arrays is None:
-            arrays = await lanes.run(partial(_read, body, model.inputs), size_bytes=len(body))
-        outputs = await self._batcher.submit(arrays)
-        num_values = sum(array.size for array in outputs.values())
-        write = partial(write_response, outputs, names=model.output_names)
-        return await lanes.run(write, size_bytes=num_values * BYTES_OF_A_NUMBER)
+    async def answer(self, body: bytes) -> Content:
+        """Answers JSON instances; see `AbstractAnswering.answer`."""
+        given = {"inputs": self._model.inputs, "output_names": self._model.output_names}
+        question = json_instances.read_number_lists(body, **given) if len(body) <= AT_ONCE_BYTES else None
+        if question is None:
+            read = partial(json_instances.read_question, body, **given)
+            question = await self._lanes.run(read, size_bytes=len(body))
+        return await self._run(question)
+
+    async def infer(self, body: bytes, path: InferencePath, *, header_length: bytes | None) -> Content:
+        """Answers tensors; see `AbstractAnswering.infer`."""
+        read = partial(
+            inference.read_question,
+            body,
+            header_length=header_length,
+            path=path,
+            inputs=self._model.inputs,
+            output_names=self._model.output_names,
+        )
+        return await self._run(await self._lanes.run(read, size_bytes=len(body)))
+
+    def describe(self, path: InferencePath) -> Content:
+        """Returns the metadata of the model; see `AbstractAnswering.describe`."""
+        return inference.describe_model(path, inputs=self._model.inputs, outputs=self._model.outputs)
+
+    async def _run(self, question: Question) -> Content:
+        outputs = await self._batcher.submit(question.arrays)
+        return await self._lanes.run(partial(question.write, outputs), size_bytes=question.size_of(outputs))
 
     async def __aenter__(self) -> Self:
         await self._batcher.__aenter__()
@@ -151,20 +179,6 @@ class ModelAnswering(AbstractAnswering):
 
     async def __aexit__(self, *_: object) -> None:
         await self._batcher.__aexit__()
-
-
-def _read(body: bytes, specs: Sequence[InputSpec]) -> Arrays:
-    numbers = _read_numbers(body, specs) if len(body) > AT_ONCE_BYTES else None
-    return read_instances(read_request(body), specs=specs) if numbers is None else numbers
-
-
-def _read_numbers(body: bytes, specs: Sequence[InputSpec]) -> Arrays | None:
-    """Returns the instances if they are lists of numbers for one input, which is fast; None for all others."""
-    if len(specs) != 1:
-        return None
-    numbers = read_numbers(body, specs[0])
-    array = None if numbers is None else cast_exactly(numbers, specs[0].dtype)
-    return None if array is None else {specs[0].name: array}
 
 
 @final
@@ -223,7 +237,15 @@ class RoutineAnswering(AbstractAnswering):
         """How long the longest of the current calls has taken so far, in seconds; 0 if there is none."""
         return time.monotonic() - min(self._starts.values()) if self._starts else 0.0
 
-    async def answer(self, body: bytes) -> bytes:
+    async def infer(self, body: bytes, path: InferencePath, *, header_length: bytes | None) -> Content:
+        """Refuses tensors, since nobody knows which ones the routine takes."""
+        raise _only_instances()
+
+    def describe(self, path: InferencePath) -> Content:
+        """Refuses to describe tensors, since nobody knows which ones the routine takes."""
+        raise _only_instances()
+
+    async def answer(self, body: bytes) -> Content:
         """Answers ``{"instances": [...], ...}``; see `AbstractAnswering.answer`."""
         instances, parameters = await self._lanes.run(partial(read_document, body), size_bytes=len(body))
         if len(self._waiting) >= self._max_waiting:
@@ -239,7 +261,7 @@ class RoutineAnswering(AbstractAnswering):
         self._waiting.append(call)
         self._num_requests += 1
         self._arrived.set()
-        return await call.answer
+        return Content(body=await call.answer)
 
     async def __aenter__(self) -> Self:
         self._tasks = [asyncio.create_task(self._serve(number)) for number in range(self._routine.num_threads)]
@@ -286,3 +308,11 @@ class RoutineAnswering(AbstractAnswering):
             call = self._waiting.popleft()
             if not call.answer.done():  # its client still waits
                 return call
+
+
+def _only_instances() -> InvalidInputError:
+    return InvalidInputError(
+        "a custom prediction routine takes no tensors",
+        received="a request of the Open Inference Protocol",
+        allowed='{"instances": [...]}, which :predict takes',
+    )

@@ -1,7 +1,7 @@
-"""The prediction server's HTTP interface: ``POST /predict`` and ``GET /healthz``.
+"""The prediction server's HTTP interface: ``POST /predict``, ``GET /healthz``, and the Open Inference Protocol.
 
-It is a plain ASGI application. There are two routes, and the time that a framework takes for each request would be
-several times that of the model.
+It is a plain ASGI application. There are few routes, and the time that a framework takes for each request would be
+several times that of the model. `lockstep.serving.protocols` reads and writes the forms of requests.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
@@ -17,14 +17,25 @@ from typing import Final, final
 import orjson
 from starlette.types import Receive, Scope, Send
 
-from lockstep.errors import AuthenticationError, BodyTooLargeError, DeadlineError, InvalidInputError, LockstepError
+from lockstep.errors import (
+    AuthenticationError,
+    BodyTooLargeError,
+    DeadlineError,
+    InvalidInputError,
+    LockstepError,
+    MediaTypeError,
+)
 from lockstep.heartbeat import SEND_INTERVAL_S, report_progress
 from lockstep.serving.abstract_model import AbstractModel
 from lockstep.serving.answering import AbstractAnswering, answering_with
 from lockstep.serving.batcher import BatchPolicy
 from lockstep.serving.lanes import Lanes
 from lockstep.serving.open_requests import OpenRequests
+from lockstep.serving.protocols.inference import describe_server
+from lockstep.serving.protocols.inference_paths import InferencePath, Verb, find_path
+from lockstep.serving.protocols.questions import Content
 from lockstep.serving.routine import Routine
+from lockstep.tensors import HEADER_LENGTH
 
 MAX_BODY_BYTES: Final = 32 * 2**20
 HTTP_CLIENT_GONE: Final = 499
@@ -32,6 +43,8 @@ MAX_RUN_S: Final = 60.0
 """How long one run of the model may take, in seconds. After that, the server counts as stuck and is replaced."""
 WATCH_AFTER_S: Final = 0.05
 """When to begin to watch whether a client disconnects, in seconds after its request."""
+HEALTH_PATH: Final = "/healthz"
+_METHODS: Final = {"/predict": "POST", HEALTH_PATH: "GET"}
 TIMEOUT_HEADER: Final = b"x-server-timeout"
 """The header with the number of seconds that the client waits, of Google's APIs. What it stops waiting for is not
 computed."""
@@ -64,7 +77,8 @@ class PredictApp:
     """The ASGI application of one model.
 
     ``POST /predict`` takes ``{"instances": [...]}`` with the bearer token and answers ``{"predictions": [...]}``, or
-    ``{"error": "..."}`` with the error's HTTP status. ``GET /healthz`` needs no token.
+    ``{"error": "..."}`` with the error's HTTP status. ``/v2/...`` are the paths of the Open Inference Protocol, for
+    every name of the model. ``GET /healthz`` and the protocol's health paths need no token.
 
     Args:
         served: the model, warmed up, or the custom prediction routine.
@@ -83,11 +97,10 @@ class PredictApp:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
-            status, headers, content = await self._respond(scope, receive)
-            length = (b"content-length", b"%d" % len(content))
-            headers = [(b"content-type", b"application/json"), length, *headers]
+            status, content = await self._respond(scope, receive)
+            headers = [*content.headers, (b"content-length", b"%d" % len(content.body))]
             await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": content})
+            await send({"type": "http.response.body", "body": content.body})
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -100,36 +113,54 @@ class PredictApp:
             beats.cancel()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _respond(self, scope: Scope, receive: Receive) -> tuple[int, Sequence[tuple[bytes, bytes]], bytes]:
-        """Returns the status, the further headers and the body of the response to a request."""
-        methods = {"/predict": "POST", "/healthz": "GET"}
-        allowed = methods.get(scope["path"])
+    async def _respond(self, scope: Scope, receive: Receive) -> tuple[int, Content]:
+        """Returns the status and the content of the response to a request."""
+        path = find_path(scope["path"])
+        allowed = _METHODS.get(scope["path"]) if path is None else path.method
         if allowed is None:
-            return 404, (), _error("there is no such path")
+            return 404, _error("there is no such path")
         if scope["method"] != allowed:
-            return 405, ((b"allow", allowed.encode()),), _error(f"the method is not {allowed}")
-        if allowed == "GET":
-            return 200, (), b'{"status":"ok"}'
+            return 405, _error(f"the method is not {allowed}", (b"allow", allowed.encode()))
+        if scope["path"] == HEALTH_PATH:
+            return 200, Content(body=b'{"status":"ok"}')
         try:
-            return 200, (), await self._predict(dict(scope["headers"]), receive)
+            headers = dict(scope["headers"])
+            if allowed == "GET":
+                assert path is not None, "all other paths of this method were found above"
+                return 200, self._describe(path, headers)
+            return 200, await self._predict(path, headers, receive)
         except LockstepError as error:
             wait = error.retry_after_s
-            headers = () if wait is None else ((b"retry-after", b"%d" % math.ceil(wait)),)
-            return error.http_status, headers, _error(str(error))
+            retry = () if wait is None else ((b"retry-after", b"%d" % math.ceil(wait)),)
+            return error.http_status, _error(str(error), *retry)
         except _ClientGoneError:
-            return HTTP_CLIENT_GONE, (), _error("the client has gone")
+            return HTTP_CLIENT_GONE, _error("the client has gone")
 
-    async def _predict(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
+    def _describe(self, path: InferencePath, headers: Mapping[bytes, bytes]) -> Content:
+        if path.verb is not Verb.MODEL:
+            return describe_server(path)
+        self._check_token(headers)
+        return self._answering.describe(path)
+
+    async def _predict(self, path: InferencePath | None, headers: Mapping[bytes, bytes], receive: Receive) -> Content:
+        self._check_token(headers)
+        timeout_s = read_timeout(headers.get(TIMEOUT_HEADER))
+        encoding = headers.get(b"content-encoding", b"identity")
+        if encoding != b"identity":
+            raise MediaTypeError("Content-Encoding", received=encoding.decode("latin-1"), allowed="identity")
+        with self._requests.counting():
+            body = await _read_body(receive, self._options.max_body_bytes)
+            with self._lanes.holding(len(body)), _Waiting(receive, timeout_s=timeout_s):
+                if path is None:
+                    return await self._answering.answer(body)
+                return await self._answering.infer(body, path, header_length=headers.get(HEADER_LENGTH.encode()))
+
+    def _check_token(self, headers: Mapping[bytes, bytes]) -> None:
         if not hmac.compare_digest(headers.get(b"authorization", b""), self._authorization):
             raise AuthenticationError(
                 "the request is not authorised",
                 allowed="the header Authorization: Bearer TOKEN with this server's token",
             )
-        timeout_s = read_timeout(headers.get(TIMEOUT_HEADER))
-        with self._requests.counting():
-            body = await _read_body(receive, self._options.max_body_bytes)
-            with self._lanes.holding(len(body)), _Waiting(receive, timeout_s=timeout_s):
-                return await self._answering.answer(body)
 
 
 def read_timeout(header: bytes | None) -> float | None:
@@ -150,8 +181,8 @@ def read_timeout(header: bytes | None) -> float | None:
     raise InvalidInputError("X-Server-Timeout", received=header.decode("latin-1"), allowed="a number of seconds")
 
 
-def _error(message: str) -> bytes:
-    return orjson.dumps({"error": message})
+def _error(message: str, *headers: tuple[bytes, bytes]) -> Content:
+    return Content(body=orjson.dumps({"error": message}), headers=((b"content-type", b"application/json"), *headers))
 
 
 async def _send_heartbeats(answering: AbstractAnswering, requests: OpenRequests) -> None:

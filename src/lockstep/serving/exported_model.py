@@ -14,7 +14,7 @@ import numpy as np
 from lockstep.errors import ModelError, counted
 from lockstep.serving.abstract_model import AbstractModel
 from lockstep.serving.images import num_channels_of
-from lockstep.serving.instances import Arrays, InputSpec
+from lockstep.serving.instances import Arrays, InputSpec, OutputSpec, plain_dtype
 from lockstep.serving.model_files import SIGNATURE_SUFFIX
 from lockstep.serving.programs import Programs, batch_sizes
 from lockstep.serving.signature import Signature
@@ -50,6 +50,7 @@ class ExportedModel(AbstractModel):
         names = _names(exported.in_tree, "input")
         self._inputs = tuple(_spec(name, aval) for name, aval in zip(names, in_avals, strict=True))
         self._output_names = _names(exported.out_tree, "output")
+        self._out_avals = exported.out_avals
         if signature is not None:
             self._adopt(signature)
 
@@ -134,6 +135,11 @@ class ExportedModel(AbstractModel):
         return self._output_names
 
     @property
+    def outputs(self) -> tuple[OutputSpec, ...]:
+        """The specifications of the model's outputs."""
+        return tuple(map(_output_spec, self._output_names, self._out_avals))
+
+    @property
     def max_batch_size(self) -> int:
         """The maximum number of instances in one run."""
         return self._programs.max_batch_size
@@ -180,6 +186,11 @@ def _spec(name: str, aval: Any) -> InputSpec:
         return InputSpec(name=name, shape=shape, dtype="float32")
     takes_pixels = dtype == np.uint8 and num_channels_of(shape) is not None
     return InputSpec(name=name, shape=shape, dtype=dtype.name, takes_pixels=takes_pixels)
+
+
+def _output_spec(name: str, aval: Any) -> OutputSpec:
+    shape = tuple(size if isinstance(size, int) else None for size in aval.shape[1:])
+    return OutputSpec(name=name, shape=shape, dtype=plain_dtype(np.dtype(aval.dtype)))
 
 
 def _names(tree: Any, kind: str) -> tuple[str, ...]:

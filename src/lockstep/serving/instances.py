@@ -59,6 +59,22 @@ class InputSpec:
         return {"name": self.name, "shape": list(self.shape), "dtype": self.dtype}
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class OutputSpec:
+    """The specification of one output of a model.
+
+    Attributes:
+        name: the name of the output.
+        shape: the shape of one prediction, without the batch dimension; None for dimensions of any size.
+        dtype: NumPy's name of the dtype of the output's values.
+    """
+
+    name: str
+    shape: tuple[int | None, ...]
+    dtype: str
+
+
 def read_request(body: bytes) -> list[object]:
     """Parses the body of a request, and returns its instances.
 
@@ -86,6 +102,8 @@ def read_document(body: bytes) -> tuple[list[object], dict[str, object]]:
         raise InvalidInputError("the body has no instances", received=keys, allowed='{"instances": [...]}')
     others = cast("dict[str, object]", document)
     instances = others.pop("instances")
+    if not others.get("parameters", True):  # Vertex AI's clients send it, empty by default
+        del others["parameters"]
     if not isinstance(instances, list) or not instances:
         raise InvalidInputError("instances", received=instances, allowed="a list of one instance or more")
     return cast("list[object]", instances), others
@@ -161,6 +179,11 @@ def plain(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32) if is_float and array.dtype.itemsize < 4 else array
 
 
+def plain_dtype(dtype: np.dtype[Any]) -> str:
+    """Returns NumPy's name of the dtype that `plain` returns for an array of a dtype."""
+    return "float32" if dtype.kind in "fV" and dtype.itemsize < 4 else dtype.name
+
+
 def _read_whole(instances: Sequence[object], spec: InputSpec) -> np.ndarray | None:
     """Reads instances that are nested lists of numbers of one shape, in one pass.
 
@@ -173,7 +196,11 @@ def _read_whole(instances: Sequence[object], spec: InputSpec) -> np.ndarray | No
         array = np.asarray(instances)
     except ValueError:
         return None
-    if array.dtype.kind not in _kinds(np.dtype(spec.dtype)) or not array.size or not _fits(array.shape[1:], spec.shape):
+    if (
+        array.dtype.kind not in kinds_for(np.dtype(spec.dtype))
+        or not array.size
+        or not fits(array.shape[1:], spec.shape)
+    ):
         return None
     return cast_exactly(array, spec.dtype)
 
@@ -184,7 +211,7 @@ def cast_exactly(array: np.ndarray, dtype: str) -> np.ndarray | None:
     Floats are rounded. Numbers that are too large for the dtype, and fractions for integers, cannot be represented.
     """
     wanted = np.dtype(dtype)
-    return None if _why_out_of_range(array, wanted) else array.astype(wanted)
+    return None if why_out_of_range(array, wanted) else array.astype(wanted)
 
 
 def _by_name(instance: object, index: int, specs: Sequence[InputSpec]) -> Mapping[str, object]:
@@ -226,25 +253,25 @@ def _value(value: object, spec: InputSpec, place: str, images: ImageReader) -> n
         array = np.asarray(value)
     except (ValueError, RecursionError):
         raise InvalidInputError(
-            f"{place}: its lists have different lengths", allowed=f"numbers of shape {_spell(spec.shape)}"
+            f"{place}: its lists have different lengths", allowed=f"numbers of shape {spell(spec.shape)}"
         ) from None
     wanted = np.dtype(spec.dtype)
-    if array.size and array.dtype.kind not in _kinds(wanted):
+    if array.size and array.dtype.kind not in kinds_for(wanted):
         raise InvalidInputError(
             f"{place}: it contains values that are not {'true or false' if wanted.kind == 'b' else 'numbers'}",
             received=value,
-            allowed=f"{spec.dtype} of shape {_spell(spec.shape)}",
+            allowed=f"{spec.dtype} of shape {spell(spec.shape)}",
         )
-    if not _fits(array.shape, spec.shape):
-        raise InvalidInputError(f"{place}: shape", received=list(array.shape), allowed=_spell(spec.shape))
-    allowed = _why_out_of_range(array, wanted)
+    if not fits(array.shape, spec.shape):
+        raise InvalidInputError(f"{place}: shape", received=list(array.shape), allowed=spell(spec.shape))
+    allowed = why_out_of_range(array, wanted)
     if allowed is not None:
         received = f"{array.min()} to {array.max()}"
         raise InvalidInputError(f"{place}: a value does not fit {wanted}", received=received, allowed=allowed)
     return array.astype(wanted)
 
 
-def _kinds(wanted: np.dtype[Any]) -> str:
+def kinds_for(wanted: np.dtype[Any]) -> str:
     """Returns the kinds of values, as NumPy reads them from JSON, that an input of a dtype accepts."""
     return "b" if wanted.kind == "b" else "iuf"
 
@@ -259,6 +286,22 @@ def _bytes_value(value: dict[str, object], spec: InputSpec, place: str, images: 
         shown = text if len(text) <= NUM_SHOWN else f"{text[:NUM_SHOWN]}... ({len(text)} characters)"
         allowed = "standard base64: with + and /, padded with =, without line breaks and without data:...;base64,"
         raise InvalidInputError(f"{place}: not base64", received=shown, allowed=allowed) from None
+    return read_bytes(data, spec=spec, place=place, images=images)
+
+
+def read_bytes(data: bytes, *, spec: InputSpec, place: str, images: ImageReader) -> np.ndarray:
+    """Converts the bytes of one instance: the input's raw values, or a JPEG or PNG file if it takes images.
+
+    Args:
+        data: the bytes.
+        spec: the input.
+        place: the position of the bytes in the request, for messages.
+        images: the reader of the request's images.
+
+    Raises:
+        InvalidInputError: the bytes are neither.
+        BodyTooLargeError: the request's decoded images are too large.
+    """
     num_raw_bytes = int(np.prod(cast("tuple[int, ...]", spec.shape))) if spec.is_fixed else None
     is_raw = spec.dtype == "uint8" and len(data) == num_raw_bytes
     if num_channels_of(spec.shape) is not None and is_image_file(data):
@@ -280,10 +323,10 @@ def _bytes_refused(data: bytes, spec: InputSpec, place: str, *, num_raw_bytes: i
     if spec.takes_pixels and (num_raw_bytes is None or spec.dtype != "uint8"):
         return InvalidInputError(f"{place}: bytes", received=_describe(data), allowed=f"{file}, or numbers")
     if spec.dtype != "uint8":
-        return InvalidInputError(f"{place}: bytes", allowed=f"{spec.dtype} of shape {_spell(spec.shape)} as numbers")
+        return InvalidInputError(f"{place}: bytes", allowed=f"{spec.dtype} of shape {spell(spec.shape)} as numbers")
     if num_raw_bytes is None:
-        return InvalidInputError(f"{place}: bytes do not say their shape", allowed=f"numbers of {_spell(spec.shape)}")
-    raw = f"{num_raw_bytes} bytes, the raw values of shape {_spell(spec.shape)} in row-major order"
+        return InvalidInputError(f"{place}: bytes do not say their shape", allowed=f"numbers of {spell(spec.shape)}")
+    raw = f"{num_raw_bytes} bytes, the raw values of shape {spell(spec.shape)} in row-major order"
     allowed = f"{raw}, or {file}" if spec.takes_pixels else raw
     return InvalidInputError(f"{place}: bytes", received=_describe(data), allowed=allowed)
 
@@ -293,8 +336,16 @@ def _describe(data: bytes) -> str:
     return f"{len(data)} bytes" if name is None else f"{name}, {len(data)} bytes"
 
 
-def _why_out_of_range(array: np.ndarray, wanted: np.dtype[Any]) -> str | None:
-    """Returns which values the input's dtype can represent if there are others; they are never changed to fit."""
+def why_out_of_range(array: np.ndarray, wanted: np.dtype[Any]) -> str | None:
+    """Returns which values a dtype can represent if an array has others; they are never changed to fit.
+
+    Args:
+        array: numbers, or truth values for a dtype of these.
+        wanted: the dtype.
+
+    Returns:
+        The values that are allowed; None if all values fit.
+    """
     if not array.size or wanted.kind == "b":
         return None
     low, high = array.min(), array.max()
@@ -308,9 +359,11 @@ def _why_out_of_range(array: np.ndarray, wanted: np.dtype[Any]) -> str | None:
     return None if fits else f"whole numbers from {info.min} to {info.max}"
 
 
-def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+def fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
+    """Returns whether a shape is that of a specification, where None stands for any size."""
     return len(shape) == len(wanted) and all(w is None or s == w for s, w in zip(shape, wanted, strict=True))
 
 
-def _spell(shape: tuple[int | None, ...]) -> str:
+def spell(shape: tuple[int | None, ...]) -> str:
+    """Returns the shape of a specification for messages, such as "[any, 3]"."""
     return "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"

@@ -14,7 +14,7 @@ import numpy as np
 from lockstep.errors import LockstepError, ModelError
 from lockstep.serving.abstract_model import AbstractModel
 from lockstep.serving.images import num_channels_of
-from lockstep.serving.instances import Arrays, InputSpec
+from lockstep.serving.instances import Arrays, InputSpec, OutputSpec, plain_dtype
 from lockstep.serving.model_files import SUFFIX
 from lockstep.serving.needed_code import text_layers
 from lockstep.serving.programs import Programs, batch_sizes
@@ -57,6 +57,8 @@ class LoadedModel(AbstractModel):
         self._specs = tuple(_spec(path, tensor, rescales_pixels=rescales) for path, tensor in tensors)
         self._output_structure = model.outputs[0] if sequential else model.output
         self._output_names = _output_names(model, self._output_structure)
+        tensors = keras.tree.flatten(self._output_structure)
+        self._outputs = tuple(map(_output_spec, self._output_names, tensors))
 
         def forward(trainable: list[Any], other: list[Any], arrays: list[Any]) -> list[Any]:
             values = keras.tree.pack_sequence_as(structure, arrays)
@@ -134,6 +136,11 @@ class LoadedModel(AbstractModel):
     def output_names(self) -> tuple[str, ...]:
         """The names of the model's outputs."""
         return self._output_names
+
+    @property
+    def outputs(self) -> tuple[OutputSpec, ...]:
+        """The specifications of the model's outputs."""
+        return self._outputs
 
     @property
     def max_batch_size(self) -> int:
@@ -229,3 +236,8 @@ def _output_names(model: keras.Model, structure: object) -> tuple[str, ...]:
     names = tuple(str(name) for name in getattr(model, "output_names", None) or ["output"])
     # One layer may have several outputs with the same name.
     return names if len(set(names)) == len(paths) else tuple(f"output_{index}" for index in range(len(paths)))
+
+
+def _output_spec(name: str, tensor: keras.KerasTensor) -> OutputSpec:
+    dtype = np.dtype(jax.dtypes.canonicalize_dtype(tensor.dtype))
+    return OutputSpec(name=name, shape=tuple(tensor.shape[1:]), dtype=plain_dtype(dtype))

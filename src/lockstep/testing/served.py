@@ -33,6 +33,7 @@ from lockstep.service.store import (
     ModelStore,
     NodeStore,
     StoredSizeStore,
+    UploadStore,
     WebhookStore,
     open_database,
 )
@@ -70,6 +71,7 @@ class Served:
             vault=bench.vault,
             jobs=bench.store,
             models=models,
+            uploads=UploadStore(database),
             nodes=NodeStore(database),
             sizes=StoredSizeStore(database),
             cluster=bench.cluster,

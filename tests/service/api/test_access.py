@@ -25,6 +25,7 @@ from lockstep.testing.served import HOME_TOKEN, Served
 
 CALLER, VIEWER, SUBMITTER, OPERATOR = Scope
 UNAUTHENTICATED, FORBIDDEN, MISSING = 401, 403, 404
+LOCATION = "us-central1"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,19 @@ def _fill(service: Served, project: str, job: str) -> str:
     assert secret.status_code == 200
     version = {"name": "v1", "deploymentUri": f"/{job}"}
     made = service.http.post(f"/v1/projects/{project}/models/m_{job}/versions", json=version)
+    upload = {"model": {"displayName": f"m_{job}", "artifactUri": f"/{job}"}}
+    uploaded = service.http.post(f"/v1/projects/{project}/locations/{LOCATION}/models:upload", json=upload)
+    assert uploaded.status_code == 200, uploaded.text
     return made.json()["name"].rpartition("/")[2]
+
+
+def _rpc_status(answer: httpx.Response, route: Route) -> str:
+    """Returns the status in an error. In the Open Inference Protocol, only the HTTP status stands for it."""
+    error = answer.json()["error"]
+    if "/{project}/v2" not in route.path:
+        return error["status"]
+    assert isinstance(error, str)
+    return {UNAUTHENTICATED: "UNAUTHENTICATED", FORBIDDEN: "PERMISSION_DENIED"}[answer.status_code]
 
 
 @pytest.fixture
@@ -85,20 +98,35 @@ def walk(service: Served) -> Walk:
         if context.path is not None and context.endpoint is not None
     ]
     names = {"job_id": "hidden", "model": "m_hidden", "version": "v1", "operation": operation}
-    names |= {"key": "lsk_0", "secret": "hidden"}
+    names |= {"key": "lsk_0", "secret": "hidden", "location": LOCATION}
     return Walk(service=service, routes=routes, names=names)
+
+
+OF_MODELS = {
+    "/models/{model}:predict",
+    "/v2/models/{model}",
+    "/v2/models/{model}/ready",
+    "/v2/models/{model}/infer",
+    "/locations/{location}/endpoints/{model}:predict",
+    "/locations/{location}/endpoints/{model}:rawPredict",
+}
+"""The routes that callers may use, by their ends: those at which the traffic chooses the version, and the others."""
+OF_VERSIONS = {
+    "/models/{model}/versions/{version}:predict",
+    "/v2/models/{model}/versions/{version}",
+    "/v2/models/{model}/versions/{version}/ready",
+    "/v2/models/{model}/versions/{version}/infer",
+}
 
 
 def test_every_route_says_who_may_use_it(walk: Walk) -> None:
     assert len(walk.routes) > 20
     assert [route for route in walk.routes if route.needed is None and route.path not in PUBLIC_PATHS] == []
-    asking = (":predict", ":testIamPermissions")
+    asking = (":predict", ":rawPredict", "/infer", ":testIamPermissions")
     changing = [route for route in walk.routes if route.method != "GET" and not route.path.endswith(asking)]
     assert [route for route in changing if route.needed in (CALLER, VIEWER)] == [], "who looks changes nothing"
-    assert {route.path for route in walk.routes if route.needed is CALLER} == {
-        "/v1/projects/{project}/models/{model}:predict",
-        "/v1/projects/{project}/models/{model}/versions/{version}:predict",
-    }
+    of_callers = {route.path.rpartition("{project}")[2] for route in walk.routes if route.needed is CALLER}
+    assert of_callers == OF_MODELS | OF_VERSIONS
     elsewhere = {route.path for route in walk.routes} - {route.path for route in walk.of_projects}
     assert {"/healthz", "/v1/whoami", "/v1/service", "/v1/keys", "/v1/keys/{key}:revoke"} <= elsewhere
 
@@ -127,7 +155,7 @@ def test_no_route_is_open_without_a_key_that_is_valid(walk: Walk) -> None:
                 assert answer.status_code == 200
                 continue
             assert answer.status_code == UNAUTHENTICATED, (route, token)
-            assert answer.json()["error"]["status"] == "UNAUTHENTICATED"
+            assert _rpc_status(answer, route) == "UNAUTHENTICATED"
     assert "expired at" in service.client(expired).get("/v1/whoami").json()["error"]["message"]
     assert "was revoked at" in service.client(revoked).get("/v1/whoami").json()["error"]["message"]
 
@@ -160,27 +188,28 @@ def test_a_scope_opens_the_routes_that_need_it_or_less(walk: Walk) -> None:
                     assert answer.status_code not in (UNAUTHENTICATED, FORBIDDEN), (route, scope, project)
                 else:
                     assert answer.status_code == FORBIDDEN, (route, scope, project)
-                    assert answer.json()["error"]["status"] == "PERMISSION_DENIED"
+                    assert _rpc_status(answer, route) == "PERMISSION_DENIED"
 
 
 @pytest.mark.parametrize("version", [None, "v1"])
 def test_a_callers_key_predicts_with_its_model_and_opens_nothing_else(walk: Walk, version: str | None) -> None:
     key = walk.service.key(CALLER, project="b", label="shop", model="m_hidden", version=version)
     client = walk.service.client(key)
-    opened: list[str] = []
+    opened: set[str] = set()
     for route in walk.routes:
         if route.path in PUBLIC_PATHS or route.method == "WEBSOCKET":  # the test of WebSockets opens those
             continue
         answer = route.send(client, walk.in_project("b"))
         if answer.status_code == FORBIDDEN:
             name = "m_hidden" if version is None else "m_hidden/versions/v1"
-            assert f"use it for projects/b/models/{name}:predict" in answer.json()["error"]["message"], route
+            error = answer.json()["error"]
+            message = error if isinstance(error, str) else error["message"]
+            assert f"use it for projects/b/models/{name}:predict" in message, route
             assert walk.service.context.settings.bucket not in answer.text
         else:
             assert answer.status_code == 503, (route, answer.text)  # the version is CREATING
-            opened.append(route.path.rpartition("{project}")[2])
-    of_default, of_version = "/models/{model}:predict", "/models/{model}/versions/{version}:predict"
-    assert opened == ([of_default, of_version] if version is None else [of_version])
+            opened.add(route.path.rpartition("{project}")[2])
+    assert opened == (OF_MODELS | OF_VERSIONS if version is None else OF_VERSIONS)
 
 
 def test_a_callers_key_does_not_tell_which_other_models_and_versions_there_are(walk: Walk) -> None:

@@ -13,6 +13,10 @@ from lockstep.jobs.input.documents import parse_config, parse_job
 from lockstep.jobs.lists.filters import parse_filter
 from lockstep.jobs.logs.filters import parse_log_filter
 from lockstep.jobs.parsing.yaml_documents import parse_yaml
+from lockstep.service.api.prediction.model_requests import parse_version
+from lockstep.service.api.vertex import requests as vertex
+from lockstep.service.api.vertex.deploying import version_document
+from lockstep.service.store import UploadedModelRecord
 
 QUICK = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 
@@ -129,6 +133,68 @@ def test_a_yaml_text_is_read_or_refused(text: str) -> None:
         parse_config(parse_yaml(text, source="fuzz"), source="fuzz")
     except LockstepError as error:
         refusals.append(str(error))
+    assert not any("\n" in refusal for refusal in refusals)
+
+
+VERTEX_KEYS = st.sampled_from(
+    [
+        "model",
+        "modelId",
+        "displayName",
+        "artifactUri",
+        "containerSpec",
+        "imageUri",
+        "deployedModel",
+        "deployedModelId",
+        "trafficSplit",
+        "dedicatedResources",
+        "automaticResources",
+        "machineSpec",
+        "machineType",
+        "acceleratorType",
+        "minReplicaCount",
+        "maxReplicaCount",
+        "autoscalingMetricSpecs",
+        "metricName",
+        "labels",
+    ]
+)
+VERTEX_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["digits", "0"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(VERTEX_KEYS | st.text(max_size=3), inner, max_size=5),
+    max_leaves=15,
+)
+UPLOADED = UploadedModelRecord(
+    project="p",
+    name="net",
+    description="",
+    labels={},
+    region="us-central1",
+    artifact_uri="gs://b/m",
+    image_uri=None,
+    create_time_s=0,
+)
+
+
+@QUICK
+@given(st.dictionaries(VERTEX_KEYS, VERTEX_VALUES, max_size=4))
+def test_a_document_of_vertex_ai_is_read_or_refused(document: dict[str, Any]) -> None:
+    refusals: list[str] = []
+    deployed = {"deployedModel": {"model": "m", **document}, "trafficSplit": document.get("trafficSplit", {})}
+    for kind, asked in (
+        (vertex.UploadRequest, document),
+        (vertex.UploadRequest, {"model": {"displayName": "m", "artifactUri": "gs://b/m", **document}}),
+        (vertex.EndpointRequest, {"displayName": "m", **document}),
+        (vertex.DeployRequest, deployed),
+        (vertex.UndeployRequest, document),
+    ):
+        try:
+            request = vertex.parse(kind, asked)
+            if isinstance(request, vertex.DeployRequest):
+                vertex.version_with_traffic(request.traffic_split)
+                parse_version(version_document(request.deployed_model, name="v", model=UPLOADED))
+        except LockstepError as error:
+            refusals.append(str(error))
     assert not any("\n" in refusal for refusal in refusals)
 
 

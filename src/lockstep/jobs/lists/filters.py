@@ -158,6 +158,12 @@ VERSION_FIELDS: Final = (
 _VERSIONS: Final = _FilterableFields(fields=VERSION_FIELDS, times=("createTime", "lastUseTime"))
 
 
+VERTEX_FIELDS: Final = ("name", "displayName", "display_name", "description", "labels", "createTime", "create_time")
+_VERTEX: Final = _FilterableFields(fields=VERTEX_FIELDS, times=("createTime", "create_time"))
+_VERTEX_NAMES: Final = {"display_name": "displayName", "create_time": "createTime"}
+"""The names of fields in filters of Vertex AI, by those in its JSON."""
+
+
 def parse_filter(text: str) -> Predicate[_Resource]:
     """Parses the filter of a list of jobs; an empty filter matches every job.
 
@@ -186,6 +192,15 @@ def parse_model_filter(text: str) -> Predicate[_Resource]:
 def parse_version_filter(text: str) -> Predicate[_Resource]:
     """Parses the filter of a list of versions; see `parse_operation_filter`."""
     return parse_filter_text(text, parser=_parser(_VERSIONS), example="state:READY")
+
+
+def parse_vertex_filter(text: str) -> Callable[[_Resource], bool]:
+    """Parses the filter of a list of Vertex AI's models or endpoints; see `parse_operation_filter`.
+
+    Fields may have the names of the JSON, or those of Google's clients: ``displayName`` or ``display_name``.
+    """
+    holds = parse_filter_text(text, parser=_parser(_VERTEX), example='display_name="digits"')
+    return lambda resource: holds({**resource, **{name: resource[key] for name, key in _VERTEX_NAMES.items()}})
 
 
 @final

@@ -13,15 +13,18 @@ from starlette.exceptions import HTTPException
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
 from lockstep.service.api import system
 from lockstep.service.api.access import guard
-from lockstep.service.api.answers import answer, error_document
+from lockstep.service.api.answers import answer, error_content
 from lockstep.service.api.billing import costs
 from lockstep.service.api.control import jobs, nodes, shell_route
 from lockstep.service.api.gate import Gate
-from lockstep.service.api.prediction import models, operations, predictions
+from lockstep.service.api.prediction import inference, models, operations, predictions
 from lockstep.service.api.prediction.forwarding import connect_to_servers
 from lockstep.service.api.routes import ERRORS
 from lockstep.service.api.security import keys, policies, secrets
 from lockstep.service.api.telemetry import logs, metrics, prometheus
+from lockstep.service.api.vertex import endpoints as vertex_endpoints
+from lockstep.service.api.vertex import models as vertex_models
+from lockstep.service.api.vertex import operations as vertex_operations
 from lockstep.service.context import ServiceContext
 from lockstep.service.problems import Part
 from lockstep.service.security.keys import Authenticator
@@ -67,26 +70,29 @@ def create_app(context: ServiceContext) -> FastAPI:
     app.add_middleware(Gate, authenticator=authenticator, answer=answer)
 
     @app.exception_handler(LockstepError)
-    async def on_lockstep_error(_request: Request, error: LockstepError) -> JSONResponse:
-        return answer(error)
+    async def on_lockstep_error(request: Request, error: LockstepError) -> JSONResponse:
+        return answer(error, path=request.scope["path"])
 
-    async def on_database_fault(_request: Request, error: Exception) -> JSONResponse:
+    async def on_database_fault(request: Request, error: Exception) -> JSONResponse:
         fault = describe_fault(error)
         context.problems.note(Part.DATABASE, fault)
-        return answer(
-            UnavailableError(f"the database cannot be used: {fault}", action="try again; see `lockstep status`")
+        unavailable = UnavailableError(
+            f"the database cannot be used: {fault}", action="try again; see `lockstep status`"
         )
+        return answer(unavailable, path=request.scope["path"])
 
     @app.exception_handler(RequestValidationError)
-    async def on_validation_error(_request: Request, error: RequestValidationError) -> JSONResponse:
+    async def on_validation_error(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
-        return answer(InvalidInputError(f"{where or 'request'}: {first['msg']}", received=first.get("input")))
+        invalid = InvalidInputError(f"{where or 'request'}: {first['msg']}", received=first.get("input"))
+        return answer(invalid, path=request.scope["path"])
 
     @app.exception_handler(HTTPException)
-    async def on_http_exception(_request: Request, error: HTTPException) -> JSONResponse:
+    async def on_http_exception(request: Request, error: HTTPException) -> JSONResponse:
         status = RPC_STATUS.get(error.status_code, "UNKNOWN")
-        return JSONResponse(error_document(error.status_code, status, str(error.detail)), error.status_code)
+        content = error_content(error.status_code, status, str(error.detail), path=request.scope["path"])
+        return JSONResponse(content, error.status_code)
 
     for kind in DATABASE_FAULTS:
         app.exception_handler(kind)(on_database_fault)
@@ -97,4 +103,7 @@ def create_app(context: ServiceContext) -> FastAPI:
     # ":predict" and ":getIamPolicy" come before the routes that would match them as a part of a name.
     for module in (predictions, policies, jobs, shell_route, logs, metrics, costs, models, operations, secrets):
         app.include_router(module.router, prefix="/v1/projects/{project}")
+    app.include_router(inference.router, prefix="/v1/projects/{project}/v2")
+    for module in (vertex_models, vertex_endpoints, vertex_operations):
+        app.include_router(module.router, prefix="/v1/projects/{project}/locations/{location}")
     return app

@@ -37,7 +37,7 @@ class Gate:
     Args:
         app: the application behind the gate.
         authenticator: the authenticator of requests.
-        answer: returns the response for an error.
+        answer: returns the response for an error and the `path` of its request.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Gate:
         app: ASGIApp,
         *,
         authenticator: Authenticator,
-        answer: Callable[[LockstepError], Response],
+        answer: Callable[..., Response],
     ) -> None:
         self._app = app
         self._authenticator = authenticator
@@ -85,7 +85,7 @@ class Gate:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": ""})
             return
-        response = self._answer(error)
+        response = self._answer(error, path=scope["path"])
         if isinstance(error, AuthenticationError):
             response.headers["www-authenticate"] = 'Bearer realm="lockstep"'
         await response(scope, receive, send)

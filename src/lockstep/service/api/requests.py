@@ -14,6 +14,7 @@ from pydantic.alias_generators import to_camel
 from lockstep.errors import BodyTooLargeError, ConfigError, InvalidInputError, MediaTypeError
 from lockstep.service.context import ServiceContext
 from lockstep.service.security.locations import STAGING_FOLDER
+from lockstep.tensors import BINARY_TYPE
 
 MAX_JSON_BYTES: Final = 1024 * 1024
 """The maximum length of a body, except in requests for predictions."""
@@ -63,36 +64,46 @@ async def _context(request: Request) -> ServiceContext:
     return request.app.state.context
 
 
-def check_media_type(given: str | None) -> None:
-    """Checks a request's ``Content-Type``. Without one, the body is assumed to be JSON.
+def check_media_type(given: str | None, *, allows_binary: bool = False) -> None:
+    """Checks a request's ``Content-Type``. Without one, the body is assumed to be of an allowed type.
+
+    Args:
+        given: the header; None if there is none.
+        allows_binary: whether the body may be binary.
 
     Raises:
-        MediaTypeError: If the type is not JSON.
+        MediaTypeError: If the type is not JSON, and not an allowed binary one.
     """
     kind = (given or "").partition(";")[0].strip().lower()
-    if kind and kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+    if not kind or kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
+        return
+    if not allows_binary:
         raise MediaTypeError("the request's Content-Type", received=kind, allowed="application/json")
+    if kind != BINARY_TYPE:
+        raise MediaTypeError("the request's Content-Type", received=kind, allowed=("application/json", BINARY_TYPE))
 
 
-async def read_body(request: Request, *, max_bytes: int) -> bytes:
+async def read_body(request: Request, *, max_bytes: int, allows_binary: bool = False) -> bytes:
     """Returns a request's body.
 
     Raises:
         BodyTooLargeError: If the body is longer than `max_bytes`.
-        MediaTypeError: If its ``Content-Type`` is not JSON.
+        MediaTypeError: If its ``Content-Type`` is not allowed; see `check_media_type`.
         InvalidInputError: If it does not arrive within `BODY_TIMEOUT_S`.
     """
-    check_media_type(request.headers.get("content-type"))
-    body = bytearray()
+    check_media_type(request.headers.get("content-type"), allows_binary=allows_binary)
+    chunks: list[bytes] = []
+    num_bytes = 0
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             async for chunk in request.stream():
-                body += chunk
-                if len(body) > max_bytes:
+                chunks.append(chunk)
+                num_bytes += len(chunk)
+                if num_bytes > max_bytes:
                     raise BodyTooLargeError("the request's body is too large", allowed=f"{max_bytes} bytes at most")
     except TimeoutError:
         raise InvalidInputError(f"the request's body did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
-    return bytes(body)
+    return b"".join(chunks)
 
 
 def _reject_constant(text: str) -> None:

@@ -10,13 +10,17 @@ from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from lockstep.service.api.forms import ErrorForm
+from lockstep.service.api.forms import ErrorForm, InferenceErrorForm
 
 ERRORS: Final[Mapping[int | str, dict[str, Any]]] = {
     "4XX": {"description": "The request cannot be honoured, and why.", "model": ErrorForm},
     "5XX": {"description": "Something that the service needs does not answer, or is not there.", "model": ErrorForm},
 }
 """The error responses that any route may return."""
+INFERENCE_ERRORS: Final[Mapping[int | str, dict[str, Any]]] = {
+    code: {**response, "model": InferenceErrorForm} for code, response in ERRORS.items()
+}
+"""The error responses of routes of the Open Inference Protocol."""
 
 
 @final
@@ -35,9 +39,13 @@ class DeclaredRoute(APIRoute):
         super().__init__(path, endpoint, **options)
 
 
-def make_router() -> APIRouter:
-    """Returns a router for routes that declare their responses."""
-    return APIRouter(route_class=DeclaredRoute)
+def make_router(*, responses: Mapping[int | str, dict[str, Any]] | None = None) -> APIRouter:
+    """Returns a router for routes that declare their responses.
+
+    Args:
+        responses: the error responses of its routes; `ERRORS` by default.
+    """
+    return APIRouter(route_class=DeclaredRoute, responses=None if responses is None else dict(responses))
 
 
 def _returned(endpoint: Callable[..., Any]) -> tuple[Any, Any]:

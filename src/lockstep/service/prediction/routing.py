@@ -192,6 +192,29 @@ class Routes:
                 return self._sorted(self._servers.get(uid, ()), version_uid=uid) or None
             return None
 
+    def check_ready(self, *, project: str, model: str, version: str | None) -> None:
+        """Checks that a version answers requests. Unlike `find`, this is no use of the version.
+
+        A version without servers answers requests if they have one started.
+
+        Args:
+            project: the project.
+            model: the model.
+            version: the name of the version; None for the one with the largest share of the traffic.
+
+        Raises:
+            NotFoundError: If there is no such model or version.
+            UnavailableError: If no version has traffic.
+            NoServerReadyError: If it does not answer requests.
+        """
+        if version is None:
+            version = self._models.get_traffic(project=project, model=model)[0].version
+        record = self._models.get_version(project=project, model=model, name=version)
+        if record.state is not VersionState.READY or not (
+            record.scaling or self._read(since_s=self._clock() - MAX_AGE_S).get(record.uid)
+        ):
+            raise NoServerReadyError(record)
+
     def _read_traffic(self, *, project: str, model: str) -> Deck:
         """Reads the traffic of a model. A traffic that stays keeps its deck, so that its shares hold exactly."""
         read_s = self._clock()

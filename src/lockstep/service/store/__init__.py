@@ -30,6 +30,7 @@ from lockstep.service.store.prediction.records import (
     VersionState,
 )
 from lockstep.service.store.prediction.traffic import Share, Traffic, TrafficChange, split_of
+from lockstep.service.store.prediction.uploads import UploadedModelRecord, UploadStore
 from lockstep.service.store.security.job_secrets import SecretRecord, SecretStore
 from lockstep.service.store.security.keys import KeyRecord, KeyStore
 
@@ -71,6 +72,8 @@ __all__ = [
     "Traffic",
     "TrafficChange",
     "UnsummedNode",
+    "UploadStore",
+    "UploadedModelRecord",
     "VersionRecord",
     "VersionState",
     "WebhookRecord",

@@ -223,6 +223,21 @@ VERSIONS = Table(
     Column("last_use_time_s", Float),
     Column("update_operation", String(64)),
     Column("request_logging", JsonOf(REQUEST_LOGGING)),
+    Column("uploaded_model", String(128)),
+    Column("makes_default", Boolean, nullable=False, default=False),
+)
+
+UPLOADED_MODELS = Table(
+    "uploaded_models",
+    METADATA,
+    Column("project", String(128), primary_key=True),
+    Column("name", String(128), primary_key=True),
+    Column("description", Text, nullable=False),
+    Column("labels", JSON, nullable=False),
+    Column("region", String(64), nullable=False),
+    Column("artifact_uri", Text, nullable=False),
+    Column("image_uri", Text),
+    Column("create_time_s", Float, nullable=False),
 )
 
 DEMANDS = Table(

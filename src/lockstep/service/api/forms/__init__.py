@@ -7,7 +7,7 @@ A key that is always present but may have no value is None then.
 
 from __future__ import annotations
 
-from lockstep.service.api.forms.answers import EmptyForm, ErrorForm, HealthForm, StatusForm
+from lockstep.service.api.forms.answers import EmptyForm, ErrorForm, HealthForm, InferenceErrorForm, StatusForm
 from lockstep.service.api.forms.billing import AmountForm, BillForm, BudgetForm, NodeCostsForm
 from lockstep.service.api.forms.control import (
     AttemptForm,
@@ -29,6 +29,14 @@ from lockstep.service.api.forms.control import (
     SeriesForm,
     SeriesPageForm,
     TrainingOutputForm,
+)
+from lockstep.service.api.forms.inference import (
+    InferenceForm,
+    InferenceModelForm,
+    InferenceModelReadyForm,
+    InferenceServerForm,
+    LiveForm,
+    ReadyForm,
 )
 from lockstep.service.api.forms.prediction import (
     AutoScalingForm,
@@ -74,6 +82,17 @@ from lockstep.service.api.forms.service import (
     WebhookForm,
     WhoAmIForm,
 )
+from lockstep.service.api.forms.vertex import (
+    DedicatedResourcesForm,
+    DeployedModelForm,
+    EndpointForm,
+    EndpointListForm,
+    MachineSpecForm,
+    VertexModelForm,
+    VertexModelListForm,
+    VertexOperationForm,
+    VertexOperationListForm,
+)
 
 __all__ = [
     "AmountForm",
@@ -85,12 +104,21 @@ __all__ = [
     "CostPreviewForm",
     "CostReportForm",
     "CostRowForm",
+    "DedicatedResourcesForm",
     "DeployedForm",
+    "DeployedModelForm",
     "EmptyForm",
+    "EndpointForm",
+    "EndpointListForm",
     "ErrorForm",
     "EventForm",
     "EventListForm",
     "HealthForm",
+    "InferenceErrorForm",
+    "InferenceForm",
+    "InferenceModelForm",
+    "InferenceModelReadyForm",
+    "InferenceServerForm",
     "JobForm",
     "JobListForm",
     "JobModelForm",
@@ -98,9 +126,11 @@ __all__ = [
     "JobWebhookForm",
     "KeyForm",
     "KeyListForm",
+    "LiveForm",
     "LogEntryForm",
     "LogPageForm",
     "LogResourceForm",
+    "MachineSpecForm",
     "MetricSpecForm",
     "ModelForm",
     "ModelListForm",
@@ -122,6 +152,7 @@ __all__ = [
     "ProblemForm",
     "ProgressForm",
     "QueuePreviewForm",
+    "ReadyForm",
     "RecordedForm",
     "ReplicaForm",
     "ReplicaPreviewForm",
@@ -139,6 +170,10 @@ __all__ = [
     "TrainingOutputForm",
     "VersionForm",
     "VersionListForm",
+    "VertexModelForm",
+    "VertexModelListForm",
+    "VertexOperationForm",
+    "VertexOperationListForm",
     "WebhookForm",
     "WhoAmIForm",
 ]

@@ -34,6 +34,13 @@ class StatusForm(TypedDict):
 
 
 @with_config(STRICT)
+class InferenceErrorForm(TypedDict):
+    """An error, in the form of the Open Inference Protocol."""
+
+    error: str
+
+
+@with_config(STRICT)
 class ErrorForm(TypedDict):
     """An error, in Google's form."""
 

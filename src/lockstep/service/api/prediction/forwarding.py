@@ -10,12 +10,14 @@ import aiohttp
 
 from lockstep.errors import ModelError, UnavailableError
 from lockstep.service.prediction.routing import ServerAddress
+from lockstep.tensors import HEADER_LENGTH
 
 MAX_ANSWER_BYTES: Final = 512 * 2**20
 CONNECT_S: Final = 3.0
 """How long a connection to a prediction server may take, in seconds. Then another server is tried."""
 SILENCE_S: Final = 60.0
 """How long a prediction server may send nothing, in seconds."""
+_KEPT_HEADERS: Final = ("retry-after", HEADER_LENGTH)
 KEEP_OPEN_S: Final = 2.0
 """How long an unused connection stays open, in seconds. A prediction server closes it after 5 s. A request that is sent
 at that moment would be lost."""
@@ -23,6 +25,24 @@ at that moment would be lost."""
 
 class NotReceivedError(Exception):
     """A prediction server cannot be reached, so another one may be sent the request."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ServerRequest:
+    """A request to a prediction server.
+
+    Attributes:
+        method: the HTTP method.
+        path: the path at the server.
+        body: the body.
+        headers: the headers of the client's request that the server gets.
+    """
+
+    method: str
+    path: str
+    body: bytes
+    headers: Mapping[str, str]
 
 
 @final
@@ -53,16 +73,15 @@ def connect_to_servers() -> aiohttp.ClientSession:
 
 
 async def send_to_server(
-    session: aiohttp.ClientSession, server: ServerAddress, body: bytes, *, model: str, headers: Mapping[str, str]
+    session: aiohttp.ClientSession, server: ServerAddress, request: ServerRequest, *, model: str
 ) -> Answer:
     """Sends a request to a prediction server, and returns its response.
 
     Args:
         session: the pool of connections.
         server: the server.
-        body: the body of the request.
+        request: the request.
         model: the name of the model, for messages.
-        headers: the headers of the client's request that the server gets.
 
     Raises:
         NotReceivedError: If the server cannot be reached. It has just ended, or its node has.
@@ -71,11 +90,17 @@ async def send_to_server(
     """
     own = {"authorization": f"Bearer {server.token}", "content-type": "application/json"}
     try:
-        async with session.post(
-            f"{server.url}/predict", data=body, headers={**headers, **own}, allow_redirects=False
+        async with session.request(
+            request.method,
+            f"{server.url}{request.path}",
+            data=request.body,
+            headers={**request.headers, **own},
+            allow_redirects=False,
         ) as answer:
             content = await _read(answer, model=model)
-            kept = {name: value for name in ("retry-after",) if (value := answer.headers.get(name)) is not None}
+            found = {name: answer.headers.get(name, "") for name in _KEPT_HEADERS}
+            # A package in the server may answer with anything. Of these headers, it may only send numbers.
+            kept = {name: value for name, value in found.items() if value.isascii() and value.isdigit()}
             return Answer(status=answer.status, content=content, headers=kept)
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         raise NotReceivedError from error

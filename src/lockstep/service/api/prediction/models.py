@@ -25,10 +25,11 @@ from lockstep.service.api.prediction.views import model_of, operation_of, versio
 from lockstep.service.api.requests import Body, Context, Name, Project
 from lockstep.service.api.resources import model_etag, version_resource
 from lockstep.service.api.routes import make_router
+from lockstep.service.context import ServiceContext
 from lockstep.service.control.orders import is_simulated
 from lockstep.service.prediction.servers import server_input
 from lockstep.service.security.locations import check_location, request_log_folder
-from lockstep.service.store import ModelRecord, RequestLogging, VersionRecord
+from lockstep.service.store import ModelRecord, OperationRecord, RequestLogging, VersionRecord
 from lockstep.storage import check_shared_url
 
 router = make_router()
@@ -121,6 +122,37 @@ def create_version(
 ) -> OperationForm:
     """``projects.models.versions.create``. Returns an operation; the prediction server is started afterwards."""
     request = parse_version(body)
+    return operation_of(
+        record_version(request, project=project, model=model, context=context, principal=principal), context
+    )
+
+
+def record_version(
+    request: VersionRequest,
+    *,
+    project: str,
+    model: str,
+    context: ServiceContext,
+    principal: Principal,
+    uploaded_model: str | None = None,
+    makes_default: bool = False,
+) -> OperationRecord:
+    """Checks a request for a version, and records the version.
+
+    Args:
+        request: the request.
+        project: the project.
+        model: the name of the model.
+        context: the parts of the service.
+        principal: the sender of the request.
+        uploaded_model: the name of the uploaded model that it is deployed from; None if from none.
+        makes_default: whether it becomes the default of its model once it is READY, even if another one is.
+
+    Raises:
+        NotFoundError: If there is no such model.
+        ConflictError: If the model has a version of this name.
+        InvalidInputError: If a URL is not allowed, or no node could ever provide the machine.
+    """
     bucket = context.settings.bucket
     for what, url in request.urls():
         check_shared_url(url, what=what)
@@ -128,7 +160,7 @@ def create_version(
         check_location(url, what=what, principal=principal, project=project, bucket=bucket, holds_code=is_code)
     region = context.models.get_model(project=project, name=model).region
     gang = _check_machine(request, project=project, region=region, context=context)
-    operation = context.models.create_version(
+    return context.models.create_version(
         project=project,
         model=model,
         name=request.name,
@@ -153,12 +185,13 @@ def create_version(
         request_logging=_request_logging(
             request.lockstep.request_logging, project=project, principal=principal, context=context
         ),
+        uploaded_model=uploaded_model,
+        makes_default=makes_default,
     )
-    return operation_of(operation, context)
 
 
 def _request_logging(
-    asked: OwnRequestLogging | None, *, project: str, principal: Principal, context: Context
+    asked: OwnRequestLogging | None, *, project: str, principal: Principal, context: ServiceContext
 ) -> RequestLogging | None:
     """Returns which requests are written to a bucket, and where. Rejects a folder that they may not be written to."""
     if asked is None:
@@ -173,7 +206,7 @@ def _request_logging(
     return RequestLogging(sampling=asked.sampling_percentage, url=url)
 
 
-def _check_machine(request: VersionRequest, *, project: str, region: str | None, context: Context) -> Gang:
+def _check_machine(request: VersionRequest, *, project: str, region: str | None, context: ServiceContext) -> Gang:
     """Returns a server's machine. Rejects one that does not exist, or that no node could ever provide."""
     context.catalogue.machine_type(request.machine_type, what="machineType")
     machine = server_input(machine_type=request.machine_type, accelerator=request.accelerator_config, region=region)

@@ -156,6 +156,8 @@ class ModelStore:
         num_servers: int = 1,
         scaling: ScalingPolicy | None = None,
         request_logging: RequestLogging | None = None,
+        uploaded_model: str | None = None,
+        makes_default: bool = False,
     ) -> OperationRecord:
         """Records a new version as CREATING, in the region of its model. The arguments are those of `VersionRecord`.
 
@@ -186,6 +188,8 @@ class ModelStore:
             "num_servers": num_servers if scaling is None else scaling.first_servers,
             "scaling": scaling,
             "request_logging": request_logging,
+            "uploaded_model": uploaded_model,
+            "makes_default": makes_default,
         }
         try:
             with writing(self._engine, guard=self._guard) as connection:
@@ -424,7 +428,8 @@ class ModelStore:
         """Sets columns of a version if its state is still that of the record.
 
         A version that becomes READY or FAILED ends the operation of its creation. One that becomes READY gets all
-        traffic of its model if no version has any.
+        traffic of its model if no version has any, or if it was created to become
+        the default.
 
         Args:
             record: the version as it was read.

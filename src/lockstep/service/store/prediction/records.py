@@ -93,6 +93,8 @@ class VersionRecord:
         last_failure_time_s: the time of the last of these ends, in seconds since 1970 UTC; None if there was none.
         last_use_time_s: the time of its last request for predictions, to the minute, in seconds since 1970 UTC; None if
             it had none.
+        uploaded_model: the name of the uploaded model that it was deployed from; None if from none.
+        makes_default: whether it becomes the default of its model once it is READY, even if another one is.
         update_operation: the name of the operation that ends when its servers are as many as wanted; None if none does.
         request_logging: which of its requests are written to a bucket; None if none are.
     """
@@ -122,6 +124,8 @@ class VersionRecord:
     revision: int = 0
     last_use_time_s: float | None = None
     update_operation: str | None = None
+    uploaded_model: str | None = None
+    makes_default: bool = False
     scaling: ScalingPolicy | None = None
     request_logging: RequestLogging | None = None
 

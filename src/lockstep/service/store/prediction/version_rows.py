@@ -35,7 +35,7 @@ def write_version(connection: Connection, record: VersionRecord, changes: Mappin
     if connection.execute(update(VERSIONS).where(*is_version(record), is_unchanged).values(values)).rowcount == 0:
         return False
     if model is not None:
-        if not model.traffic:
+        if not model.traffic or record.makes_default:
             traffic = make_traffic({record.name: 100}, uids={record.name: record.uid}, default=None)
             write_traffic(connection, model, traffic, changed_by="service", now_s=now_s)
         end_operations(connection, record, "CREATE_VERSION", now_s=now_s)

@@ -284,6 +284,18 @@ def _make_models() -> None:
     op.create_index(
         op.f("ix_traffic_changes_project_model_seq"), "traffic_changes", ["project", "model", "seq"], unique=False
     )
+    op.create_table(
+        "uploaded_models",
+        sa.Column("project", sa.String(length=128), nullable=False),
+        sa.Column("name", sa.String(length=128), nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("labels", sa.JSON(), nullable=False),
+        sa.Column("region", sa.String(length=64), nullable=False),
+        sa.Column("artifact_uri", sa.Text(), nullable=False),
+        sa.Column("image_uri", sa.Text(), nullable=True),
+        sa.Column("create_time_s", sa.Float(), nullable=False),
+        sa.PrimaryKeyConstraint("project", "name", name=op.f("pk_uploaded_models")),
+    )
 
 
 def _make_versions() -> None:
@@ -316,6 +328,8 @@ def _make_versions() -> None:
         sa.Column("last_use_time_s", sa.Float(), nullable=True),
         sa.Column("update_operation", sa.String(length=64), nullable=True),
         sa.Column("request_logging", sa.JSON(), nullable=True),
+        sa.Column("uploaded_model", sa.String(length=128), nullable=True),
+        sa.Column("makes_default", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("project", "model", "name", name=op.f("pk_versions")),
         sa.UniqueConstraint("uid", name=op.f("uq_versions_uid")),
     )

@@ -1,0 +1,109 @@
+"""``projects.locations.models`` of Vertex AI: uploaded models."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+from lockstep.jobs.lists.filters import parse_vertex_filter
+from lockstep.jobs.security.access import Scope
+from lockstep.service.api.access import RequestPrincipal, requires_scope
+from lockstep.service.api.forms import VertexModelForm, VertexModelListForm, VertexOperationForm
+from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
+from lockstep.service.api.requests import Body, Context, Name
+from lockstep.service.api.routes import make_router
+from lockstep.service.api.vertex.places import InPlace, UploadedName, WholeList
+from lockstep.service.api.vertex.requests import UploadRequest, parse
+from lockstep.service.api.vertex.resources import (
+    MODEL_VERSION,
+    TYPE_PREFIX,
+    Place,
+    done_operation,
+    model_resource,
+)
+from lockstep.service.context import ServiceContext
+from lockstep.service.security.locations import check_location
+from lockstep.service.store import UploadedModelRecord
+from lockstep.storage import check_shared_url
+
+UPLOAD = "upload_model_"
+"""The beginning of the names of operations that uploaded a model."""
+
+router = make_router()
+
+
+@router.post("/models:upload")
+@requires_scope(Scope.SUBMITTER)
+def upload_model(place: InPlace, body: Body, context: Context, principal: RequestPrincipal) -> VertexOperationForm:
+    """``projects.locations.models.upload``. The returned operation is done. The files are copied by `deployModel`."""
+    request = parse(UploadRequest, body)
+    context.catalogue.price_region(place.location, what="location")
+    model, what = request.model, "model.artifactUri"
+    check_shared_url(model.artifact_uri, what=what)
+    check_location(
+        model.artifact_uri, what=what, principal=principal, project=place.project, bucket=context.settings.bucket
+    )
+    record = context.uploads.create(
+        project=place.project,
+        name=request.name,
+        description=model.description,
+        labels=model.labels,
+        region=place.location,
+        artifact_uri=model.artifact_uri,
+        image_uri=None if model.container_spec is None else model.container_spec.image_uri,
+    )
+    return upload_operation(record, place=place)
+
+
+def upload_operation(record: UploadedModelRecord, *, place: Place) -> VertexOperationForm:
+    """Returns the operation that uploaded a model."""
+    return done_operation(
+        "UploadModel",
+        name=f"{UPLOAD}{record.name}",
+        place=place,
+        time_s=record.create_time_s,
+        response={
+            "@type": f"{TYPE_PREFIX}UploadModelResponse",
+            "model": f"{place.parent}/models/{record.name}",
+            "modelVersionId": MODEL_VERSION,
+        },
+    )
+
+
+@router.get("/models", dependencies=[WholeList])
+@requires_scope(Scope.VIEWER)
+def list_models(
+    place: InPlace, context: Context, filter_text: Filter = "", page_size: PageSize = 0, page_token: PageToken = ""
+) -> VertexModelListForm:
+    """``projects.locations.models.list``, the newest first."""
+    predicate = parse_vertex_filter(filter_text)
+    return list_answer(
+        "models",
+        read=partial(context.uploads.page, project=place.project, region=place.location),
+        holds=(lambda model: predicate(model_resource(model, place=place))) if filter_text else None,
+        position=lambda model: (model.create_time_s, model.name),
+        show=lambda models: [_resource(model, place, context) for model in models],
+        size=page_size,
+        token=page_token,
+    )
+
+
+@router.get("/models/{model}")
+@requires_scope(Scope.VIEWER)
+def get_model(place: InPlace, model: UploadedName, context: Context) -> VertexModelForm:
+    """``projects.locations.models.get``."""
+    record = context.uploads.get(project=place.project, name=model, region=place.location)
+    return _resource(record, place, context)
+
+
+@router.delete("/models/{model}")
+@requires_scope(Scope.SUBMITTER)
+def delete_model(place: InPlace, model: Name, context: Context) -> VertexOperationForm:
+    """``projects.locations.models.delete``. The model must not be deployed. The returned operation is done."""
+    context.uploads.delete(project=place.project, name=model, region=place.location)
+    return done_operation("Delete", name=f"delete_model_{model}", place=place, time_s=time.time(), response=None)
+
+
+def _resource(model: UploadedModelRecord, place: Place, context: ServiceContext) -> VertexModelForm:
+    versions = context.uploads.versions_of(project=place.project, name=model.name)
+    return model_resource(model, place=place, versions=versions)
