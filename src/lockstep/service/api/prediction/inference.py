@@ -56,7 +56,7 @@ def check_ready(project: Project, context: Context) -> ReadyForm:
 @router.get("/models/{model}/ready")
 @requires_scope(Scope.CALLER)
 def check_model_ready(project: Project, model: Name, context: Context) -> InferenceModelReadyForm:
-    """Returns that the version of a model with the largest share of the traffic answers requests, or status 503 with the reason."""
+    """Returns that the version with the largest share of the traffic answers, or status 503 with the reason."""
     return _check_model_ready(context, project=project, model=model, version=None)
 
 
