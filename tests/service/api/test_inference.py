@@ -16,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 
 import lockstep
 from lockstep.jobs.security.access import Scope
-from lockstep.service.prediction.routing import Routes, ServerAddress
+from lockstep.service.prediction.routing import Route, Routes, ServerAddress
 from lockstep.serving.app import AppOptions, PredictApp
 from lockstep.serving.batcher import BatchPolicy
 from lockstep.serving.model import LoadedModel
@@ -49,7 +49,7 @@ def server() -> Iterator[ServerAddress]:
         assert thread.is_alive()
         time.sleep(0.001)
     port = running.servers[0].sockets[0].getsockname()[1]
-    yield ServerAddress(uid="s", url=f"http://127.0.0.1:{port}", token=SERVER_TOKEN)
+    yield ServerAddress(uid="s", version_uid="v", url=f"http://127.0.0.1:{port}", token=SERVER_TOKEN)
     running.should_exit = True
     thread.join(10)
 
@@ -57,7 +57,11 @@ def server() -> Iterator[ServerAddress]:
 @pytest.fixture
 def routed(service: Served, server: ServerAddress, monkeypatch: pytest.MonkeyPatch) -> Served:
     """A service that sends all requests to the server."""
-    monkeypatch.setattr(Routes, "find", lambda _self, **_asked: [server])
+
+    async def route(_self: Routes, **_asked: object) -> Route:
+        return Route(version="v1", servers=[server])
+
+    monkeypatch.setattr(Routes, "route", route)
     return service
 
 

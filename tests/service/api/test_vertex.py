@@ -14,7 +14,7 @@ import pytest
 from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
 
-from lockstep.service.prediction.routing import Routes, ServerAddress
+from lockstep.service.prediction.routing import Route, Routes, ServerAddress
 from lockstep.service.store import VersionState
 from lockstep.testing.served import HOME_TOKEN, Served
 
@@ -175,8 +175,15 @@ def test_a_model_is_undeployed_and_the_traffic_moves_first(service: Served, loca
         _make_ready(service, name)
     undeploy = locations.endpoints().undeployModel
     refused = _refusal(undeploy(endpoint=ENDPOINT, body={"deployedModelId": "a"}).execute)
-    assert refused == (400, "version a is the default of digits; make another the default first")
+    assert (refused[0], refused[1].partition(";")[0]) == (
+        400,
+        "version a has 100% of the traffic of digits, and is its default",
+    )
     body = {"deployedModelId": "a", "trafficSplit": {"b": 100}}
+    patch = locations.endpoints().patch
+    split = patch(name=ENDPOINT, updateMask="trafficSplit", body={"trafficSplit": {"a": 30, "b": 70}}).execute()
+    assert split["trafficSplit"] == {"a": 30, "b": 70}
+    assert "has 30% of the traffic" in _refusal(undeploy(endpoint=ENDPOINT, body={"deployedModelId": "a"}).execute)[1]
     operation = undeploy(endpoint=ENDPOINT, body=body).execute()
     assert operation["metadata"]["@type"].endswith("UndeployModelOperationMetadata")
     endpoint = locations.endpoints().get(name=ENDPOINT).execute()
@@ -280,9 +287,9 @@ def test_what_of_an_endpoint_cannot_change_is_refused(locations: Any) -> None:
         ("displayName", "updateMask: displayName is the endpoint's name"),
         ("network", "updateMask; received 'network'; allowed: description, labels, trafficSplit"),
         ("", "updateMask: it names no field"),
-        ("trafficSplit", "trafficSplit; received {}; allowed: one deployed model with 100"),
+        ("trafficSplit", "trafficSplit; received {'a': 70}; allowed: whole percents from 0 to 100 that sum to 100"),
     ):
-        patch = locations.endpoints().patch(name=ENDPOINT, updateMask=mask, body={"trafficSplit": {}})
+        patch = locations.endpoints().patch(name=ENDPOINT, updateMask=mask, body={"trafficSplit": {"a": 70}})
         assert _refusal(patch.execute)[1].startswith(message)
     stale = {"etag": "1-0", "description": "x"}
     patch = locations.endpoints().patch(name=ENDPOINT, updateMask="description", body=stale)
@@ -315,8 +322,12 @@ def test_predictions_are_passed_on(service: Served, locations: Any, monkeypatch:
     with http.server.HTTPServer(("127.0.0.1", 0), Answers) as server:
         thread = threading.Thread(target=lambda: [server.handle_request() for _ in range(3)])
         thread.start()
-        found = [ServerAddress(uid="s", url=f"http://127.0.0.1:{server.server_port}", token="t")]
-        monkeypatch.setattr(Routes, "find", lambda _self, **_asked: found)
+        found = [ServerAddress(uid="s", version_uid="v", url=f"http://127.0.0.1:{server.server_port}", token="t")]
+
+        async def route(_self: Routes, **_asked: object) -> Route:
+            return Route(version="v1", servers=found)
+
+        monkeypatch.setattr(Routes, "route", route)
         predicted = locations.endpoints().predict(endpoint=ENDPOINT, body={"instances": [[1]]}).execute()
         raw = service.http.post(f"/v1/{ENDPOINT}:rawPredict", content=b'{"instances": [[2]]}')
         headers = {"inference-header-content-length": "2", "content-type": "application/octet-stream"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, cast
 
 import numpy as np
@@ -96,7 +97,7 @@ def read_json(data: object, *, datatype: object, shape: tuple[int, ...], spec: I
     dtype = _dtype_of(datatype, where=where)
     _check_shape(shape, spec=spec, where=where)
     try:
-        array = np.asarray(data) if isinstance(data, list) else None
+        array = _read_numbers(data, dtype) if isinstance(data, list) else None
     except (ValueError, RecursionError):
         array = None
     if array is None or array.size != math.prod(shape):
@@ -105,6 +106,17 @@ def read_json(data: object, *, datatype: object, shape: tuple[int, ...], spec: I
     if array.size:
         array = _convert(array, spec=InputSpec(name=spec.name, shape=spec.shape, dtype=dtype.name), where=where)
     return _convert(array.astype(dtype, copy=False).reshape(shape), spec=spec, where=where)
+
+
+def _read_numbers(data: list[object], dtype: np.dtype[Any]) -> np.ndarray:
+    array = np.asarray(data)
+    if array.dtype.kind == "f" and dtype.kind in "iu":
+        # NumPy reads integers as floats, which round them, if some of them are only in uint64, and others in int64.
+        exact = np.asarray(data, object)
+        if all(type(value) is int for value in exact.flat):
+            with suppress(OverflowError):  # of a number that is in neither, which is refused afterwards
+                return exact.astype(dtype)
+    return array
 
 
 def _dtype_of(datatype: object, *, where: str) -> np.dtype[Any]:

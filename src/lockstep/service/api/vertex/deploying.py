@@ -17,6 +17,7 @@ GPU: Final = "aiplatform.googleapis.com/prediction/online/accelerator/duty_cycle
 _METRICS: Final = {CPU: "CPU_USAGE", GPU: "GPU_DUTY_CYCLE"}
 _RESOURCES: Final = "deployedModel.dedicatedResources"
 _NAMES: Final = {
+    "lockstep.trafficSplit": "trafficSplit",
     "machineType": f"{_RESOURCES}.machineSpec.machineType",
     "acceleratorConfig": f"{_RESOURCES}.machineSpec.acceleratorType",
     "acceleratorConfig.type": f"{_RESOURCES}.machineSpec.acceleratorType",

@@ -32,6 +32,7 @@ from lockstep.service.api.vertex.deploying import version_document, with_vertex_
 from lockstep.service.api.vertex.places import InPlace, WholeList
 from lockstep.service.api.vertex.requests import (
     NEW,
+    WHOLE,
     DeployRequest,
     EndpointRequest,
     UndeployRequest,
@@ -48,7 +49,7 @@ from lockstep.service.api.vertex.resources import (
     operation_resource,
 )
 from lockstep.service.context import ServiceContext
-from lockstep.service.store import ModelRecord, UploadedModelRecord
+from lockstep.service.store import ModelRecord, UploadedModelRecord, split_of
 from lockstep.tensors import HEADER_LENGTH
 
 CREATE: Final = "create_endpoint_"
@@ -139,7 +140,10 @@ def patch_endpoint(
     document = {key: body[key] for key in ("description", "labels", "etag") if body.get(key) is not None}
     if _PATCHED["trafficSplit"] in mask:
         document["lockstep"] = {"trafficSplit": _read_split(body.get("trafficSplit"))}
-    change = parse_model_patch({"name": model, **document}, update_mask=",".join(mask)).change_model
+    try:
+        change = parse_model_patch({"name": model, **document}, update_mask=",".join(mask)).change_model
+    except InvalidInputError as error:
+        raise with_vertex_names(error) from None
     context.models.patch_model(project=place.project, name=model, change=change, changed_by=principal.label)
     return endpoint_resource(endpoint_of(place, model, context), place=place, context=context)
 
@@ -237,11 +241,11 @@ def undeploy_model(
 ) -> VertexOperationForm:
     """``projects.locations.endpoints.undeployModel``. Returns an operation; the server is ended afterwards."""
     request = parse(UndeployRequest, body)
-    default = endpoint_of(place, model, context).default_version
+    traffic = split_of(endpoint_of(place, model, context).traffic)
     chosen = version_with_traffic(request.traffic_split)
     if chosen == request.deployed_model_id:
         raise InvalidInputError("trafficSplit", received=chosen, allowed="a deployed model that stays")
-    if chosen not in (None, default):
+    if chosen is not None and traffic != {chosen: WHOLE}:
         context.models.set_default(project=place.project, model=model, name=chosen, changed_by=principal.label)
     operation = context.models.begin_delete_version(
         project=place.project, model=model, name=request.deployed_model_id, deleted_by=principal.label
