@@ -151,7 +151,7 @@ class EvilClient:
             "log_entries": lambda: [evil(forms.LogEntryForm)],
             "metric_pages": lambda: [evil(forms.SeriesPageForm)],
             "preview_job": lambda: {k: v for k, v in evil(forms.PreviewForm).items() if k != "problem"},
-            "predict": lambda: evil(forms.PredictionsForm)["predictions"],
+            "predict_by": lambda: (evil(forms.PredictionsForm)["predictions"], evil(forms.VersionForm)["name"]),
         }
         return lambda *_, **__: answers[method]()
 

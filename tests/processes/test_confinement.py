@@ -55,7 +55,7 @@ def living() -> list[int]:
 @IS_ROOT
 def test_processes_that_fork_without_end_are_all_killed() -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the child does nothing that a fork could block
+        warnings.simplefilter("ignore")  # of Python and of JAX: the child does nothing that a fork could block
         pid = os.fork()
     if pid == 0:
         bomb()

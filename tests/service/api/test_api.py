@@ -18,8 +18,7 @@ from sqlalchemy import update
 from lockstep.errors import UnavailableError
 from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.jobs.scheduling import NodeSpec, Quota
-from lockstep.service.prediction.routing import Routes, ServerAddress
-from lockstep.service.store import VersionState
+from lockstep.service.store import ModelStore, Traffic, VersionState
 from lockstep.service.store.tables import JOB_ATTEMPTS
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import HOME_TOKEN, Served
@@ -428,12 +427,12 @@ def test_whoever_waits_for_a_versions_server_keeps_nobody_else(
 ) -> None:
     looking, goes_on = threading.Event(), threading.Event()
 
-    def find(_self: Routes, **_asked: str | None) -> list[ServerAddress]:
+    def get_traffic(_self: ModelStore, **_asked: str) -> Traffic:
         looking.set()
         goes_on.wait(10)
         raise UnavailableError("not ready")
 
-    monkeypatch.setattr(Routes, "find", find)
+    monkeypatch.setattr(ModelStore, "get_traffic", get_traffic)
     answers: list[int] = []
 
     def predict() -> None:
