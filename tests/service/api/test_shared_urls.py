@@ -25,6 +25,7 @@ from lockstep.service.store import (
     ModelStore,
     NodeStore,
     StoredSizeStore,
+    UploadStore,
     WebhookStore,
     open_database,
 )
@@ -43,6 +44,7 @@ def context(bench: Bench) -> Iterator[ServiceContext]:
         vault=bench.vault,
         jobs=bench.store,
         models=models,
+        uploads=UploadStore(database),
         nodes=NodeStore(database),
         sizes=StoredSizeStore(database),
         provisioner=None,
