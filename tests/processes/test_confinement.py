@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 
+import jax
 import psutil
 import pytest
 
@@ -52,7 +53,7 @@ def living() -> list[int]:
 
 @IS_ROOT
 def test_processes_that_fork_without_end_are_all_killed() -> None:
-    # A program of its own, because the threads of this one may hold locks that a fork would keep for ever.
+    jax.devices()  # starts JAX, which warns when this process is forked: its threads may hold locks
     started = subprocess.Popen([sys.executable, "-c", BOMB.format(limit=NUM_PROCESSES, user=USER)])
     deadline = time.monotonic() + WAIT_S
     while len(living()) < NUM_PROCESSES:

@@ -6,11 +6,9 @@ import contextlib
 import ctypes
 import os
 import resource
-import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +31,19 @@ PRIORITY: Final = 15
 
 KILL_S: Final = 5.0
 """How long the processes of a user may take to end after they are killed, in seconds."""
+
+_KILL_ALL_AS: Final = """
+import os, signal, sys
+user = int(sys.argv[1])
+os.setgroups([])
+os.setresgid(user, user, user)
+os.setresuid(user, user, user)
+try:
+    os.kill(-1, signal.SIGKILL)
+except ProcessLookupError:
+    pass
+"""
+"""A program that becomes a user, and kills all processes that this user may signal, except itself."""
 
 _PR_SET_NO_NEW_PRIVS: Final = 38  # from Linux's prctl.h
 
@@ -123,21 +134,12 @@ def kill_processes_of(user: int) -> None:
     while left := _processes_of(user):
         if time.monotonic() > deadline:
             raise LockstepError(f"processes of user {user} do not end: {', '.join(map(str, left))}")
-        # The child never gets as far as to its program, which a user with too many processes could not start.
-        with contextlib.suppress(subprocess.SubprocessError):
-            subprocess.Popen([sys.executable], preexec_fn=partial(_kill_all_as, user)).wait()
+        # It starts as root, because a user with too many processes could not start it. It is not a function between
+        # fork and exec, because threads of this process (those of JAX, for example) may hold locks.
+        command = [sys.executable, "-I", "-S", "-c", _KILL_ALL_AS, str(user)]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(command, timeout=KILL_S, check=False)
         time.sleep(POLL_S)
-
-
-def _kill_all_as(user: int) -> None:
-    """Becomes a user, kills all its processes, and ends this process."""
-    try:
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
-        os.kill(-1, signal.SIGKILL)  # all processes that this user may signal, except this one
-    finally:
-        os._exit(0)
 
 
 def _processes_of(user: int) -> list[int]:
