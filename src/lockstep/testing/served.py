@@ -40,6 +40,8 @@ from lockstep.service.store import (
 from lockstep.testing.bench import Bench
 
 HOME_TOKEN = "secret-of-the-test"
+WAIT_S = 60.0
+"""How long a client waits for a response, in seconds. httpx's 5 s pass on a machine that is busy."""
 
 
 @final
@@ -117,7 +119,7 @@ class Served:
     def client(self, token: str | None) -> httpx.Client:
         """Returns an HTTP client that sends a key, or no key for None."""
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        made = httpx.Client(base_url=self.url, headers=headers, verify=False)
+        made = httpx.Client(base_url=self.url, headers=headers, verify=False, timeout=WAIT_S)
         self.closing.append(made.close)
         return made
 
