@@ -15,6 +15,7 @@ from typing import Self, final
 
 from lockstep.errors import InvalidInputError, OverloadedError
 from lockstep.serving.abstract_model import AbstractModel
+from lockstep.serving.batch_counts import BatchCounts
 from lockstep.serving.batcher import Batcher, BatchPolicy
 from lockstep.serving.instances import read_document
 from lockstep.serving.lanes import Lanes
@@ -35,13 +36,8 @@ class AbstractAnswering(ABC):
 
     @property
     @abstractmethod
-    def num_batches(self) -> int:
-        """The number of runs of the model, or calls of the routine, so far."""
-
-    @property
-    @abstractmethod
-    def num_instances(self) -> int:
-        """The number of instances in them."""
+    def batches(self) -> BatchCounts:
+        """The counts of the runs of the model, or the calls of the routine, so far."""
 
     @property
     @abstractmethod
@@ -125,14 +121,9 @@ class ModelAnswering(AbstractAnswering):
         return self._batcher.num_requests
 
     @property
-    def num_batches(self) -> int:
-        """The number of runs of the model so far."""
-        return self._batcher.num_batches
-
-    @property
-    def num_instances(self) -> int:
-        """The number of instances in them."""
-        return self._batcher.num_instances
+    def batches(self) -> BatchCounts:
+        """The counts of the runs of the model so far."""
+        return self._batcher.batches
 
     @property
     def num_waiting(self) -> int:
@@ -209,8 +200,7 @@ class RoutineAnswering(AbstractAnswering):
         self._tasks: list[asyncio.Task[None]] = []
         self._starts: dict[int, float] = {}
         self._num_requests = 0
-        self._num_calls = 0
-        self._num_instances = 0
+        self._batches = BatchCounts()
 
     @property
     def num_requests(self) -> int:
@@ -218,14 +208,9 @@ class RoutineAnswering(AbstractAnswering):
         return self._num_requests
 
     @property
-    def num_batches(self) -> int:
-        """The number of calls so far."""
-        return self._num_calls
-
-    @property
-    def num_instances(self) -> int:
-        """The number of instances in them."""
-        return self._num_instances
+    def batches(self) -> BatchCounts:
+        """The counts of the calls so far."""
+        return self._batches
 
     @property
     def num_waiting(self) -> int:
@@ -283,8 +268,7 @@ class RoutineAnswering(AbstractAnswering):
         while True:
             call = await self._next_call()
             self._starts[number] = time.monotonic()
-            self._num_calls += 1
-            self._num_instances += len(call.instances)
+            self._batches.add(len(call.instances))
             try:
                 run = partial(self._routine.predict, call.instances, call.parameters)
                 answer = await loop.run_in_executor(self._executor, run)

@@ -195,8 +195,7 @@ async def _send_heartbeats(answering: AbstractAnswering, requests: OpenRequests)
                 open=requests.num_open,
                 openSeconds=requests.open_s,
                 busySeconds=requests.busy_s,
-                batches=answering.num_batches,
-                instances=answering.num_instances,
+                **answering.batches.to_metrics(),
             )
         await asyncio.sleep(SEND_INTERVAL_S)
 

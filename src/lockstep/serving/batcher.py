@@ -18,6 +18,7 @@ from typing import Final, Self, final
 import numpy as np
 
 from lockstep.errors import OverloadedError
+from lockstep.serving.batch_counts import BatchCounts
 from lockstep.serving.instances import Arrays
 
 SHORT_RUN_S: Final = 0.0003
@@ -104,8 +105,7 @@ class Batcher:
 
     Attributes:
         num_requests: the number of requests so far.
-        num_batches: the number of runs of the model so far.
-        num_instances: the number of instances in them.
+        batches: the counts of the runs of the model so far.
     """
 
     def __init__(self, predict: Predict, *, policy: BatchPolicy) -> None:
@@ -118,8 +118,7 @@ class Batcher:
         self._loop_task: asyncio.Task[None] | None = None
         self._run_start: float | None = None
         self.num_requests = 0
-        self.num_batches = 0
-        self.num_instances = 0
+        self.batches = BatchCounts()
 
     @property
     def num_waiting(self) -> int:
@@ -188,8 +187,7 @@ class Batcher:
                 taken = [request.take(num_rows) for request, num_rows in batch]
                 self._run_start = time.monotonic()
                 num_rows = sum(num_rows for _, num_rows in batch)
-                self.num_batches += 1
-                self.num_instances += num_rows
+                self.batches.add(num_rows)
                 if self._times.are_short(num_rows):
                     await asyncio.sleep(0)  # so that requests are read between many such runs
                     outputs = self._run(taken)

@@ -24,6 +24,7 @@ from lockstep.jobs.security.access import Scope
 from lockstep.service.api.requests import MAX_INSTANCES_BYTES
 from lockstep.service.prediction.routing import Route, Routes, ServerAddress
 from lockstep.service.store import JobKind, JobRecord, JobStore, ReplicaRecord, ScalingPolicy, VersionState
+from lockstep.serving.batch_counts import BatchCounts
 from lockstep.testing.served import Served
 
 
@@ -254,7 +255,10 @@ def test_a_sampled_request_is_written_to_the_folder_of_the_project(service: Serv
 def test_prometheus_gets_what_prediction_servers_report(
     service: Served, digits: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reported = {"open": 5.0, "waiting": 3.0, "requests": 40.0, "batches": 10.0, "instances": 25.0, "busySeconds": 7.5}
+    batches = BatchCounts()
+    for size in (1, 1, 3, 100):
+        batches.add(size)
+    reported = {"open": 5.0, "waiting": 3.0, "requests": 40.0, "busySeconds": 7.5, **batches.to_metrics()}
 
     def server(name: str, *, is_ready: bool, drain_time_s: float | None = None) -> JobRecord:
         status = ReplicaStatus(
@@ -287,14 +291,16 @@ def test_prometheus_gets_what_prediction_servers_report(
         ("open_requests", 5),
         ("queue_length", 3),
         ("requests", 40),
-        ("batches", 10),
-        ("instances", 25),
         ("busy_seconds", 7.5),
     ):
         samples = families[f"lockstep_prediction_server_{name}"]
         assert [sample.value for sample in samples] == [value, value]
         labels = {"project": "local", "model": "digits", "version": "v1"}
         assert [sample.labels for sample in samples] == [{**labels, "server": "a"}, {**labels, "server": "c"}]
+    sizes = [each for each in families["lockstep_prediction_server_batch_size"] if each.labels["server"] == "a"]
+    buckets = {each.labels["le"]: each.value for each in sizes if each.name.endswith("_bucket")}
+    assert buckets == {"1": 2, "2": 2, "4": 3, "8": 3, "16": 3, "32": 3, "64": 3, "+Inf": 4}
+    assert [each.value for each in sizes if not each.name.endswith("_bucket")] == [4, 105]
 
 
 def test_a_request_that_waits_for_a_server_is_counted_with_its_version(service: Served) -> None:

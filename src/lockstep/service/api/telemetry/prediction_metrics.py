@@ -13,6 +13,7 @@ from lockstep.service.context import ServiceContext
 from lockstep.service.prediction.deployments import is_ready
 from lockstep.service.prediction.metrics import LATENCY_BUCKETS_S, RequestCounts, VersionName
 from lockstep.service.store import JobRecord, VersionRecord, VersionState
+from lockstep.serving.batch_counts import read_buckets
 
 MAX_SERVERS: Final = 1000
 """The maximum number of prediction servers with metrics of their own, the oldest first."""
@@ -28,8 +29,6 @@ _GAUGES: Final = {
 """Metrics of a server that go up and down, by the names of its heartbeats."""
 _COUNTERS: Final = {
     "requests": ("requests", "Requests that a prediction server has taken for a run of its model."),
-    "batches": ("batches", "Runs of the model."),
-    "instances": ("instances", "Instances in all runs. Divided by the batches, the mean size of a batch."),
     BUSY_SECONDS: ("busy_seconds", "For how long a prediction server had at least one request."),
 }
 """Metrics of a server that only grow, until it is launched again."""
@@ -122,6 +121,9 @@ def _servers(versions: Mapping[str, VersionRecord], servers: Sequence[JobRecord]
     for kind, described in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
         for key, (name, what) in described.items():
             families[key] = kind(f"lockstep_prediction_server_{name}", what, labels=_SERVER)
+    sizes = HistogramMetricFamily(
+        "lockstep_prediction_server_batch_size", "Instances in a run of the model.", labels=_SERVER
+    )
     for server in servers[:MAX_SERVERS]:
         version = versions.get(str(server.version_uid))
         progress = server.replicas[0].status.progress if server.replicas else None
@@ -131,4 +133,7 @@ def _servers(versions: Mapping[str, VersionRecord], servers: Sequence[JobRecord]
         for key, family in families.items():
             if key in progress.metrics:
                 family.add_metric(labels, progress.metrics[key])
-    yield from families.values()
+        batches = read_buckets(progress.metrics)
+        if batches is not None:
+            sizes.add_metric(labels, *batches)
+    yield from (*families.values(), sizes)
