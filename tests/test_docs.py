@@ -16,7 +16,7 @@ import pytest
 import typer
 import yaml
 
-from lockstep.cli.main import app
+from lockstep.cli.app import app
 from lockstep.jobs.billing.budgets import parse_budgets
 from lockstep.jobs.billing.prices import apply_prices
 from lockstep.jobs.input.documents import parse_config
@@ -75,7 +75,7 @@ def test_examples_import_lockstep_before_keras(page: Path) -> None:
 
 def test_the_reference_of_the_command_line_is_up_to_date(tmp_path: Path) -> None:
     written = tmp_path / "cli.md"
-    command = [sys.executable, "-m", "typer", "lockstep.cli.main", "utils", "docs", "--name", "lockstep"]
+    command = [sys.executable, "-m", "typer", "lockstep.cli.app", "utils", "docs", "--name", "lockstep"]
     subprocess.run([*command, "--output", str(written)], check=True, capture_output=True, cwd=ROOT, timeout=60)
     current = (ROOT / "docs" / "cli.md").read_text("utf-8")
     assert current == written.read_text("utf-8"), "write it anew with `make docs`"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from lockstep.cli.main import app
+from lockstep.cli.app import app
 from lockstep.clusters import EngineChoice, read_choice
 from lockstep.errors import AlreadyRunningError, StorageWriteError, WrongStateError
 from lockstep.home import Home

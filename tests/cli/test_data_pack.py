@@ -19,6 +19,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from lockstep.cli import main
+from lockstep.cli.commands import make_app
 from lockstep.cli.data import app
 from lockstep.cli.data.pack import EXAMPLES
 from lockstep.cli.data.progress import LINE_EVERY_S, Lines, show_progress
@@ -247,12 +248,12 @@ def test_choices_are_those_that_packing_has(pets: str, bucket: str, option: str,
     words = [word.lower() for word in get_args(choices)]
     with pytest.raises(main.USAGE_ERROR, match="'brotli' is not one of " + ", ".join(f"'{word}'" for word in words)):
         CliRunner().invoke(
-            main.app,
+            make_app("data"),
             ["data", "pack", pets, bucket, option, "brotli"],
             standalone_mode=False,
             catch_exceptions=False,
         )
-    shown = CliRunner().invoke(main.app, ["data", "pack", "--help"]).output
+    shown = CliRunner().invoke(make_app("data"), ["data", "pack", "--help"]).output
     assert f"{option} <{'|'.join(words)}>" in shown
 
 

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lockstep.cli import deploy
+from lockstep.cli.app import app
 from lockstep.cli.job_models import model_to_deploy, model_urls
-from lockstep.cli.main import app
 from lockstep.cli.traffic import with_version
 from lockstep.errors import ConflictError, InvalidInputError, ModelError, StorageError
 

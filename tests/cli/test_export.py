@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from lockstep.cli import export
+from lockstep.cli.app import app
 from lockstep.cli.export import FormatName
-from lockstep.cli.main import app
 from lockstep.errors import InvalidInputError
 from lockstep.serving.exporting import Format
 

@@ -10,6 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from lockstep.cli.app import app
 from lockstep.cli.job_flags import (
     FIELDS,
     check_supported,
@@ -19,7 +20,6 @@ from lockstep.cli.job_flags import (
     merge_flags,
     read_accelerator,
 )
-from lockstep.cli.main import app
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.input.documents import parse_job, parse_training_input
 from lockstep.jobs.input.spec import TrainingInput

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from lockstep.cli.app import app
 from lockstep.cli.keys import create
 from lockstep.cli.keys.create import keep
-from lockstep.cli.main import app
 from lockstep.errors import StorageWriteError, UnavailableError
 from lockstep.testing.machine import Machine
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lockstep.cli import logs
-from lockstep.cli.main import app
+from lockstep.cli.app import app
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.logs import LogEntry, Severity, StoredEntry
 from lockstep.jobs.logs.filters import parse_log_filter

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from lockstep.cli import undeploy
-from lockstep.cli.main import app
+from lockstep.cli.app import app
 from lockstep.cli.operations import split_version
 from lockstep.errors import InvalidInputError, LockstepError, NotFoundError, WrongStateError
 from lockstep.home import Home

@@ -13,7 +13,7 @@ import pytest
 import typer
 from tests.tpu_compiler import needs_tpu_compiler
 
-from lockstep.cli.main import app
+from lockstep.cli.app import app
 from lockstep.errors import LockstepError
 
 TRAINS = """

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lockstep.cli import predict
-from lockstep.cli.main import app
+from lockstep.cli.app import app
 from lockstep.errors import InvalidInputError, MissingInputError
 
 

@@ -12,8 +12,8 @@ from tests.cli.test_job_flags import parsed
 from tests.runner.python_environment.wheels import index_of, make_wheel
 from typer.testing import CliRunner
 
+from lockstep.cli.app import app
 from lockstep.cli.job_flags import merge_flags
-from lockstep.cli.main import app
 from lockstep.cli.python_environment import describe, requirements_path, source_of
 from lockstep.errors import InvalidInputError, MissingInputError
 from lockstep.jobs.input.documents import parse_training_input

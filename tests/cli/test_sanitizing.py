@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from typing_extensions import get_type_hints, is_typeddict
 
 from lockstep.cli import console, deploy, main
+from lockstep.cli.app import app
 from lockstep.cli.sanitizing import SanitizingConsole, sanitized
 from lockstep.errors import ModelError
 from lockstep.service.api import forms
@@ -189,7 +190,7 @@ def test_no_verb_lets_a_job_drive_the_terminal(
     Path("instances.json").write_text('{"instances": [1]}')
     Path("code").mkdir()
     Path("code", "train.py").touch()
-    done = CliRunner().invoke(main.app, verb.split(), catch_exceptions=False, color=is_terminal)
+    done = CliRunner().invoke(app, verb.split(), catch_exceptions=False, color=is_terminal)
     assert done.exit_code == 0
     assert "PWNED" in done.output
     assert not is_obeyed(done.output)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lockstep.cli.main import app
+from lockstep.cli.app import app
 from lockstep.migration import rewrite
 from lockstep.migration.symbols import check_table, find_symbol
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import httpx
-from websockets.exceptions import InvalidHandshake, InvalidStatus
 
 from lockstep import errors
 from lockstep.client.addresses import AUTHORITY_VARIABLE, URL_VARIABLE, ServiceAddress, find_address
@@ -15,11 +14,13 @@ from lockstep.client.connections import open_connections
 from lockstep.client.error_answers import read_error
 from lockstep.client.model_requests import TIMEOUT_S, AbstractModelRequests
 from lockstep.client.paths import path_segment
-from lockstep.client.shell_connection import ShellConnection
 from lockstep.client.tls import untrusted
 from lockstep.errors import UnavailableError
 from lockstep.home import Home
-from lockstep.jobs.running.shell_frames import ShellRequest
+
+if TYPE_CHECKING:
+    from lockstep.client.shell_connection import ShellConnection
+    from lockstep.jobs.running.shell_frames import ShellRequest
 
 
 @final
@@ -283,6 +284,11 @@ class Client(AbstractModelRequests):
             replica: the replica's name.
             request: the command to run, and its terminal.
         """
+        # Imported here because no other request needs WebSockets.
+        from websockets.exceptions import InvalidHandshake, InvalidStatus
+
+        from lockstep.client.shell_connection import ShellConnection
+
         path = f"{self._job(job_id)}/replicas/{path_segment(replica, what='replica')}:exec"
         try:
             return ShellConnection(self._address, path=path, request=request)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from lockstep.cli.main import app
+from lockstep.cli.app import app
 from lockstep.errors import ContainerEngineError, ImageError, InvalidInputError, LockstepError, MissingInputError
 from lockstep.testing.container_engine import FakeContainerEngine
 

@@ -16,7 +16,7 @@ import pytest
 from tests.runner.test_shell_server import Talk
 from typer.testing import CliRunner
 
-from lockstep.cli.main import app
+from lockstep.cli.app import app
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.jobs.running.ends import end_reason_of
 from lockstep.jobs.running.orders import (
