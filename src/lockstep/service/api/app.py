@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute
 
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
 from lockstep.service.api import system
@@ -65,6 +67,7 @@ def create_app(context: ServiceContext) -> FastAPI:
         dependencies=[Depends(guard)],
         responses=dict(ERRORS),
     )
+    app.router.routes.extend(_make_routes())
     app.state.context = context
     authenticator = Authenticator(home_token=context.token, keys=context.keys)
     app.add_middleware(Gate, authenticator=authenticator, answer=answer)
@@ -97,13 +100,21 @@ def create_app(context: ServiceContext) -> FastAPI:
     for kind in DATABASE_FAULTS:
         app.exception_handler(kind)(on_database_fault)
 
-    for module in (system, keys, nodes, prometheus):
-        app.include_router(module.router)
-    app.include_router(costs.all_projects_router)
-    # ":predict" and ":getIamPolicy" come before the routes that would match them as a part of a name.
-    for module in (predictions, policies, jobs, shell_route, logs, metrics, costs, models, operations, secrets):
-        app.include_router(module.router, prefix="/v1/projects/{project}")
-    app.include_router(inference.router, prefix="/v1/projects/{project}/v2")
-    for module in (vertex_models, vertex_endpoints, vertex_operations):
-        app.include_router(module.router, prefix="/v1/projects/{project}/locations/{location}")
     return app
+
+
+@cache
+def _make_routes() -> Sequence[BaseRoute]:
+    """Returns the routes, which all applications of a process share: FastAPI takes long to prepare them."""
+    router = APIRouter(dependencies=[Depends(guard)], responses=dict(ERRORS))
+    # ":predict" and ":getIamPolicy" come before the routes that would match them as a part of a name. Predictions come
+    # before all others, because each request is compared with the routes in this order.
+    for module in (predictions, policies, jobs, shell_route, logs, metrics, costs, models, operations, secrets):
+        router.include_router(module.router, prefix="/v1/projects/{project}")
+    router.include_router(inference.router, prefix="/v1/projects/{project}/v2")
+    for module in (vertex_models, vertex_endpoints, vertex_operations):
+        router.include_router(module.router, prefix="/v1/projects/{project}/locations/{location}")
+    for module in (system, keys, nodes, prometheus):
+        router.include_router(module.router)
+    router.include_router(costs.all_projects_router)
+    return router.routes
