@@ -27,8 +27,6 @@ CORE = [
     "tests/strategies/test_fitting.py",
     "tests/strategies/test_epochs.py",
     "tests/strategies/test_exactness_fit.py",
-    "tests/strategies/test_exactness_run.py",
-    "tests/strategies/test_stateful_steps.py",
     "tests/strategies/test_sharded.py",
     "tests/checkpoints",
     "tests/parameter_server/test_exact_steps.py",

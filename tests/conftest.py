@@ -1,6 +1,7 @@
 """What has to come before JAX and Ray: virtual devices, and engines with tokens, for whichever folder runs first."""
 
 import gc
+import itertools
 import os
 import signal
 import zlib
@@ -15,6 +16,7 @@ _variables = virtual_devices_env(NUM_DEVICES)
 # Programs that tests start choose their own number of devices, so only these two are left in the environment.
 os.environ.update({name: value for name, value in _variables.items() if name != "JAX_NUM_CPU_DEVICES"})
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", "")  # nothing is kept in the home folder of whoever runs the tests
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # nobody reads where a program's operations come from
 os.environ["RAY_AUTH_MODE"] = "token"  # Ray looks once, when the first test module that needs it is collected
 
 # `make test` has XLA compile with less effort; `make test-all` has the programs as users have them.
@@ -37,25 +39,41 @@ import pytest  # noqa: E402
 jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
 
 
-SLOWEST = (
-    "tests/clusters/test_embedded.py",
-    "tests/cli/test_service_life.py",
-    "tests/cli/test_head_deaths.py",
-    "tests/strategies/test_every_layer.py",
+WAITING_S = {
+    "tests/cli/test_service_life.py": 160,
+    "tests/clusters/test_embedded.py": 120,
+    "tests/cli/test_deployed_model.py": 110,
+    "tests/cli/test_head_deaths.py": 80,
+    "tests/cli/test_outage.py": 50,
+    "tests/cli/test_secrets.py": 40,
+    "tests/cli/test_watching.py": 40,
+    "tests/cli/test_submit_prediction.py": 40,
+    "tests/clusters/test_machines.py": 20,
+}
+"""Files that mostly wait for processes, and how long they take, in seconds. One after the other, they fill the time in
+which other workers compute."""
+RUN_S = 900
+"""How long all tests take with three workers, in seconds, on a machine of the same speed."""
+LONG = (
     "tests/migration/test_scripts.py",
-    "tests/cli/test_outage.py",
-    "tests/cli/test_watching.py",
+    "tests/strategies/test_every_layer.py",
+    "tests/strategies/test_stateful_steps.py",
 )
-"""These take a minute or more, so they come first."""
-assert all((Path(__file__).parent.parent / name).is_file() for name in SLOWEST), "a file of SLOWEST is gone"
+"""Files that compute for a minute or more, so they come early."""
+for _name in (*WAITING_S, *LONG):
+    assert (Path(__file__).parent.parent / _name).is_file(), f"{_name} is gone"
+
+_STARTS = dict(zip(WAITING_S, itertools.accumulate(WAITING_S.values(), initial=0), strict=False))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sorts the files so that those which compute and those which wait for processes are mixed."""
 
-    def place(item: pytest.Item) -> tuple[bool, int]:
+    def place(item: pytest.Item) -> tuple[float, str]:
         name = item.nodeid.partition("::")[0]
-        return name not in SLOWEST, zlib.crc32(name.encode())
+        if name in _STARTS:
+            return _STARTS[name] / RUN_S, name
+        return (0.0 if name in LONG else zlib.crc32(name.encode()) / 2**32), name
 
     items.sort(key=place)
 

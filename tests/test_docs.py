@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -132,9 +133,14 @@ def test_commands_are_ones_that_exist() -> None:
             _check_verb(command[1:])
 
 
+@cache
+def _command_line() -> Any:
+    return typer.main.get_command(app)
+
+
 def _check_verb(arguments: list[str]) -> None:
     """Reads a command line as `lockstep` would, and runs nothing; an unknown verb or flag raises."""
-    command: Any = typer.main.get_command(app)
+    command = _command_line()
     while subcommands := getattr(command, "commands", None):
         command, arguments = subcommands[arguments[0]], arguments[1:]
     command.make_context(command.name, list(arguments))
