@@ -122,7 +122,7 @@ OF_VERSIONS = {
 def test_every_route_says_who_may_use_it(walk: Walk) -> None:
     assert len(walk.routes) > 20
     assert [route for route in walk.routes if route.needed is None and route.path not in PUBLIC_PATHS] == []
-    asking = (":predict", ":rawPredict", "/infer", ":testIamPermissions")
+    asking = (":predict", ":rawPredict", "/infer", ":testIamPermissions", ":wait")
     changing = [route for route in walk.routes if route.method != "GET" and not route.path.endswith(asking)]
     assert [route for route in changing if route.needed in (CALLER, VIEWER)] == [], "who looks changes nothing"
     of_callers = {route.path.rpartition("{project}")[2] for route in walk.routes if route.needed is CALLER}

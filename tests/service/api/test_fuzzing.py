@@ -173,6 +173,7 @@ UPLOADED = UploadedModelRecord(
     artifact_uri="gs://b/m",
     image_uri=None,
     create_time_s=0,
+    update_time_s=0,
 )
 
 
@@ -191,7 +192,7 @@ def test_a_document_of_vertex_ai_is_read_or_refused(document: dict[str, Any]) ->
         try:
             request = vertex.parse(kind, asked)
             if isinstance(request, vertex.DeployRequest):
-                vertex.version_with_traffic(request.traffic_split)
+                vertex.check_split(request.traffic_split)
                 parse_version(version_document(request.deployed_model, name="v", model=UPLOADED))
         except LockstepError as error:
             refusals.append(str(error))

@@ -167,6 +167,31 @@ def test_the_traffic_moves_to_a_new_model_once_it_is_ready_if_that_was_asked_for
     assert (patched["trafficSplit"], patched["description"]) == ({"digits_net": 100}, "back")
 
 
+def test_a_new_model_gets_a_share_once_it_is_ready(service: Served, locations: Any) -> None:
+    _upload(locations)
+    _create(locations)
+    for name in ("a", "b"):
+        _deploy(locations, id=name)
+        _make_ready(service, name)
+    _deploy(locations, id="c", split={"0": 20, "a": 50, "b": 30})
+
+    def traffic() -> Any:
+        return locations.endpoints().get(name=ENDPOINT).execute()["trafficSplit"]
+
+    assert traffic() == {"a": 100}
+    _make_ready(service, "c")
+    assert traffic() == {"a": 50, "b": 30, "c": 20}
+    _deploy(locations, id="d", split={"0": 20, "b": 50, "c": 30})
+    body = {"deployedModelId": "b", "trafficSplit": {"a": 60, "c": 40}}
+    locations.endpoints().undeployModel(endpoint=ENDPOINT, body=body).execute()
+    assert traffic() == {"a": 60, "c": 40}
+    _make_ready(service, "d")
+    assert traffic() == {"d": 70, "c": 30}, "it gets the share of one that is gone, too"
+    refused = {"deployedModelId": "c", "trafficSplit": {"c": 10, "d": 90}}
+    undeploy = locations.endpoints().undeployModel(endpoint=ENDPOINT, body=refused)
+    assert _refusal(undeploy.execute)[1].startswith("trafficSplit; received {'c': 10, 'd': 90}")
+
+
 def test_a_model_is_undeployed_and_the_traffic_moves_first(service: Served, locations: Any) -> None:
     _upload(locations)
     _create(locations)
@@ -189,6 +214,90 @@ def test_a_model_is_undeployed_and_the_traffic_moves_first(service: Served, loca
     endpoint = locations.endpoints().get(name=ENDPOINT).execute()
     assert ([model["id"] for model in endpoint["deployedModels"]], endpoint["trafficSplit"]) == (["b"], {"b": 100})
     assert _refusal(locations.endpoints().delete(name=ENDPOINT).execute)[0] == 400
+
+
+def _mutate(locations: Any, mask: str, **resources: Any) -> dict[str, Any]:
+    body = {"deployedModel": {"id": "a", "dedicatedResources": resources}, "updateMask": mask}
+    return locations.endpoints().mutateDeployedModel(endpoint=ENDPOINT, body=body).execute()
+
+
+def test_a_deployed_model_gets_other_numbers_of_replicas(service: Served, locations: Any) -> None:
+    _upload(locations)
+    _create(locations)
+    machine = {"machineSpec": {"machineType": "n1-standard-8"}}
+    _deploy(locations, id="a", dedicatedResources={**machine, "minReplicaCount": 1, "maxReplicaCount": 3})
+    both = "dedicated_resources.min_replica_count,dedicatedResources.maxReplicaCount"
+    assert _refusal(lambda: _mutate(locations, both, minReplicaCount=2, maxReplicaCount=5))[0] == 400, "not READY"
+    _make_ready(service, "a")
+    operation = _mutate(locations, both, minReplicaCount=2, maxReplicaCount=5)
+    assert operation["metadata"]["@type"].endswith("MutateDeployedModelOperationMetadata")
+    (deployed,) = locations.endpoints().get(name=ENDPOINT).execute()["deployedModels"]
+    resources = deployed["dedicatedResources"]
+    assert (resources["minReplicaCount"], resources["maxReplicaCount"]) == (2, 5)
+    _mutate(locations, "dedicatedResources.maxReplicaCount", minReplicaCount=1, maxReplicaCount=2)
+    (deployed,) = locations.endpoints().get(name=ENDPOINT).execute()["deployedModels"]
+    assert deployed["dedicatedResources"] == {**resources, "maxReplicaCount": 2}, "only the paths of the mask are read"
+    for mask, given, message in (
+        ("dedicatedResources.machineSpec", {}, "updateMask; received 'dedicatedResources.machineSpec'; allowed: "),
+        ("dedicatedResources.autoscalingMetricSpecs", {}, "updateMask: dedicatedResources.autoscalingMetricSpecs: "),
+        ("dedicatedResources.minReplicaCount", {}, "request: deployedModel.dedicatedResources.minReplicaCount is"),
+        ("", {}, "updateMask: it names no field"),
+        (both, {"minReplicaCount": 3, "maxReplicaCount": 2}, "deployedModel.dedicatedResources.maxReplicaCount; "),
+        (both, {"minReplicaCount": "x", "maxReplicaCount": 2}, "deployedModel.dedicatedResources.minReplicaCount"),
+    ):
+        status, reason = _refusal(lambda mask=mask, given=given: _mutate(locations, mask, **given))
+        assert status in (400, 501)
+        assert reason.startswith(message)
+
+
+def test_a_fixed_number_of_replicas_stays_fixed(service: Served, locations: Any) -> None:
+    _upload(locations)
+    _create(locations)
+    _deploy(locations, id="a")
+    _make_ready(service, "a")
+    least, most = "dedicatedResources.minReplicaCount", "dedicatedResources.maxReplicaCount"
+    message = "deployed model a has a fixed number of replicas, and does not scale"
+    assert _refusal(lambda: _mutate(locations, least, minReplicaCount=2))[1].startswith(message)
+    operation = _mutate(locations, f"{least},{most}", minReplicaCount=2, maxReplicaCount=2)
+    assert "done" not in operation, "its second replica is not ready"
+    version = service.http.get("/v1/projects/local/models/digits/versions/a").json()
+    assert version["manualScaling"] == {"nodes": 2}
+
+
+def test_an_operation_is_waited_for(service: Served, locations: Any) -> None:
+    _upload(locations)
+    _create(locations)
+    operation = _deploy(locations, id="a")
+    wait = locations.operations().wait
+    assert "done" not in wait(name=operation["name"], timeout="0.1s").execute()
+    timer = threading.Timer(0.5, _make_ready, args=(service, "a"))
+    timer.start()
+    done = wait(name=operation["name"], timeout="60s").execute()
+    timer.join()
+    assert done["response"]["deployedModel"]["id"] == "a"
+    for text in ("soon", "-1s", "1", "infs", "1e9s"):
+        assert _refusal(wait(name=operation["name"], timeout=text).execute)[1].startswith("timeout; received")
+    assert _refusal(wait(name=f"{PARENT}/operations/none", timeout="1s").execute)[0] == 404
+
+
+def test_the_description_and_the_labels_of_an_uploaded_model_change(locations: Any) -> None:
+    _upload(locations, description="a net", labels={"team": "vision"})
+    patch = locations.models().patch
+    before = locations.models().get(name=MODEL).execute()
+    body = {**before, "description": "another", "labels": {"team": "speech"}}
+    patched = patch(name=MODEL, updateMask="description", body=body).execute()
+    assert (patched["description"], patched["labels"]) == ("another", {"team": "vision"})
+    assert patched["updateTime"] > patched["createTime"] == before["createTime"]
+    patched = patch(name=MODEL, updateMask="labels,description", body={"labels": {"a": "b"}}).execute()
+    assert (patched.get("description"), patched["labels"]) == (None, {"a": "b"})
+    assert locations.models().get(name=MODEL).execute() == patched
+    for mask, message in (
+        ("displayName", "updateMask: displayName is the model's name"),
+        ("artifactUri", "updateMask; received 'artifactUri'; allowed: description, labels"),
+        ("", "updateMask: it names no field"),
+    ):
+        assert _refusal(patch(name=MODEL, updateMask=mask, body={}).execute)[1].startswith(message)
+    assert _refusal(patch(name=f"{MODEL}x", updateMask="labels", body={}).execute)[0] == 404
 
 
 def test_a_deployment_that_failed_is_shown_with_its_reason(service: Served, locations: Any) -> None:
@@ -270,15 +379,17 @@ def test_what_a_deployment_cannot_have_is_refused_by_its_name(locations: Any, me
 @pytest.mark.parametrize(
     ("split", "message"),
     [
-        ({"0": 50, "a": 50}, "trafficSplit: the traffic of an endpoint is not split"),
+        ({"0": 50, "b": 50}, "model digits has no version 'b'"),
+        ({"0": 50, "a": 50}, "version a of digits is CREATING, and answers no requests"),
         ({"0": 70}, "trafficSplit; received {'0': 70}; allowed: shares of 100 in total"),
-        ({"b": 100}, "trafficSplit: deploying a model gives the traffic to none of the others"),
+        ({"0": 150, "b": -50}, "trafficSplit; received {'0': 150, 'b': -50}; allowed: shares of 100 in total"),
     ],
 )
-def test_traffic_that_is_split_is_refused(locations: Any, split: dict[str, int], message: str) -> None:
+def test_a_split_that_cannot_be_is_refused(locations: Any, split: dict[str, int], message: str) -> None:
     _upload(locations)
     _create(locations)
-    assert _refusal(lambda: _deploy(locations, split=split))[1].startswith(message)
+    _deploy(locations, id="a")
+    assert message in _refusal(lambda: _deploy(locations, split=split))[1]
 
 
 def test_what_of_an_endpoint_cannot_change_is_refused(locations: Any) -> None:

@@ -29,13 +29,14 @@ from lockstep.service.store.prediction.records import (
     VersionRecord,
     VersionState,
 )
-from lockstep.service.store.prediction.traffic import Share, Traffic, TrafficChange, split_of
+from lockstep.service.store.prediction.traffic import WHOLE, Share, Traffic, TrafficChange, split_of
 from lockstep.service.store.prediction.uploads import UploadedModelRecord, UploadStore
 from lockstep.service.store.security.job_secrets import SecretRecord, SecretStore
 from lockstep.service.store.security.keys import KeyRecord, KeyStore
 
 __all__ = [
     "DATABASE_FAULTS",
+    "WHOLE",
     "AttemptRecord",
     "DemandStore",
     "EndedAttempt",

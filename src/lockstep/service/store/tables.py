@@ -224,7 +224,7 @@ VERSIONS = Table(
     Column("update_operation", String(64)),
     Column("request_logging", JsonOf(REQUEST_LOGGING)),
     Column("uploaded_model", String(128)),
-    Column("makes_default", Boolean, nullable=False, default=False),
+    Column("split_when_ready", JSON(none_as_null=True)),
 )
 
 UPLOADED_MODELS = Table(
@@ -238,6 +238,7 @@ UPLOADED_MODELS = Table(
     Column("artifact_uri", Text, nullable=False),
     Column("image_uri", Text),
     Column("create_time_s", Float, nullable=False),
+    Column("update_time_s", Float, nullable=False),
 )
 
 DEMANDS = Table(

@@ -135,7 +135,7 @@ def record_version(
     context: ServiceContext,
     principal: Principal,
     uploaded_model: str | None = None,
-    makes_default: bool = False,
+    split_when_ready: Mapping[str, int] | None = None,
 ) -> OperationRecord:
     """Checks a request for a version, and records the version.
 
@@ -146,10 +146,11 @@ def record_version(
         context: the parts of the service.
         principal: the sender of the request.
         uploaded_model: the name of the uploaded model that it is deployed from; None if from none.
-        makes_default: whether it becomes the default of its model once it is READY, even if another one is.
+        split_when_ready: the percents of the model's versions once it is READY, by name; None if they stay as they are.
 
     Raises:
-        NotFoundError: If there is no such model.
+        NotFoundError: If there is no such model, or no version that `split_when_ready` names.
+        WrongStateError: If such a version is not READY.
         ConflictError: If the model has a version of this name.
         InvalidInputError: If a URL is not allowed, or no node could ever provide the machine.
     """
@@ -186,7 +187,7 @@ def record_version(
             request.lockstep.request_logging, project=project, principal=principal, context=context
         ),
         uploaded_model=uploaded_model,
-        makes_default=makes_default,
+        split_when_ready=split_when_ready,
     )
 
 

@@ -25,6 +25,7 @@ _NAMES: Final = {
     "autoScaling.maxNodes": f"{_RESOURCES}.maxReplicaCount",
     "autoScaling.minNodes": f"{_RESOURCES}.minReplicaCount",
     "autoScaling.metrics": f"{_RESOURCES}.autoscalingMetricSpecs",
+    "manualScaling.nodes": f"{_RESOURCES}.minReplicaCount",
     "deploymentUri": "artifactUri of the uploaded model",
 }
 """Vertex AI's names of the fields of a version."""

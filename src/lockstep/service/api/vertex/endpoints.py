@@ -29,16 +29,16 @@ from lockstep.service.api.prediction.predictions import PREDICT_PATH, ask_server
 from lockstep.service.api.requests import Body, Context, Name
 from lockstep.service.api.routes import make_router
 from lockstep.service.api.vertex.deploying import version_document, with_vertex_names
+from lockstep.service.api.vertex.mutating import MutateRequest, change_of
 from lockstep.service.api.vertex.places import InPlace, WholeList
 from lockstep.service.api.vertex.requests import (
     NEW,
-    WHOLE,
     DeployRequest,
     EndpointRequest,
     UndeployRequest,
+    check_split,
     name_of,
     parse,
-    version_with_traffic,
 )
 from lockstep.service.api.vertex.resources import (
     TYPE_PREFIX,
@@ -49,7 +49,7 @@ from lockstep.service.api.vertex.resources import (
     operation_resource,
 )
 from lockstep.service.context import ServiceContext
-from lockstep.service.store import ModelRecord, UploadedModelRecord, split_of
+from lockstep.service.store import ModelChanges, ModelRecord, UploadedModelRecord
 from lockstep.tensors import HEADER_LENGTH
 
 CREATE: Final = "create_endpoint_"
@@ -188,15 +188,10 @@ def deploy_model(
 ) -> VertexOperationForm:
     """``projects.locations.endpoints.deployModel``. Returns an operation; the server is started afterwards."""
     request = parse(DeployRequest, body)
-    endpoint = endpoint_of(place, model, context)
     deployed = request.deployed_model
     uploaded = _uploaded(deployed.model, place=place, context=context)
-    chosen = version_with_traffic(request.traffic_split)
-    if chosen not in (None, NEW, endpoint.default_version):
-        raise UnimplementedError(
-            f"trafficSplit: deploying a model gives the traffic to none of the others; received {chosen}",
-            action=f'give 100 to "{NEW}", which is the new one, or patch the endpoint',
-        )
+    endpoint_of(place, model, context)
+    split = check_split(request.traffic_split)
     taken = {version.name for version in context.models.list_versions(project=place.project, model=model)}
     name = deployed.id or _free_name(name_of(deployed.display_name or uploaded.name), taken=taken)
     document = version_document(deployed, name=name, model=uploaded)
@@ -208,7 +203,7 @@ def deploy_model(
             context=context,
             principal=principal,
             uploaded_model=uploaded.name,
-            makes_default=chosen == NEW,
+            split_when_ready=split and {name if each == NEW else each: share for each, share in split.items()},
         )
     except InvalidInputError as error:
         raise with_vertex_names(error) from None
@@ -241,15 +236,37 @@ def undeploy_model(
 ) -> VertexOperationForm:
     """``projects.locations.endpoints.undeployModel``. Returns an operation; the server is ended afterwards."""
     request = parse(UndeployRequest, body)
-    traffic = split_of(endpoint_of(place, model, context).traffic)
-    chosen = version_with_traffic(request.traffic_split)
-    if chosen == request.deployed_model_id:
-        raise InvalidInputError("trafficSplit", received=chosen, allowed="a deployed model that stays")
-    if chosen is not None and traffic != {chosen: WHOLE}:
-        context.models.set_default(project=place.project, model=model, name=chosen, changed_by=principal.label)
+    endpoint_of(place, model, context)
+    split = check_split(request.traffic_split)
+    if split is not None:
+        if request.deployed_model_id in split:
+            raise InvalidInputError("trafficSplit", received=dict(split), allowed="deployed models that stay")
+        change = ModelChanges(split=split)
+        context.models.patch_model(
+            project=place.project, name=model, change=lambda _: change, changed_by=principal.label
+        )
     operation = context.models.begin_delete_version(
         project=place.project, model=model, name=request.deployed_model_id, deleted_by=principal.label
     )
+    return operation_resource(operation, place=place, context=context)
+
+
+@router.post("/endpoints/{model}:mutateDeployedModel")
+@requires_scope(Scope.SUBMITTER)
+def mutate_deployed_model(place: InPlace, model: Name, body: Body, context: Context) -> VertexOperationForm:
+    """``projects.locations.endpoints.mutateDeployedModel``: the numbers of replicas.
+
+    Returns an operation, which is done when there are as many as asked for.
+    """
+    request = parse(MutateRequest, body)
+    endpoint_of(place, model, context)
+    change = partial(change_of, counts=request.counts())
+    try:
+        operation = context.models.patch_version(
+            project=place.project, model=model, name=request.deployed_model.id, change=change
+        )
+    except InvalidInputError as error:
+        raise with_vertex_names(error) from None
     return operation_resource(operation, place=place, context=context)
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from typing import Annotated, Final
 
+from fastapi import Query
+
+from lockstep.errors import InvalidInputError, UnimplementedError
 from lockstep.jobs.lists.filters import parse_vertex_filter
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
@@ -13,7 +17,7 @@ from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
 from lockstep.service.api.requests import Body, Context, Name
 from lockstep.service.api.routes import make_router
 from lockstep.service.api.vertex.places import InPlace, UploadedName, WholeList
-from lockstep.service.api.vertex.requests import UploadRequest, parse
+from lockstep.service.api.vertex.requests import UploadRequest, VertexModel, parse
 from lockstep.service.api.vertex.resources import (
     MODEL_VERSION,
     TYPE_PREFIX,
@@ -28,6 +32,8 @@ from lockstep.storage import check_shared_url
 
 UPLOAD = "upload_model_"
 """The beginning of the names of operations that uploaded a model."""
+
+_PATCHED: Final = ("description", "labels")
 
 router = make_router()
 
@@ -94,6 +100,40 @@ def get_model(place: InPlace, model: UploadedName, context: Context) -> VertexMo
     """``projects.locations.models.get``."""
     record = context.uploads.get(project=place.project, name=model, region=place.location)
     return _resource(record, place, context)
+
+
+@router.patch("/models/{model}")
+@requires_scope(Scope.SUBMITTER)
+def patch_model(
+    place: InPlace,
+    model: UploadedName,
+    body: Body,
+    context: Context,
+    update_mask: Annotated[str, Query(alias="updateMask")] = "",
+) -> VertexModelForm:
+    """``projects.locations.models.patch``: the description and the labels."""
+    record = context.uploads.get(project=place.project, name=model, region=place.location)
+    mask = _read_mask(update_mask)
+    # A client sends the whole resource that it has read. Only the fields of the mask are meant.
+    meant = {key: body[key] for key in mask if body.get(key) is not None}
+    given = parse(VertexModel, {"displayName": record.name, "artifactUri": record.artifact_uri, **meant})
+    patched = context.uploads.update(record, changes={key: getattr(given, key) for key in mask})
+    return _resource(patched, place, context)
+
+
+def _read_mask(update_mask: str) -> list[str]:
+    mask: list[str] = []
+    for path in filter(None, update_mask.replace(" ", "").split(",")):
+        if path in ("displayName", "display_name"):
+            raise UnimplementedError(
+                "updateMask: displayName is the model's name, which does not change", action="upload it again"
+            )
+        if path not in _PATCHED:
+            raise InvalidInputError("updateMask", received=path, allowed=_PATCHED)
+        mask.append(path)
+    if not mask:
+        raise InvalidInputError("updateMask: it names no field", allowed=_PATCHED)
+    return mask
 
 
 @router.delete("/models/{model}")

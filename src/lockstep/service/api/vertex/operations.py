@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+import time
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Final
 
-from fastapi import Path
+from fastapi import Path, Query
+from starlette.concurrency import run_in_threadpool
 
+from lockstep.errors import InvalidInputError
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import EmptyForm, VertexOperationForm, VertexOperationListForm
@@ -17,6 +22,11 @@ from lockstep.service.api.vertex.endpoints import CREATE, create_operation
 from lockstep.service.api.vertex.models import UPLOAD, upload_operation
 from lockstep.service.api.vertex.places import InPlace
 from lockstep.service.api.vertex.resources import endpoint_of, operation_resource
+
+MAX_WAIT_S: Final = 60.0
+"""How long `wait_for_operation` waits at most, in seconds. A client that waits longer sends another request."""
+POLL_INTERVAL_S: Final = 0.25
+"""How often it reads the operation, in seconds."""
 
 router = make_router()
 
@@ -54,6 +64,32 @@ def get_operation(place: InPlace, operation: OperationName, context: Context) ->
         )
     record = context.models.get_operation(project=place.project, name=operation)
     return operation_resource(record, place=place, context=context)
+
+
+@router.post("/operations/{operation}:wait")
+@requires_scope(Scope.VIEWER)
+async def wait_for_operation(
+    place: InPlace, operation: OperationName, context: Context, timeout: Annotated[str, Query()] = ""
+) -> VertexOperationForm:
+    """``projects.locations.operations.wait``: answers when the operation is done, or the timeout is over.
+
+    The timeout is a number of seconds, such as ``30s``; `MAX_WAIT_S` at most, and by default.
+    """
+    deadline = time.monotonic() + _wait_s(timeout)
+    while True:
+        found = await run_in_threadpool(get_operation, place, operation, context)
+        left_s = deadline - time.monotonic()
+        if found.get("done") or left_s <= 0:
+            return found
+        await asyncio.sleep(min(left_s, POLL_INTERVAL_S))
+
+
+def _wait_s(text: str) -> float:
+    if not text:
+        return MAX_WAIT_S
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?s", text, re.ASCII):
+        raise InvalidInputError("timeout", received=text, allowed="a number of seconds, such as 30s")
+    return min(MAX_WAIT_S, float(text[:-1]))
 
 
 @router.post("/operations/{operation}:cancel")

@@ -17,14 +17,12 @@ from lockstep.jobs.input.custom_jobs import MachineSpec, job_id_of
 from lockstep.jobs.parsing.fields import AbstractDocument, Int32, JobId, Labels, Text, rule_error
 from lockstep.jobs.parsing.rules import parse_document
 from lockstep.service.control.schedule import MAX_SERVERS
+from lockstep.service.store import WHOLE
 
-WHOLE: Final = 100
-"""The share of the traffic that the only version with traffic has, in percent."""
 NEW: Final = "0"
 """The model that is being deployed, in the traffic split of its request."""
 
 _KERAS_IMAGE: Final = re.compile(r"[a-z0-9.-]+/(vertex-ai|cloud-aiplatform)/prediction/tf2-(cpu|gpu)\.[a-z0-9.:_-]+")
-_ONE_SPLIT: Final = "one deployed model with 100"
 
 
 def _check_name(value: str) -> str:
@@ -368,21 +366,18 @@ def _check_supported(document: AbstractDocument, *, prefix: str) -> None:
         )
 
 
-def version_with_traffic(split: Mapping[str, int], *, what: str = "trafficSplit") -> str | None:
-    """Returns the version that has all traffic in a split; None for an empty split, which changes nothing.
+def check_split(split: Mapping[str, int], *, what: str = "trafficSplit") -> Mapping[str, int] | None:
+    """Checks the percents of deployed models.
+
+    Returns:
+        The percents by the ids of the models, without those that get nothing; None for an empty split, which changes
+        nothing.
 
     Raises:
-        ConfigError: If the shares are not 100 in total.
-        UnimplementedError: If several versions have traffic.
+        ConfigError: If one is negative, or the total is not 100.
     """
     if not split:
         return None
     if any(share < 0 for share in split.values()) or sum(split.values()) != WHOLE:
         raise ConfigError(what, received=dict(split), allowed=f"shares of {WHOLE} in total")
-    chosen = [version for version, share in split.items() if share]
-    if len(chosen) > 1:
-        raise UnimplementedError(
-            f"{what}: the traffic of an endpoint is not split",
-            action=f"give it to {_ONE_SPLIT}; received {dict(split)}",
-        )
-    return chosen[0]
+    return {name: share for name, share in split.items() if share}

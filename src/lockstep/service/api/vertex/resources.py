@@ -122,17 +122,17 @@ def model_resource(
         place: the location.
         versions: the versions that it is deployed as.
     """
-    time = timestamp(model.create_time_s)
+    created, updated = timestamp(model.create_time_s), timestamp(model.update_time_s)
     resource: VertexModelForm = {
         "name": f"{place.parent}/models/{model.name}",
         "displayName": model.name,
         "artifactUri": model.artifact_uri,
         "versionId": MODEL_VERSION,
         "versionAliases": ["default"],
-        "createTime": time,
-        "updateTime": time,
-        "versionCreateTime": time,
-        "versionUpdateTime": time,
+        "createTime": created,
+        "updateTime": updated,
+        "versionCreateTime": created,
+        "versionUpdateTime": updated,
         "supportedDeploymentResourcesTypes": ["DEDICATED_RESOURCES", "AUTOMATIC_RESOURCES"],
     }
     if model.image_uri is not None:

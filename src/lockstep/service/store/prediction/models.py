@@ -42,6 +42,7 @@ from lockstep.service.store.prediction.rows import (
 )
 from lockstep.service.store.prediction.traffic import Traffic, TrafficChange
 from lockstep.service.store.prediction.traffic_rows import (
+    check_split,
     delete_changes,
     leave_traffic,
     read_changes,
@@ -157,14 +158,15 @@ class ModelStore:
         scaling: ScalingPolicy | None = None,
         request_logging: RequestLogging | None = None,
         uploaded_model: str | None = None,
-        makes_default: bool = False,
+        split_when_ready: Mapping[str, int] | None = None,
     ) -> OperationRecord:
         """Records a new version as CREATING, in the region of its model. The arguments are those of `VersionRecord`.
 
         With `scaling`, the number of its servers begins with the policy's.
 
         Raises:
-            NotFoundError: If there is no such model.
+            NotFoundError: If there is no such model, or no version that `split_when_ready` names.
+            WrongStateError: If such a version is not READY.
             ConflictError: If the model has a version of this name.
         """
         operation = operation_values(project, "CREATE_VERSION", model, name, now_s=self._clock())
@@ -189,12 +191,13 @@ class ModelStore:
             "scaling": scaling,
             "request_logging": request_logging,
             "uploaded_model": uploaded_model,
-            "makes_default": makes_default,
+            "split_when_ready": split_when_ready,
         }
         try:
             with writing(self._engine, guard=self._guard) as connection:
-                region = read_model(connection, project, model, to_write=True).region
-                connection.execute(insert(VERSIONS).values({**values, "region": region}))
+                record = read_model(connection, project, model, to_write=True)
+                check_split(connection, record, split_when_ready or {}, new=name)
+                connection.execute(insert(VERSIONS).values({**values, "region": record.region}))
                 connection.execute(insert(OPERATIONS).values(operation))
         except IntegrityError:
             raise ConflictError(f"model {model} has a version {name!r} already", action="choose another name") from None
@@ -428,8 +431,7 @@ class ModelStore:
         """Sets columns of a version if its state is still that of the record.
 
         A version that becomes READY or FAILED ends the operation of its creation. One that becomes READY gets all
-        traffic of its model if no version has any, or if it was created to become
-        the default.
+        traffic of its model if no version has any, or the traffic that was asked for when it was created.
 
         Args:
             record: the version as it was read.

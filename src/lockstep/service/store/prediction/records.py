@@ -94,7 +94,7 @@ class VersionRecord:
         last_use_time_s: the time of its last request for predictions, to the minute, in seconds since 1970 UTC; None if
             it had none.
         uploaded_model: the name of the uploaded model that it was deployed from; None if from none.
-        makes_default: whether it becomes the default of its model once it is READY, even if another one is.
+        split_when_ready: the percents of its model's versions once it is READY, by name; None if they stay as they are.
         update_operation: the name of the operation that ends when its servers are as many as wanted; None if none does.
         request_logging: which of its requests are written to a bucket; None if none are.
     """
@@ -125,7 +125,7 @@ class VersionRecord:
     last_use_time_s: float | None = None
     update_operation: str | None = None
     uploaded_model: str | None = None
-    makes_default: bool = False
+    split_when_ready: Mapping[str, int] | None = None
     scaling: ScalingPolicy | None = None
     request_logging: RequestLogging | None = None
 

@@ -8,6 +8,9 @@ from typing import Final, final
 
 from pydantic import TypeAdapter
 
+WHOLE: Final = 100
+"""The sum of all shares, in percent."""
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

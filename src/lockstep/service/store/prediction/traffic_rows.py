@@ -11,7 +11,7 @@ from lockstep.errors import WrongStateError
 from lockstep.service.store.prediction.records import ModelRecord, VersionRecord, VersionState
 from lockstep.service.store.prediction.retention import excess_versions
 from lockstep.service.store.prediction.rows import check_answers, read_version, version_names, version_record
-from lockstep.service.store.prediction.traffic import Traffic, TrafficChange, make_traffic
+from lockstep.service.store.prediction.traffic import WHOLE, Traffic, TrafficChange, make_traffic
 from lockstep.service.store.tables import MODELS, TRAFFIC_CHANGES, VERSIONS
 
 MAX_CHANGES: Final = 20
@@ -74,6 +74,27 @@ def write_split(
     uids = {version.name: version.uid for version in versions}
     traffic = make_traffic(split, uids=uids, default=model.default_version)
     write_traffic(connection, model, traffic, changed_by=changed_by, now_s=now_s)
+
+
+def check_split(connection: Connection, model: ModelRecord, split: Mapping[str, int], *, new: str) -> None:
+    """Checks the split that a model gets once a new version is READY: all others that it names must be READY now.
+
+    Raises:
+        NotFoundError: If there is no such version.
+        WrongStateError: If a version is not READY.
+    """
+    for name in split:
+        if name != new:
+            check_answers(read_version(connection, model.project, model.name, name))
+
+
+def ready_split(connection: Connection, new: VersionRecord, split: Mapping[str, int]) -> dict[str, int]:
+    """Returns a split for a version that has become READY. It gets the shares of versions that no longer are."""
+    is_other = (VERSIONS.c.project == new.project, VERSIONS.c.model == new.model, VERSIONS.c.name.in_(split))
+    is_ready = VERSIONS.c.state == VersionState.READY.value
+    ready = set(connection.execute(select(VERSIONS.c.name).where(*is_other, is_ready)).scalars())
+    kept = {name: share for name, share in split.items() if name in ready and name != new.name}
+    return {**kept, new.name: WHOLE - sum(kept.values())}
 
 
 def leave_traffic(connection: Connection, model: ModelRecord, name: str, *, changed_by: str, now_s: float) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
-from sqlalchemy import Engine, delete, insert, select
+from sqlalchemy import Engine, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError, WrongStateError
@@ -27,6 +27,7 @@ class UploadedModelRecord:
         artifact_uri: the bucket URL of the folder with the ``.keras`` file.
         image_uri: the container image that it was uploaded with; None if it was uploaded without one.
         create_time_s: the time of the upload, in seconds since 1970 UTC.
+        update_time_s: the time of the last change, in seconds since 1970 UTC.
     """
 
     project: str
@@ -37,6 +38,7 @@ class UploadedModelRecord:
     artifact_uri: str
     image_uri: str | None
     create_time_s: float
+    update_time_s: float
 
 
 @final
@@ -70,6 +72,7 @@ class UploadStore:
         Raises:
             ConflictError: If the project has an uploaded model of this name.
         """
+        now_s = self._clock()
         record = UploadedModelRecord(
             project=project,
             name=name,
@@ -78,7 +81,8 @@ class UploadStore:
             region=region,
             artifact_uri=artifact_uri,
             image_uri=image_uri,
-            create_time_s=self._clock(),
+            create_time_s=now_s,
+            update_time_s=now_s,
         )
         try:
             with writing(self._engine, guard=self._guard) as connection:
@@ -129,6 +133,23 @@ class UploadStore:
         )
         with reading(self._engine) as connection:
             return [version_record(row) for row in connection.execute(query).mappings()]
+
+    def update(self, record: UploadedModelRecord, *, changes: Mapping[str, Any]) -> UploadedModelRecord:
+        """Changes an uploaded model. The versions that it is deployed as stay as they are.
+
+        Args:
+            record: the model as it was read.
+            changes: the columns to set.
+
+        Raises:
+            NotFoundError: If it was deleted since it was read.
+        """
+        chosen = (UPLOADED_MODELS.c.project == record.project, UPLOADED_MODELS.c.name == record.name)
+        is_same = UPLOADED_MODELS.c.create_time_s == record.create_time_s
+        values = {**changes, "update_time_s": self._clock()}
+        with writing(self._engine, guard=self._guard) as connection:
+            connection.execute(update(UPLOADED_MODELS).where(*chosen, is_same).values(values))
+        return self.get(project=record.project, name=record.name, region=record.region)
 
     def delete(self, *, project: str, name: str, region: str) -> None:
         """Deletes an uploaded model. The files stay.

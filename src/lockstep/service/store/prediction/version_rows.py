@@ -10,8 +10,8 @@ from sqlalchemy import Connection, delete, update
 from lockstep.service.store.prediction.operation_rows import end_operations
 from lockstep.service.store.prediction.records import OperationCode, VersionRecord, VersionState
 from lockstep.service.store.prediction.rows import is_version, read_model
-from lockstep.service.store.prediction.traffic import make_traffic
-from lockstep.service.store.prediction.traffic_rows import write_traffic
+from lockstep.service.store.prediction.traffic import WHOLE
+from lockstep.service.store.prediction.traffic_rows import ready_split, write_split
 from lockstep.service.store.tables import VERSIONS
 
 
@@ -35,9 +35,11 @@ def write_version(connection: Connection, record: VersionRecord, changes: Mappin
     if connection.execute(update(VERSIONS).where(*is_version(record), is_unchanged).values(values)).rowcount == 0:
         return False
     if model is not None:
-        if not model.traffic or record.makes_default:
-            traffic = make_traffic({record.name: 100}, uids={record.name: record.uid}, default=None)
-            write_traffic(connection, model, traffic, changed_by="service", now_s=now_s)
+        if record.split_when_ready is not None:
+            split = ready_split(connection, record, record.split_when_ready)
+            write_split(connection, model, split, changed_by="service", now_s=now_s)
+        elif not model.traffic:
+            write_split(connection, model, {record.name: WHOLE}, changed_by="service", now_s=now_s)
         end_operations(connection, record, "CREATE_VERSION", now_s=now_s)
     elif state is VersionState.FAILED:
         error = (OperationCode.FAILED_PRECONDITION, str(changes.get("error_message")))

@@ -294,6 +294,7 @@ def _make_models() -> None:
         sa.Column("artifact_uri", sa.Text(), nullable=False),
         sa.Column("image_uri", sa.Text(), nullable=True),
         sa.Column("create_time_s", sa.Float(), nullable=False),
+        sa.Column("update_time_s", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("project", "name", name=op.f("pk_uploaded_models")),
     )
 
@@ -329,7 +330,7 @@ def _make_versions() -> None:
         sa.Column("update_operation", sa.String(length=64), nullable=True),
         sa.Column("request_logging", sa.JSON(), nullable=True),
         sa.Column("uploaded_model", sa.String(length=128), nullable=True),
-        sa.Column("makes_default", sa.Boolean(), nullable=False),
+        sa.Column("split_when_ready", sa.JSON(none_as_null=True), nullable=True),
         sa.PrimaryKeyConstraint("project", "model", "name", name=op.f("pk_versions")),
         sa.UniqueConstraint("uid", name=op.f("uq_versions_uid")),
     )
