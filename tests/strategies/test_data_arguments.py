@@ -67,12 +67,22 @@ ARRAYS = {"x": X, "y": Y, "batch_size": BATCH_SIZE}
 VALIDATION = {"validation_data": (X[::-1], OTHER_Y)}
 
 
-def make_model(*, is_distributed: bool) -> Any:
-    keras.utils.set_random_seed(1)
+@functools.cache
+def _built(*, is_distributed: bool) -> tuple[Any, list[np.ndarray]]:
+    """Returns a model that is traced and compiled once for all tests, and its first weights."""
     with STRATEGY.scope() if is_distributed else nullcontext():
+        keras.utils.set_random_seed(1)
         model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(NUM_CLASSES)])
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.SGD(0.1), loss, metrics=["accuracy"], weighted_metrics=["accuracy"])
+    return model, model.get_weights()
+
+
+def make_model(*, is_distributed: bool) -> Any:
+    model, weights = _built(is_distributed=is_distributed)
+    model.set_weights(weights)
+    model.reset_metrics()
+    keras.utils.set_random_seed(1)
     return model
 
 
