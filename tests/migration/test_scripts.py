@@ -122,7 +122,7 @@ def _light(name: str) -> object:
     return name if is_light else pytest.param(name, marks=pytest.mark.heavy)
 
 
-@pytest.mark.parametrize("name", map(_light, sorted(MOST_LINES)))
+@pytest.mark.parametrize("name", [_light(name) for name in sorted(MOST_LINES)])
 def test_a_migrated_script_stays_as_it_is(name: str) -> None:
     migrated = migrate_file(SCRIPTS / f"{name}.py").after
     assert rewrite(migrated).source == migrated
