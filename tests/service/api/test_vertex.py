@@ -187,6 +187,16 @@ def test_a_new_model_gets_a_share_once_it_is_ready(service: Served, locations: A
     assert traffic() == {"a": 60, "c": 40}
     _make_ready(service, "d")
     assert traffic() == {"d": 70, "c": 30}, "it gets the share of one that is gone, too"
+    _deploy(locations, id="e", split={"0": 20, "d": 80})
+    store = service.context.models
+    store.set_default(project="local", model="digits", name="c", changed_by="test")
+    store.begin_delete_version(project="local", model="digits", name="d", deleted_by="test")
+    store.remove_version(store.get_version(project="local", model="digits", name="d"))
+    _deploy(locations, id="d")
+    _make_ready(service, "d")
+    _make_ready(service, "e")
+    assert traffic() == {"e": 100}, "another model of the same name gets no share"
+    store.set_default(project="local", model="digits", name="d", changed_by="test")
     refused = {"deployedModelId": "c", "trafficSplit": {"c": 10, "d": 90}}
     undeploy = locations.endpoints().undeployModel(endpoint=ENDPOINT, body=refused)
     assert _refusal(undeploy.execute)[1].startswith("trafficSplit; received {'c': 10, 'd': 90}")

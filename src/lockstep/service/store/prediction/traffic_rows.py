@@ -89,10 +89,14 @@ def check_split(connection: Connection, model: ModelRecord, split: Mapping[str, 
 
 
 def ready_split(connection: Connection, new: VersionRecord, split: Mapping[str, int]) -> dict[str, int]:
-    """Returns a split for a version that has become READY. It gets the shares of versions that no longer are."""
+    """Returns a split for a version that has become READY. It gets the shares of versions that no longer are.
+
+    A version that was created after it, with the name of one that was deleted, gets nothing.
+    """
     is_other = (VERSIONS.c.project == new.project, VERSIONS.c.model == new.model, VERSIONS.c.name.in_(split))
     is_ready = VERSIONS.c.state == VersionState.READY.value
-    ready = set(connection.execute(select(VERSIONS.c.name).where(*is_other, is_ready)).scalars())
+    is_older = VERSIONS.c.create_time_s <= new.create_time_s
+    ready = set(connection.execute(select(VERSIONS.c.name).where(*is_other, is_ready, is_older)).scalars())
     kept = {name: share for name, share in split.items() if name in ready and name != new.name}
     return {**kept, new.name: WHOLE - sum(kept.values())}
 
