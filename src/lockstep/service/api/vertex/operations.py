@@ -8,7 +8,7 @@ import time
 from functools import partial
 from typing import Annotated, Final
 
-from fastapi import Path, Query
+from fastapi import Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from lockstep.errors import InvalidInputError
@@ -69,7 +69,7 @@ def get_operation(place: InPlace, operation: OperationName, context: Context) ->
 @router.post("/operations/{operation}:wait")
 @requires_scope(Scope.VIEWER)
 async def wait_for_operation(
-    place: InPlace, operation: OperationName, context: Context, timeout: Annotated[str, Query()] = ""
+    place: InPlace, operation: OperationName, context: Context, request: Request, timeout: Annotated[str, Query()] = ""
 ) -> VertexOperationForm:
     """``projects.locations.operations.wait``: answers when the operation is done, or the timeout is over.
 
@@ -79,7 +79,7 @@ async def wait_for_operation(
     while True:
         found = await run_in_threadpool(get_operation, place, operation, context)
         left_s = deadline - time.monotonic()
-        if found.get("done") or left_s <= 0:
+        if found.get("done") or left_s <= 0 or await request.is_disconnected():
             return found
         await asyncio.sleep(min(left_s, POLL_INTERVAL_S))
 
