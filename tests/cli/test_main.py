@@ -38,3 +38,13 @@ def test_a_reader_that_goes_away_is_no_failure() -> None:
     done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_command_imports_no_other_one() -> None:
+    wanted = ("lockstep.cli.describe", "lockstep.cli.submit", "jax")
+    program = (
+        "import sys; from lockstep.cli.commands import make_app; make_app('describe');"
+        f"print(*sorted(name for name in sys.modules if name in {wanted}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["lockstep.cli.describe"]

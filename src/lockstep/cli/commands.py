@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 import lockstep
+from lockstep.cli.console import print_line
 
 _COMMANDS: Final = {
     "up": "up:up",
@@ -36,17 +37,8 @@ _COMMANDS: Final = {
 }
 """The commands, in the order of the help, with their modules and functions."""
 
-_GROUPS: Final = {
-    "models": "models:app",
-    "keys": "keys:app",
-    "secrets": "secrets:app",
-    "cluster": "cluster:app",
-    "local": "local:app",
-    "image": "image:app",
-    "bucket": "bucket:app",
-    "data": "data:app",
-}
-"""The groups of commands, with their modules and Typer applications."""
+_GROUPS: Final = ("models", "keys", "secrets", "cluster", "local", "image", "bucket", "data")
+"""The groups of commands, each with a module of its name that has a Typer application."""
 
 
 def make_app(used: str | None = None) -> typer.Typer:
@@ -70,7 +62,7 @@ def make_app(used: str | None = None) -> typer.Typer:
         if name in _COMMANDS:
             app.command(name)(_load(_COMMANDS[name]))
         else:
-            app.add_typer(_load(_GROUPS[name]), name=name)
+            app.add_typer(_load(f"{name}:app"), name=name)
     return app
 
 
@@ -81,7 +73,7 @@ def _load(place: str) -> Any:
 
 def _show_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"lockstep {lockstep.__version__}")  # noqa: TID251
+        print_line(f"lockstep {lockstep.__version__}")
         raise typer.Exit
 
 
