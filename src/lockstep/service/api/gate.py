@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, final
 
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,15 +20,16 @@ from lockstep.service.api.access import POLICY_VIOLATION, PUBLIC_PATHS
 from lockstep.service.api.sockets import while_valid
 from lockstep.service.security.keys import Authenticator
 
-HEADERS: Final = {
-    "cache-control": "no-store",
-    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
+HEADERS: Final = (
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+)
 """Default headers of every response: they restrict what a browser may do with private JSON."""
 
-TLS_HEADERS: Final = {"strict-transport-security": "max-age=31536000"}
+TLS_HEADERS: Final = (*HEADERS, (b"strict-transport-security", b"max-age=31536000"))
+"""The same, for responses over TLS."""
 
 
 @final
@@ -91,12 +93,14 @@ class Gate:
         await response(scope, receive, send)
 
 
-def _with_headers(send: Send, *, is_tls: bool) -> Callable[[Message], Awaitable[None]]:
+def _with_headers(send: Send, *, is_tls: bool) -> Send:
+    defaults = TLS_HEADERS if is_tls else HEADERS
+
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            for name, value in {**HEADERS, **(TLS_HEADERS if is_tls else {})}.items():
-                headers.setdefault(name, value)
+            headers = list(message.get("headers", ()))
+            names = {name for name, _ in headers}
+            message["headers"] = headers + [header for header in defaults if header[0] not in names]
         await send(message)
 
     return send_with_headers
@@ -107,8 +111,14 @@ def is_on_this_machine(scope: Scope) -> bool:
     client, server = scope.get("client"), scope.get("server")
     if client is None:
         return False
+    is_loopback = _is_loopback(client[0])
+    return is_loopback is not None and (is_loopback or (server is not None and server[0] == client[0]))
+
+
+@lru_cache(maxsize=1024)
+def _is_loopback(host: str) -> bool | None:
+    """Returns whether a host is this machine's loopback interface; None if it is no IP address."""
     try:
-        address = ipaddress.ip_address(client[0])
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False
-    return address.is_loopback or (server is not None and server[0] == client[0])
+        return None

@@ -22,7 +22,7 @@ from lockstep.service.api.forms import (
 )
 from lockstep.service.api.prediction.predictions import ask_server
 from lockstep.service.api.requests import Context, Name, Project
-from lockstep.service.api.routes import INFERENCE_ERRORS, make_router
+from lockstep.service.api.routes import INFERENCE_ERRORS, called_directly, make_router
 from lockstep.tensors import server_metadata
 
 router = make_router(responses=INFERENCE_ERRORS)
@@ -68,6 +68,7 @@ def check_version_ready(project: Project, model: Name, version: Name, context: C
 
 
 @router.get("/models/{model}")
+@called_directly
 @requires_scope(Scope.CALLER)
 async def describe_model(project: Project, model: Name, request: Request, context: Context) -> InferenceModel:
     """Returns the metadata of a model, as the version has it that answers."""
@@ -75,6 +76,7 @@ async def describe_model(project: Project, model: Name, request: Request, contex
 
 
 @router.get("/models/{model}/versions/{version}")
+@called_directly
 @requires_scope(Scope.CALLER)
 async def describe_version(
     project: Project, model: Name, version: Name, request: Request, context: Context
@@ -84,6 +86,7 @@ async def describe_version(
 
 
 @router.post("/models/{model}/infer")
+@called_directly
 @requires_scope(Scope.CALLER)
 async def infer_default(project: Project, model: Name, request: Request, context: Context) -> Inference:
     """Runs a model, by a version that has traffic."""
@@ -91,6 +94,7 @@ async def infer_default(project: Project, model: Name, request: Request, context
 
 
 @router.post("/models/{model}/versions/{version}/infer")
+@called_directly
 @requires_scope(Scope.CALLER)
 async def infer_version(project: Project, model: Name, version: Name, request: Request, context: Context) -> Inference:
     """Runs a version of a model."""

@@ -15,7 +15,7 @@ from lockstep.service.api.access import principal_of, requires_scope
 from lockstep.service.api.forms import PredictionsForm
 from lockstep.service.api.prediction.forwarding import Answer, NotReceivedError, ServerRequest, send_to_server
 from lockstep.service.api.requests import MAX_INSTANCES_BYTES, Context, Name, Project, check_media_type, read_body
-from lockstep.service.api.routes import make_router
+from lockstep.service.api.routes import called_directly, make_router
 from lockstep.service.context import ServiceContext
 from lockstep.service.prediction.metrics import Observation, VersionName
 from lockstep.service.prediction.routing import NoServerReadyError, Route, ServerAddress
@@ -36,6 +36,7 @@ Predictions = Annotated[Response, PredictionsForm]
 
 
 @router.post("/models/{model}:predict")
+@called_directly
 @requires_scope(Scope.CALLER)
 async def predict_default(project: Project, model: Name, request: Request, context: Context) -> Predictions:
     """``projects.predict`` on a model, which a version answers that has traffic."""
@@ -43,6 +44,7 @@ async def predict_default(project: Project, model: Name, request: Request, conte
 
 
 @router.post("/models/{model}/versions/{version}:predict")
+@called_directly
 @requires_scope(Scope.CALLER)
 async def predict_version(
     project: Project, model: Name, version: Name, request: Request, context: Context

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Annotated, Final
 
-from fastapi import Query, Request, Response
+from fastapi import Query
 
 from lockstep.errors import InvalidInputError, NotFoundError, UnimplementedError
 from lockstep.jobs.lists.filters import parse_vertex_filter
@@ -16,16 +16,12 @@ from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import (
     EndpointForm,
     EndpointListForm,
-    InferenceForm,
-    PredictionsForm,
     VertexOperationForm,
 )
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
-from lockstep.service.api.prediction.inference import server_path
 from lockstep.service.api.prediction.model_requests import parse_version
 from lockstep.service.api.prediction.models import record_version
 from lockstep.service.api.prediction.patches import parse_model_patch
-from lockstep.service.api.prediction.predictions import PREDICT_PATH, ask_server
 from lockstep.service.api.requests import Body, Context, Name
 from lockstep.service.api.routes import make_router
 from lockstep.service.api.vertex.deploying import version_document, with_vertex_names
@@ -50,7 +46,6 @@ from lockstep.service.api.vertex.resources import (
 )
 from lockstep.service.context import ServiceContext
 from lockstep.service.store import ModelChanges, ModelRecord, UploadedModelRecord
-from lockstep.tensors import HEADER_LENGTH
 
 CREATE: Final = "create_endpoint_"
 """The beginning of the names of operations that created an endpoint."""
@@ -59,9 +54,6 @@ _PATCHED: Final = {"description": "description", "labels": "labels", "trafficSpl
 _MODEL_NAME: Final = re.compile(r"projects/([^/]+)/locations/([^/]+)/models/([a-zA-Z]\w{0,127})(@1|@default)?")
 
 router = make_router()
-
-Predictions = Annotated[Response, PredictionsForm]
-RawPredictions = Annotated[Response, PredictionsForm | InferenceForm]
 
 
 @router.post("/endpoints")
@@ -268,21 +260,3 @@ def mutate_deployed_model(place: InPlace, model: Name, body: Body, context: Cont
     except InvalidInputError as error:
         raise with_vertex_names(error) from None
     return operation_resource(operation, place=place, context=context)
-
-
-@router.post("/endpoints/{model}:predict")
-@requires_scope(Scope.CALLER)
-async def predict(place: InPlace, model: Name, request: Request, context: Context) -> Predictions:
-    """``projects.locations.endpoints.predict``, by a deployed model that has traffic."""
-    return await ask_server(request, context, project=place.project, model=model, version=None)
-
-
-@router.post("/endpoints/{model}:rawPredict")
-@requires_scope(Scope.CALLER)
-async def raw_predict(place: InPlace, model: Name, request: Request, context: Context) -> RawPredictions:
-    """``projects.locations.endpoints.rawPredict``: JSON instances, or the Open Inference Protocol with its header."""
-    is_inference = HEADER_LENGTH in request.headers
-    path = server_path(model=model, version=None, action="/infer") if is_inference else PREDICT_PATH
-    return await ask_server(
-        request, context, project=place.project, model=model, version=None, path=path, allows_binary=is_inference
-    )

@@ -14,7 +14,10 @@ from lockstep.service.api.vertex.resources import Place
 _NEWEST_FIRST: Final = ("", "create_time desc", "createTime desc")
 
 
-def _place(project: Project, location: Annotated[str, Path(pattern=r"^[a-z][a-z0-9-]{0,62}$")]) -> Place:
+Location = Annotated[str, Path(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
+
+
+def _place(project: Project, location: Location) -> Place:
     return Place(project=project, location=location)
 
 
