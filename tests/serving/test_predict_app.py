@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import httpx
 import keras
@@ -14,9 +17,11 @@ import numpy as np
 import pytest
 from starlette.types import Message
 
+from lockstep.serving import app as serving_app
 from lockstep.serving.app import AppOptions, PredictApp
 from lockstep.serving.batcher import BatchPolicy
 from lockstep.serving.model import LoadedModel
+from lockstep.serving.routine import Routine
 from lockstep.tensors import HEADER_LENGTH, SIZE
 
 TOKEN = "a-token"
@@ -249,6 +254,53 @@ def test_nothing_is_computed_for_a_client_that_has_gone(model: LoadedModel) -> N
         return int(sent[0]["status"])
 
     assert asyncio.run(check()) == 499
+
+
+class Blocking:
+    """A custom prediction routine whose calls end when a test says so."""
+
+    max_concurrent_calls = 2
+
+    def __init__(self, end: threading.Event) -> None:
+        self._end = end
+
+    def predict(self, instances: list[Any]) -> list[Any]:
+        self._end.wait(60)
+        return instances
+
+
+@pytest.mark.parametrize("kind", ["model", "routine"])
+def test_a_run_that_does_not_end_silences_the_server(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    end, beats = threading.Event(), list[float]()
+    monkeypatch.setattr(serving_app, "report_progress", lambda **_: beats.append(time.monotonic()))
+    monkeypatch.setattr(serving_app, "SEND_INTERVAL_S", 0.01)
+    monkeypatch.setattr(serving_app, "MAX_RUN_S", 0.3)
+    compute = model.predict
+    monkeypatch.setattr(model, "predict", lambda arrays: end.wait(60) and compute(arrays))
+    served = model if kind == "model" else Routine("trainer.Predictor", Blocking(end))
+    app = PredictApp(served, options=OPTIONS)
+
+    async def check() -> None:
+        transport = httpx.ASGITransport(app)
+        async with (
+            running(app),
+            httpx.AsyncClient(transport=transport, base_url="http://server", headers=HEADERS) as client,
+        ):
+            began_s = time.monotonic()
+            call = asyncio.create_task(client.post("/predict", json={"instances": [IMAGE.tolist()]}))
+            while (last_s := max(beats, default=began_s)) > time.monotonic() - 1.0:
+                assert time.monotonic() - began_s < 60, "it says forever that it answers requests"
+                await asyncio.sleep(0.01)
+            assert last_s - began_s > 0.2, "it was silent before the run took too long"
+            end.set()
+            assert (await call).status_code == 200
+            while max(beats) == last_s:
+                assert time.monotonic() - began_s < 60, "it is silent though it answers again"
+                await asyncio.sleep(0.01)
+
+    asyncio.run(check())
 
 
 NUM_LONG = 64_000
