@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,18 @@ def databases_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         engine.dispose()
 
 
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The SQLite file of a new home. Making its tables would take most of the time in which a bench starts."""
+    path = tmp_path_factory.mktemp("database") / "empty.db"
+    database.open_database(f"sqlite:///{path}").dispose()
+    return path
+
+
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path, empty_database: Path) -> Iterator[Bench]:
     home = Home(path=tmp_path)
+    shutil.copyfile(empty_database, home.database)
     with open_bench(Settings(home=home, bucket=str(home.bucket), max_running_jobs=2)) as made:
         yield made
 
@@ -59,8 +69,9 @@ def service(bench: Bench) -> Iterator[Served]:
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def lab(tmp_path: Path, empty_database: Path) -> Iterator[Lab]:
     home = Home(path=tmp_path)
+    shutil.copyfile(empty_database, home.database)
     settings = Settings(home=home, bucket=str(home.bucket))
     with open_bench(settings, cluster=LocalCluster(simulates_machines=True)) as bench:
         yield Lab(bench)
