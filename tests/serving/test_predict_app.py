@@ -18,6 +18,7 @@ import pytest
 from starlette.types import Message
 
 from lockstep.serving import app as serving_app
+from lockstep.serving.answering import base
 from lockstep.serving.app import AppOptions, PredictApp
 from lockstep.serving.batcher import BatchPolicy
 from lockstep.serving.model import LoadedModel
@@ -276,7 +277,7 @@ def test_a_run_that_does_not_end_silences_the_server(
     end, beats = threading.Event(), list[float]()
     monkeypatch.setattr(serving_app, "report_progress", lambda **_: beats.append(time.monotonic()))
     monkeypatch.setattr(serving_app, "SEND_INTERVAL_S", 0.01)
-    monkeypatch.setattr(serving_app, "MAX_RUN_S", 0.3)
+    monkeypatch.setattr(base, "MAX_RUN_S", 0.3)
     compute = model.predict
     monkeypatch.setattr(model, "predict", lambda arrays: end.wait(60) and compute(arrays))
     served = model if kind == "model" else Routine("trainer.Predictor", Blocking(end))

@@ -18,6 +18,10 @@ from lockstep.errors import ConflictError, InvalidInputError, ModelError
 
 def deploy(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGS]...", help="Arguments of the container's entry point, with --image-uri."),
+    ] = None,
     job: Annotated[
         str | None, typer.Option(help="Deploy the model that this job saved, wherever in its output folder.")
     ] = None,
@@ -36,6 +40,30 @@ def deploy(
         typer.Option(
             help="Custom prediction routine: a class of the package, such as trainer.predictor.Predictor, with "
             "from_path and predict. --model-url is then a folder of any files, for from_path."
+        ),
+    ] = None,
+    image_uri: Annotated[
+        str | None,
+        typer.Option(
+            help="Container image with a server of your own, such as registry.example.com/server:1. Then --model-url "
+            "is a folder of any files for it, or left out."
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Port of the container's server. Default: 8080.")
+    ] = None,
+    predict_route: Annotated[
+        str | None,
+        typer.Option(
+            help="Path of the container's server that takes instances. Default: "
+            "/v1/models/MODEL/versions/VERSION:predict."
+        ),
+    ] = None,
+    health_route: Annotated[
+        str | None,
+        typer.Option(
+            help="Path that answers with status 200 when the container's server can answer requests. Default: "
+            "/v1/models/MODEL/versions/VERSION."
         ),
     ] = None,
     machine_type: Annotated[
@@ -73,30 +101,26 @@ def deploy(
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Deploy a model as a new version, wait until it is ready, and give it traffic: all, unless --traffic says less."""
-    if (job is None) == (model_url is None):
-        raise InvalidInputError("give either --job or --model-url")
+    if (job is None) == (model_url is None and image_uri is None):
+        raise InvalidInputError("give either --job or --model-url or --image-uri")
     if job is not None and package_uri:
         raise InvalidInputError("--package-uri is only for --model-url; with --job, the job's own packages are used")
     if prediction_class is not None and model_url is not None and not package_uri:
         raise InvalidInputError("--prediction-class needs the package with the class", action="add --package-uri")
-    machine: dict[str, Any] = {} if machine_type is None else {"machine_type": machine_type}
+    version_fields = _container(
+        image_uri, port=port, predict_route=predict_route, health_route=health_route, arguments=arguments
+    )
+    if machine_type is not None:
+        version_fields["machine_type"] = machine_type
     if accelerator is not None:
-        machine["accelerator"] = read_accelerator(accelerator, flag="--accelerator")
+        version_fields["accelerator"] = read_accelerator(accelerator, flag="--accelerator")
     auto_scaling = _auto_scaling(min_servers, max_servers)
     with connect(project) as client:
-        packages, module = [absolute_url(url, what="--package-uri") for url in package_uri or ()], None
-        if model_url is not None:
-            url = absolute_url(model_url, what="--model-url")
+        if job is not None:
+            url, packages, module = _model_of_job(client, job, is_routine=prediction_class is not None)
         else:
-            found = client.job(job or "")
-            if found["state"] != "SUCCEEDED":
-                raise ModelError(
-                    f"job {job} has no finished model: it is {found['state']}",
-                    action="to deploy its model anyway, use --model-url",
-                )
-            url = model_to_deploy([model["url"] for model in client.job_models(found["jobId"])], job=found)
-            packages = found["trainingInput"].get("packageUris", [])
-            module = found["trainingInput"].get("pythonModule") if packages and prediction_class is None else None
+            url = "" if model_url is None else absolute_url(model_url, what="--model-url")
+            packages, module = [absolute_url(url, what="--package-uri") for url in package_uri or ()], None
         with contextlib.suppress(ConflictError):  # another version of an existing model
             client.create_model(model)
         name = version or _next_version(client, model)
@@ -108,19 +132,57 @@ def deploy(
             python_module=module,
             prediction_class=prediction_class,
             auto_scaling=auto_scaling,
-            **machine,
+            **version_fields,
         )
         operation = wait_for_operation(client, operation, model=model, version=name)
         if "error" in operation:
             raise ModelError(f"version {name} of {model} cannot be served: {operation['error']['message']}")
+        served = url or image_uri
         if traffic == 100:
             client.set_default_version(model, name=name)
-            OUTPUT.print(f"model {model}, version {name} (default), is ready: {url}")
+            OUTPUT.print(f"model {model}, version {name} (default), is ready: {served}")
         else:
             split = give_traffic(client, model, version=name, percent=traffic)
-            OUTPUT.print(f"model {model}, version {name}, is ready: {url}")
+            OUTPUT.print(f"model {model}, version {name}, is ready: {served}")
             OUTPUT.print(f"traffic of {model}: {traffic_text(split)}")
         OUTPUT.print(f"POST /v1/projects/{project}/models/{model}:predict")
+
+
+def _container(
+    image_uri: str | None,
+    *,
+    port: int | None,
+    predict_route: str | None,
+    health_route: str | None,
+    arguments: list[str] | None,
+) -> dict[str, Any]:
+    """Returns the arguments of `Client.create_version` for a container; none without one."""
+    if image_uri is None:
+        flags = {"--port": port, "--predict-route": predict_route, "--health-route": health_route, "ARGS": arguments}
+        given = next((flag for flag, value in flags.items() if value), None)
+        if given is not None:
+            raise InvalidInputError(f"{given} is only for --image-uri", action="add --image-uri, or remove it")
+        return {}
+    container: dict[str, Any] = {"image": image_uri}
+    if port is not None:
+        container["ports"] = [{"containerPort": port}]
+    if arguments:
+        container["args"] = arguments
+    routes = {"predict": predict_route, "health": health_route}
+    return {"container": container, "routes": {name: route for name, route in routes.items() if route}}
+
+
+def _model_of_job(client: Client, job: str, *, is_routine: bool) -> tuple[str, list[str], str | None]:
+    """Returns the URL of the model that a job saved, the job's packages, and its module if the model may need it."""
+    found = client.job(job)
+    if found["state"] != "SUCCEEDED":
+        raise ModelError(
+            f"job {job} has no finished model: it is {found['state']}",
+            action="to deploy its model anyway, use --model-url",
+        )
+    url = model_to_deploy([model["url"] for model in client.job_models(found["jobId"])], job=found)
+    packages = found["trainingInput"].get("packageUris", [])
+    return url, packages, found["trainingInput"].get("pythonModule") if packages and not is_routine else None
 
 
 def _auto_scaling(min_servers: int | None, max_servers: int | None) -> dict[str, int] | None:

@@ -45,10 +45,12 @@ class AbstractModelRequests(ABC):
         model: str,
         *,
         name: str,
-        deployment_uri: str,
+        deployment_uri: str = "",
         package_uris: Sequence[str] = (),
         python_module: str | None = None,
         prediction_class: str | None = None,
+        container: Mapping[str, Any] | None = None,
+        routes: Mapping[str, str] | None = None,
         machine_type: str | None = None,
         accelerator: Mapping[str, str] | None = None,
         auto_scaling: Mapping[str, int] | None = None,
@@ -58,16 +60,26 @@ class AbstractModelRequests(ABC):
         Args:
             model: the model's name.
             name: the version's name.
-            deployment_uri: the URL of the model's file, or of its folder; for a routine, of a folder with any files.
+            deployment_uri: the URL of the model's file, or of its folder; for a routine or a container, of a folder
+                with any files. A container needs none.
             package_uris: the URLs of packages that define the model's custom classes.
             python_module: the module that the model's job ran.
             prediction_class: the class of the custom prediction routine; None for a model.
+            container: the container that serves the version, as the contract's ``container``; None for a model or a
+                routine.
+            routes: the paths that the container answers, as the contract's ``routes``; None for the default.
             machine_type: the machine type of its prediction servers; None for the default.
             accelerator: the accelerators of each prediction server, as the contract's ``acceleratorConfig``.
             auto_scaling: the contract's ``autoScaling``, such as ``{"minNodes": 0, "maxNodes": 4}``; None for one
                 prediction server.
         """
-        body: dict[str, Any] = {"name": name, "deploymentUri": deployment_uri}
+        body: dict[str, Any] = {"name": name}
+        if deployment_uri:
+            body["deploymentUri"] = deployment_uri
+        if container is not None:
+            body["container"] = dict(container)
+        if routes:
+            body["routes"] = dict(routes)
         if auto_scaling is not None:
             body["autoScaling"] = dict(auto_scaling)
         if package_uris:

@@ -50,6 +50,9 @@ class ContainerSpec:
         ulimits: the limits of the container's processes by ulimit's names, used as soft and hard limits.
         gpus: the container's GPUs, by index or UUID.
         devices: the paths of the container's device files.
+        published_port: the port that can be reached from the machine, by an address of the loopback interface that the
+            engine chooses; the container then has a network of its own. None for the machine's network.
+        max_processes: the maximum number of its processes and threads; None for no limit.
     """
 
     name: str
@@ -68,18 +71,20 @@ class ContainerSpec:
     ulimits: Mapping[str, int] = field(default_factory=dict[str, int])
     gpus: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
+    published_port: int | None = None
+    max_processes: int | None = None
 
 
 def create(engine: ContainerEngine, spec: ContainerSpec) -> list[str]:
     """Returns the arguments that create a container without starting it.
 
-    The container uses the machine's network, so that the addresses of its peers are valid. It has no capabilities and
-    cannot gain any, and it has access only to mounted files of the machine.
+    Unless it publishes a port, the container uses the machine's network, so that the addresses of its peers are valid.
+    It has no capabilities and cannot gain any, and it has access only to mounted files of the machine.
 
     Raises:
         ImageError: a path cannot be mounted.
     """
-    arguments = ["create", "--name", spec.name, "--pull", "never", "--network", "host", "--log-driver", "none"]
+    arguments = ["create", "--name", spec.name, "--pull", "never", *_network(spec), "--log-driver", "none"]
     arguments += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", spec.user]
     if engine.has_selinux:  # local buckets lack the labels of containers
         arguments += ["--security-opt", "label=disable"]
@@ -118,6 +123,11 @@ def execute(name: str, command: Sequence[str], *, terminal: str | None) -> list[
     tty = [] if terminal is None else ["--tty", "--env", f"TERM={terminal}"]
     shell = ("/bin/sh", "-c", "command -v bash >/dev/null 2>&1 && exec bash; exec sh")
     return ["exec", "--interactive", *tty, name, *(command or shell)]
+
+
+def find_port(name: str, port: int) -> list[str]:
+    """Returns the arguments that print the address of the machine that leads to a container's published port."""
+    return ["port", name, str(port)]
 
 
 def kill(names: Sequence[str], *, signal: str) -> list[str]:
@@ -168,12 +178,20 @@ def _mount(mount: Mount) -> str:
     return ",".join(parts if mount.writable else [*parts, "readonly"])
 
 
+def _network(spec: ContainerSpec) -> list[str]:
+    if spec.published_port is None:
+        return ["--network", "host"]
+    return ["--publish", f"127.0.0.1::{spec.published_port}"]
+
+
 def _limits(spec: ContainerSpec) -> list[str]:
     arguments = ["--shm-size", str(spec.shm_bytes)]
     if spec.cpus is not None:
         arguments += ["--cpus", f"{spec.cpus:g}"]
     if spec.memory_bytes is not None:
         arguments += ["--memory", str(spec.memory_bytes), "--memory-swap", str(spec.memory_bytes)]
+    if spec.max_processes is not None:
+        arguments += ["--pids-limit", str(spec.max_processes)]
     for name, value in spec.ulimits.items():
         arguments += ["--ulimit", f"{name}={value}:{value}"]
     return arguments

@@ -43,7 +43,7 @@ from lockstep.processes.confinement import (
 from lockstep.runner.code import fetch_files, unpack
 from lockstep.runner.compiled_programs import CompiledPrograms
 from lockstep.runner.confinement import open_path_to_work, user_variables
-from lockstep.runner.containers import ContainerRun
+from lockstep.runner.containers import ContainerRun, Gateway
 from lockstep.runner.environment import program_environment
 from lockstep.runner.heartbeat import HeartbeatListener
 from lockstep.runner.logs import LineSplitter, LogWriter, next_seq
@@ -106,6 +106,7 @@ class Runner:
         self._memory_limit = MemoryLimit(order)
         self._programs: CompiledPrograms | None = None
         self._container: ContainerRun | None = None
+        self._gateway: Gateway | None = None
         self._used = ProgramUsage() if order.earlier is None else order.earlier.usage
         self._status = replace(
             initial_status(order, now_s=time.time()), phase=ReplicaPhase.SETUP, host=socket.gethostname()
@@ -161,12 +162,13 @@ class Runner:
         with receiver, sender, self._selector:
             self._selector.register(self._control, selectors.EVENT_READ, "control")
             self._selector.register(receiver, selectors.EVENT_READ, "wake")
-            if self._order.user is not None:
+            if self._user is not None:
                 drop_privileges(max_processes=MAX_PROCESSES if self._order.server is None else max_server_processes())
+            if self._order.user is not None:
                 open_path_to_work(self._spool)
             code = self._fetch_code()
-            if self._order.user is not None:
-                change_owner(self._spool / "work", user=self._order.user)
+            if self._user is not None:
+                change_owner(self._spool / "work", user=self._user)
             lease = self._provide_environment(code, log)
             program, serve = self._start(code, None if lease is None else lease.folder, log, on_end=wake)
             try:
@@ -184,6 +186,8 @@ class Runner:
             finally:  # even after an error: nobody would watch the program any more
                 if self._shells is not None:
                     self._shells.close()
+                if self._gateway is not None:
+                    self._gateway.close()
                 end_descendants(program)
                 if self._only_user is not None:
                     kill_processes_of(self._only_user)
@@ -253,6 +257,12 @@ class Runner:
 
         what = "its container did not start"
         program = wait_for(start, control=self._control, timeout_s=CONTAINER_TIMEOUT_S, what=what)
+        self._update(image_id=container.image_id)
+        routes = None if self._order.server is None else self._order.server.routes
+        if routes is not None:
+            address = container.find_address(routes.port)
+            if address is not None:
+                self._gateway = Gateway(self._order, address=address, report_line=report_line)
         path = self._spool / SHELL_SOCKET
         return program, partial(ShellServer, path, env=container.engine_env, cwd=self._spool, enter=container.enter)
 
@@ -281,7 +291,11 @@ class Runner:
                 self._silence.record_line(now)
             if self._kill_time is None and self._silence.is_too_long(now):
                 self._end_stuck(program, now)
-            if (self._kill_time is not None and now > self._kill_time) or self._memory_limit.is_exceeded(program):
+            if (
+                (self._kill_time is not None and now > self._kill_time)
+                or self._memory_limit.is_exceeded(program)
+                or (self._gateway is not None and self._gateway.problem is not None)
+            ):
                 self._kill(program)
             if now >= next_usage:
                 next_usage = now + USAGE_INTERVAL_S
@@ -327,9 +341,14 @@ class Runner:
                 kill_processes_of(self._only_user)
 
     @property
+    def _user(self) -> int | None:
+        """The user that the program runs as; None if that is this process's own, or if it runs in a container."""
+        return None if self._order.container is not None else self._order.user
+
+    @property
     def _only_user(self) -> int | None:
         """The user of this program alone; None if there is none. Replicas of other jobs may share one on a node."""
-        return None if self._order.server is None else self._order.user
+        return None if self._order.server is None else self._user
 
     def _reserved_pids(self) -> contextlib.AbstractContextManager[frozenset[int]]:
         return contextlib.nullcontext(frozenset[int]()) if self._shells is None else self._shells.reserved_pids()
@@ -377,6 +396,8 @@ class Runner:
     def _program_end(self, program: AbstractProgram) -> ProgramEnd:
         if self._stuck is not None:
             return ProgramEnd(signal=program.signal_name, problem=self._stuck, fault=Fault.STUCK)
+        if self._gateway is not None and self._gateway.problem is not None:
+            return ProgramEnd(problem=self._gateway.problem, fault=Fault.MACHINE)
         stopped = self._stopped
         recent_s = 2 * USAGE_INTERVAL_S + program.end_report_delay_s
         is_out_of_memory = (

@@ -20,7 +20,7 @@ import uvicorn
 
 from lockstep.errors import InvalidInputError, LockstepError, MissingInputError, PortInUseError
 from lockstep.serving import SERVER_TOKEN
-from lockstep.serving.abstract_model import AbstractModel
+from lockstep.serving.answering import ContainerServer, Served
 from lockstep.serving.app import AppOptions, PredictApp
 from lockstep.serving.batcher import BatchPolicy
 from lockstep.serving.connections import LimitedProtocol
@@ -54,7 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m lockstep.serving", description="Serve one model.")
     policy = BatchPolicy()
-    parser.add_argument("--model", required=True, type=Path, help="path of a .keras or .stablehlo file, or a folder")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--model", type=Path, help="path of a .keras or .stablehlo file, or a folder")
+    what.add_argument("--container", help="URL of a server in a container, to which requests are forwarded")
+    parser.add_argument("--predict-route", default="/", help="path of the container's server for predictions")
+    parser.add_argument("--health-route", default="/", help="path of the container's server for its health")
     parser.add_argument("--prediction-class", help="custom prediction routine, which gets the folder of --model")
     parser.add_argument("--display-url", help="URL of the model in error messages")
     parser.add_argument("--has-code", action="store_true", help="packages with the model's classes can be imported")
@@ -88,11 +92,15 @@ def _serve(options: argparse.Namespace) -> None:
             server_header=False,
         )
         host, port = listener.getsockname()[:2]
-        sys.stdout.write(f"serving {options.display_url or options.model} at {host}:{port}\n")
+        sys.stdout.write(f"serving {options.container or options.display_url or options.model} at {host}:{port}\n")
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def _open(options: argparse.Namespace, *, policy: BatchPolicy) -> AbstractModel | Routine:
+def _open(options: argparse.Namespace, *, policy: BatchPolicy) -> Served:
+    if options.container is not None:
+        return ContainerServer(
+            url=options.container, predict_route=options.predict_route, health_route=options.health_route
+        )
     if options.prediction_class is not None:
         return Routine.load(options.prediction_class, folder=options.model.absolute())
     # Imported here because a routine may not need JAX.

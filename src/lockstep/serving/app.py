@@ -26,21 +26,17 @@ from lockstep.errors import (
     MediaTypeError,
 )
 from lockstep.heartbeat import SEND_INTERVAL_S, report_progress
-from lockstep.serving.abstract_model import AbstractModel
-from lockstep.serving.answering import AbstractAnswering, answering_with
+from lockstep.serving.answering import AbstractAnswering, Served, answering_with
 from lockstep.serving.batcher import BatchPolicy
 from lockstep.serving.lanes import Lanes
 from lockstep.serving.open_requests import OpenRequests
 from lockstep.serving.protocols.inference import describe_server
 from lockstep.serving.protocols.inference_paths import InferencePath, Verb, find_path
 from lockstep.serving.protocols.questions import Content
-from lockstep.serving.routine import Routine
 from lockstep.tensors import HEADER_LENGTH
 
 MAX_BODY_BYTES: Final = 32 * 2**20
 HTTP_CLIENT_GONE: Final = 499
-MAX_RUN_S: Final = 60.0
-"""How long one run of the model may take, in seconds. After that, the server counts as stuck and is replaced."""
 WATCH_AFTER_S: Final = 0.05
 """When to begin to watch whether a client disconnects, in seconds after its request."""
 HEALTH_PATH: Final = "/healthz"
@@ -81,11 +77,11 @@ class PredictApp:
     every name of the model. ``GET /healthz`` and the protocol's health paths need no token.
 
     Args:
-        served: the model, warmed up, or the custom prediction routine.
+        served: the model, the custom prediction routine, or the server in a container.
         options: the options of the interface.
     """
 
-    def __init__(self, served: AbstractModel | Routine, *, options: AppOptions) -> None:
+    def __init__(self, served: Served, *, options: AppOptions) -> None:
         self._options = options
         self._authorization = f"Bearer {options.token}".encode()
         self._lanes = Lanes()
@@ -186,9 +182,9 @@ def _error(message: str, *headers: tuple[bytes, bytes]) -> Content:
 
 
 async def _send_heartbeats(answering: AbstractAnswering, requests: OpenRequests) -> None:
-    """Reports that requests are answered, and how many. Stays silent while a run of the model takes too long."""
+    """Reports that requests are answered, and how many. Stays silent while a run takes too long."""
     while True:
-        if answering.run_s < MAX_RUN_S:
+        if not answering.is_stuck:
             report_progress(
                 requests=answering.num_requests,
                 waiting=answering.num_waiting,

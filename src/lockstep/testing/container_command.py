@@ -177,6 +177,16 @@ def _execute(arguments: list[str]) -> int:
     return subprocess.run(command, env=env, cwd=document["workdir"], check=False).returncode
 
 
+def _port(name: str, port: str) -> int:
+    file = _find(name)
+    if file is None or not _read(file)["state"]["Running"]:
+        return _fail(f"container {name} is not running")
+    if f"127.0.0.1::{port}" not in _read(file)["options"].get("--publish", []):
+        return _fail(f"failed to find published port {port}")
+    _say(f"127.0.0.1:{port}")  # a process without isolation listens on the machine itself
+    return 0
+
+
 def _kill(arguments: list[str]) -> int:
     options, names = _options(arguments)
     number = signal.Signals[f"SIG{options['--signal'][0]}"]
@@ -283,6 +293,8 @@ def main() -> int:
             return _inspect(rest)
         case ["exec", *rest]:
             return _execute(rest)
+        case ["port", name, port]:
+            return _port(name, port)
         case ["kill", *rest]:
             return _kill(rest)
         case ["rm", *rest]:

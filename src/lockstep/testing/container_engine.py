@@ -67,6 +67,10 @@ class FakeContainerEngine:
         """Returns the existing containers."""
         return [json.loads(file.read_text()) for file in sorted((self._state / "containers").glob("*.json"))]
 
+    def image_id(self, name: str) -> str:
+        """Returns the id of an image that is on the machine."""
+        return (self._state / "images" / name.replace("/", "%")).read_text()
+
     def images(self) -> list[str]:
         """Returns the names of the images that are on the machine."""
         return sorted(file.name.replace("%", "/") for file in (self._state / "images").iterdir())

@@ -42,6 +42,7 @@ class ContainerOrder:
         cpus: the limit of processor time, in CPUs; None for no limit.
         memory_bytes: the memory limit, in bytes; None for no limit.
         images_folder: the node's folder for data about the images that it has pulled.
+        image_id: the id that the image must have, because another one under its name is not to run; None for any.
     """
 
     image: str
@@ -52,6 +53,7 @@ class ContainerOrder:
     cpus: int | None = None
     memory_bytes: int | None = None
     images_folder: str
+    image_id: str | None = None
 
 
 @final
@@ -72,23 +74,41 @@ class FileOrder:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class ContainerRoutes:
+    """Where a server in a container of the user's own answers, over HTTP.
+
+    Attributes:
+        port: the port that it listens on, in its container.
+        predict: the path that takes ``{"instances": [...]}`` with POST.
+        health: the path that answers GET with status 200 when the server can answer requests.
+    """
+
+    port: int
+    predict: str
+    health: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class ServerOrder:
     """How a program is watched that answers requests until it is stopped, such as a prediction server.
 
     Its first heartbeat says that it accepts requests. From then on, its heartbeats say that it can answer them. Its
-    output says neither.
+    output says neither. For a program in a container, a gateway beside it does this, which also receives the requests.
 
     Attributes:
         ready_within_s: the maximum time from the start to the first heartbeat, in seconds.
         silent_within_s: the maximum time between heartbeats after the first one, in seconds.
         memory_bytes: the maximum memory of its processes together, in bytes; None for what the node can give.
         programs_folder: the node's folder for what the servers of the version compile; empty if it is not kept.
+        routes: where the program answers in its container; None for a program that is no container.
     """
 
     ready_within_s: float
     silent_within_s: float
     memory_bytes: int | None = None
     programs_folder: str = ""
+    routes: ContainerRoutes | None = None
 
 
 @final
@@ -115,7 +135,8 @@ class ReplicaOrder:
             no credentials for buckets.
         python_environment: the source of the program's Python environment.
         environment_cache: the node's folder for Python environments; empty if none is to be built.
-        user: the id of the user and of the group that the program runs as; None for the runner's own user.
+        user: the id of the user and of the group that the program runs as, or the gateway to a server in a container;
+            None for the runner's own user.
         spool: the node's folder for working files, and for logs that are not in the bucket yet.
         log_url: the bucket URL for the segments of the replica's log.
         metrics_url: the bucket URL for the series of the replica's metrics; None if they are not stored.
@@ -296,6 +317,7 @@ class ReplicaStatus:
         host: the name of the node that it runs on.
         address: the address that others connect to, as ``host:port``; "" if nobody does.
         pid: the process id of its program on that node; None before the start.
+        image_id: the id of the image that its program runs in; "" if it runs in none, or before the start.
         placed_time_s: the time when the engine placed it, in seconds since 1970 UTC.
         started_time_s: the time when its program first started.
         ready_time_s: the time of a server's first heartbeat in the current launch; None before it, and for other
@@ -315,6 +337,7 @@ class ReplicaStatus:
     host: str = ""
     address: str = ""
     pid: int | None = None
+    image_id: str = ""
     placed_time_s: float | None = None
     started_time_s: float | None = None
     ready_time_s: float | None = None

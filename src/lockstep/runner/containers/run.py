@@ -12,8 +12,17 @@ from typing import Final, final
 
 import psutil
 
-from lockstep.containers import ContainerEngine, EngineAnswer, create, current_runner, ensure_image, open_engine, reap
-from lockstep.containers.commands import execute
+from lockstep.containers import (
+    ContainerEngine,
+    EngineAnswer,
+    create,
+    current_runner,
+    ensure_image,
+    inspect,
+    open_engine,
+    reap,
+)
+from lockstep.containers.commands import execute, find_port
 from lockstep.errors import ContainerEngineError, ImageError
 from lockstep.jobs.running.orders import ReplicaOrder
 from lockstep.jobs.running.packages import Code
@@ -33,6 +42,9 @@ class ContainerRun:
     Args:
         order: the order of the replica, which must name a container.
         report_line: called with a line of text about each action.
+
+    Attributes:
+        image_id: the id of the image; "" until `prepare` has found it.
     """
 
     def __init__(self, order: ReplicaOrder, *, report_line: Callable[[str], object]) -> None:
@@ -45,6 +57,7 @@ class ContainerRun:
         self._idle.set()
         self._engine: ContainerEngine | None = None
         self._name = ""
+        self.image_id = ""
 
     def prepare(self, code: Sequence[Code]) -> None:
         """Finds the engine, pulls the image and creates the container. Blocks; `discard` ends it from another thread.
@@ -53,7 +66,8 @@ class ContainerRun:
             code: the order's packages on the node.
 
         Raises:
-            ImageError: If there is no such image, or if no container can be created from it.
+            ImageError: If there is no such image, if it is not the ordered one, or if no container can be created from
+                it.
             ContainerEngineError: If there is no engine, or if the engine or the registry fails.
         """
         self._idle.clear()
@@ -69,7 +83,7 @@ class ContainerRun:
         engine = self._engine = open_engine()
         with contextlib.suppress(ContainerEngineError):  # the next container's start tries again
             reap(engine, accept=lambda labels: labels.is_orphan)
-        ensure_image(
+        self.image_id = ensure_image(
             engine,
             container.image,
             start=str(Path(order.spool).parent),
@@ -77,6 +91,13 @@ class ContainerRun:
             cancelled=self._cancelled,
             say=self._report_line,
         )
+        if container.image_id not in (None, self.image_id):
+            raise ImageError(
+                f"image {container.image} is not the one that was deployed",
+                received=self.image_id,
+                allowed=container.image_id,
+                action="deploy a new version",
+            )
         env_file = Path(order.spool) / "container.env"
         facts = node_facts()
         plan = plan_container(order, engine=engine, code=code, env_file=str(env_file), facts=facts)
@@ -118,6 +139,25 @@ class ContainerRun:
             memory_limit_bytes=total if limit is None else min(limit, total),
             on_end=on_end,
         )
+
+    def find_address(self, port: int) -> str | None:
+        """Returns the address on this node, as ``host:port``, of a port that the started container publishes.
+
+        Returns:
+            The address; None if the container has ended already.
+
+        Raises:
+            ContainerEngineError: If the engine does not say it.
+        """
+        assert self._engine is not None
+        answer = self._engine.call(find_port(self._name, port))
+        address = answer.output.strip().partition("\n")[0]
+        if answer.code or ":" not in address:
+            state = inspect(self._engine, self._name)
+            if state is None or not state.running:
+                return None
+            raise ContainerEngineError(f"{self._engine.kind} does not say where port {port} is: {answer.last_line}")
+        return address
 
     @property
     def engine_env(self) -> Mapping[str, str]:

@@ -12,9 +12,11 @@ from typing import Final, final
 
 from lockstep.containers import ContainerEngine, ContainerSpec, EngineKind, JobLabels, Mount
 from lockstep.errors import ContainerEngineError, ImageError
+from lockstep.heartbeat import HEARTBEAT_VARIABLE
 from lockstep.jobs.running.orders import ContainerOrder, ReplicaOrder
 from lockstep.jobs.running.packages import Code
 from lockstep.runner.environment import program_environment
+from lockstep.runner.memory_limit import SHARE
 from lockstep.spools import HEARTBEAT_SOCKET
 from lockstep.storage import local_path
 
@@ -30,6 +32,8 @@ CONTAINER_PASSED_ON: Final = frozenset({*_PASSED_ON, GOOGLE_CREDENTIALS})
 """The node's variables that a container sees; those of the node's paths and libraries would not hold inside."""
 
 _AWS_FILES: Final = {"AWS_SHARED_CREDENTIALS_FILE": "credentials", "AWS_CONFIG_FILE": "config"}
+MAX_SERVER_PROCESSES: Final = 4096
+"""The maximum number of processes and threads of a server."""
 _ENGINE_VARIABLES: Final = re.compile(
     r"(LD_|GO|DOCKER_|CONTAINER|_CONTAINERS|XDG_|REGISTRY_|STORAGE_|BUILDAH_|DBUS_|SSL_|NOTIFY_|LISTEN_|LOCKSTEP_|GLIBC_)"
     r"|(PATH|HOME|TMPDIR|USER|.*_proxy)$",
@@ -120,6 +124,9 @@ def plan_container(
         if _ENGINE_VARIABLES.match(name):
             raise ImageError(f"the variable {name} of a container has several lines", allowed="one line")
     memory_bytes = container.memory_bytes
+    if order.server is not None and memory_bytes is None:
+        memory_bytes = int(SHARE * facts.memory_bytes)
+    routes = None if order.server is None else order.server.routes
     spec = ContainerSpec(
         name=container_name(order),
         image=container.image,
@@ -148,6 +155,8 @@ def plan_container(
         ulimits=facts.ulimits,
         gpus=_gpus(order, engine=engine, facts=facts),
         devices=facts.tpu_devices if _has_real(order, "TPU") else (),
+        published_port=None if routes is None else routes.port,
+        max_processes=None if order.server is None else MAX_SERVER_PROCESSES,
     )
     lines = tuple(f"{name}={value}" for name, value in variables.items() if name not in inherited)
     folders = (_home(order), *(mount.source for mount in outputs))
@@ -165,7 +174,16 @@ def _home(order: ReplicaOrder) -> str:
 def _environment(
     order: ReplicaOrder, *, code: Sequence[Code], facts: NodeFacts
 ) -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """Returns the program's variables, and mounts of the credentials that they name."""
+    """Returns the program's variables, and mounts of the credentials that they name.
+
+    A server gets no credentials. It does not get the token of its requests either, nor the socket for heartbeats: the
+    gateway in front of it has both.
+    """
+    if order.server is not None:
+        bare = replace(order, secrets={}, cluster={})
+        variables = program_environment(bare, code=code, node={"TZ": facts.env["TZ"]} if "TZ" in facts.env else {})
+        del variables[HEARTBEAT_VARIABLE]
+        return {"HOME": _home(order), "USER": "lockstep", "LOGNAME": "lockstep", **variables}, ()
     node = {name: facts.env[name] for name in _PASSED_ON if name in facts.env}
     mounts: list[Mount] = []
     google = facts.env.get(GOOGLE_CREDENTIALS)
@@ -189,9 +207,10 @@ def _code_mounts(order: ReplicaOrder, *, code: Sequence[Code]) -> list[Mount]:
 
 
 def _heartbeat_mounts(order: ReplicaOrder, *, facts: NodeFacts) -> tuple[Mount, ...]:
-    """Returns a mount of the socket for the program's heartbeats; none for a local run."""
+    """Returns a mount of the socket for the program's heartbeats; none for a local run, and for a server."""
     socket = str(Path(order.spool) / HEARTBEAT_SOCKET)
-    return (Mount(source=socket, target=socket, writable=True),) if facts.exists(socket) else ()
+    is_used = order.server is None and facts.exists(socket)
+    return (Mount(source=socket, target=socket, writable=True),) if is_used else ()
 
 
 def _output_mounts(order: ReplicaOrder) -> tuple[Mount, ...]:

@@ -29,6 +29,7 @@ from lockstep.service.api.forms import (
     TrainingOutputForm,
     VersionForm,
 )
+from lockstep.service.api.prediction.containers import container_form, routes_form
 from lockstep.service.api.prediction.scaling import auto_scaling_form, own_auto_scaling_form
 from lockstep.service.control.job_inputs import order_of
 from lockstep.service.store import (
@@ -315,6 +316,9 @@ def version_resource(version: VersionRecord, *, is_default: bool, waiting_for: s
         resource["packageUris"] = list(version.package_uris)
     if version.prediction_class is not None:
         resource["predictionClass"] = version.prediction_class
+    if version.container is not None:
+        resource["container"] = container_form(version.container)
+        resource["routes"] = routes_form(version.container)
     own: OwnVersionForm = {}
     if version.scaling is not None:
         own["autoScaling"] = own_auto_scaling_form(version.scaling)

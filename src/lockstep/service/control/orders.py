@@ -135,7 +135,7 @@ def _replica_order(
         files=files,
         python_environment=asked.lockstep.environment,
         environment_cache="" if replica.image_uri else str(settings.home.environments(job.project)),
-        user=None if replica.image_uri else user,
+        user=None if replica.image_uri and server is None else user,  # to a server, there is a gateway
         spool=str(settings.home.spool / f"{job.uid}-{attempt}" / replica.name),
         log_url=log_url(job, replica=replica.name, attempt=attempt),
         metrics_url=metrics_url(job, replica=replica.name, attempt=attempt),

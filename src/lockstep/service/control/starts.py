@@ -20,6 +20,7 @@ from lockstep.service.control.evidence import Evidence
 from lockstep.service.control.job_inputs import current_order_of, gang_of, order_of, training_input_of
 from lockstep.service.control.orders import gang_order
 from lockstep.service.control.provisioner import Provisioner
+from lockstep.service.prediction.containers import order_container
 from lockstep.service.security.job_folders import job_folders
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
@@ -206,6 +207,8 @@ class JobStarts:
             files=job.files if version is None else version.files,
             gets_others=self._provisioner is not None,
         )
+        if version is not None:
+            order = order_container(order, version)
         assert self._lease.generation is not None, "who places a gang holds the lease"
         within_s = self._settings.place_within_s
         return replace(order, owner=self._lease.owner, generation=self._lease.generation, place_within_s=within_s)
@@ -215,7 +218,8 @@ class JobStarts:
         machine = self._catalogue.machine_type(gang.replicas[0].machine_type)
         reserved = None if self._cluster.simulates_machines else machine.memory_mib * 2**20
         folder = self._settings.home.cache / "programs" / version.uid
-        return replace(SERVER, memory_bytes=SERVER.memory_bytes or reserved, programs_folder=str(folder))
+        routes = None if version.container is None else version.container.routes
+        return replace(SERVER, memory_bytes=SERVER.memory_bytes or reserved, programs_folder=str(folder), routes=routes)
 
     def _choose_user(self, job: JobRecord) -> int | None:
         """Returns the user id for a job's programs; None if they run as the service's own user.

@@ -61,7 +61,8 @@ def find_batch_model(asked: PredictionInput, *, project: str, models: ModelStore
         models: the store of models.
 
     Raises:
-        InvalidInputError: If the model is in another project, or the version is a custom prediction routine.
+        InvalidInputError: If the model is in another project, or the version is a custom prediction routine or a
+            container.
         NotFoundError: If there is no such model or version.
         UnavailableError: If the version's files have not been copied yet, or no version of the model has traffic.
         WrongStateError: If the version is being deleted, or its files could not be copied.
@@ -80,9 +81,10 @@ def find_batch_model(asked: PredictionInput, *, project: str, models: ModelStore
         name = models.get_traffic(project=project, model=model)[0].version
     version = models.get_version(project=project, model=model, name=name)
     where = f"version {version.name} of {model}"
-    if version.prediction_class is not None:
+    if version.prediction_class is not None or version.container is not None:
+        kind = "custom prediction routine" if version.container is None else "container"
         raise InvalidInputError(
-            f"{where} is a custom prediction routine, which answers requests alone",
+            f"{where} is a {kind}, which answers requests alone",
             allowed="a version with a model",
             action="send it the instances with lockstep predict",
         )

@@ -154,9 +154,10 @@ class Deployments:
                 self._models.remove_version(version)
         elif version.state is VersionState.FAILED:
             self._end(live, detail="its version failed")
-        elif not version.files:
+        elif not version.has_files:
             self._copy(version)
         elif len(_staying(live)) >= version.num_servers or not self._note_failure(version):
+            self._pin_image(version, live)
             self._note_ready(version, live)
             decided = self._decide(version, live, num_waiting=waiting.get(version.uid, 0))
             self._scale(decided, live)
@@ -196,6 +197,21 @@ class Deployments:
             LOGGER.warning("a server of version %s of %s ended: %s", version.name, version.model, _why_ended(server))
             self._models.update_version(version, **changes)
         return True
+
+    def _pin_image(self, version: VersionRecord, servers: Sequence[JobRecord]) -> None:
+        """Records the image that the first server runs, and ends servers that run another one.
+
+        From then on, servers are started with that image or not at all. Only one that was started before may differ.
+        """
+        container = version.container
+        if container is None:
+            return
+        images = {server.uid: server.replicas[0].status.image_id for server in servers if server.replicas}
+        pinned = container.image_id or next(filter(None, images.values()), None)
+        if pinned is not None and container.image_id is None:
+            self._models.update_version(version, container=replace(container, image_id=pinned))
+        others = [server for server in servers if images.get(server.uid) not in (None, "", pinned)]
+        self._end(others, detail="its image is not the one that was deployed")
 
     def _note_ready(self, version: VersionRecord, live: Sequence[JobRecord]) -> None:
         if not any(is_ready(server) for server in live):

@@ -29,13 +29,14 @@ def copy_files(version: VersionRecord, *, bucket: str, folder: Path) -> tuple[Fi
         folder: a local folder for temporary files, for this alone. What a killed service left there is deleted.
 
     Raises:
-        ModelError: If there is no model or not only one; for a custom prediction routine, no files or too many.
+        ModelError: If there is no model or not only one; for a custom prediction routine or a
+            container, no files or too many.
         StorageError: If the bucket cannot be read or written.
         OSError: If the local folder cannot be written.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    find = find_model if version.prediction_class is None else find_files
+    find = find_model if version.prediction_class is None and version.container is None else find_files
     own = open_bucket(version_folder(version, bucket=bucket))
     copied: list[FileOrder] = []
     num_bytes = 0

@@ -36,6 +36,7 @@ def start_server(version: VersionRecord, *, jobs: JobStore, bucket: str, simulat
             region=version.region,
             package_uris=version.package_uris,
             arguments=_arguments(version),
+            image=None if version.container is None else version.container.image,
         ),
         labels=version.labels,
         simulated=simulated,
@@ -58,6 +59,8 @@ def version_folder(version: VersionRecord, *, bucket: str) -> str:
 def _arguments(version: VersionRecord) -> list[str]:
     program = () if version.python_module is None else (f"--program={version.python_module}",)
     has_code = ("--has-code",) if version.package_uris else ()
+    if version.container is not None:
+        return []  # the order of its gang has those of the container
     if version.prediction_class is not None:
         return [f"--model={MODEL_FOLDER}", f"--prediction-class={version.prediction_class}"]
     return [f"--model={version.files[0].name}", f"--display-url={version.deployment_uri}", *has_code, *program]
@@ -70,6 +73,7 @@ def server_input(
     region: str | None = None,
     package_uris: Sequence[str] = (),
     arguments: Sequence[str] = (),
+    image: str | None = None,
 ) -> dict[str, Any]:
     """Returns the training input of a prediction server, in the contract's JSON.
 
@@ -79,14 +83,17 @@ def server_input(
         region: the region of its machine; None for any.
         package_uris: the bucket URLs of packages with the classes of its model.
         arguments: the arguments of the server.
+        image: the image of the container that is the server; None for a server of Lockstep's own.
     """
-    machine = {} if accelerator is None else {"masterConfig": {"acceleratorConfig": accelerator.to_json()}}
+    config: dict[str, Any] = {} if accelerator is None else {"acceleratorConfig": accelerator.to_json()}
+    if image is not None:
+        config["imageUri"] = image
     return {
         "scaleTier": "CUSTOM",
         "masterType": machine_type,
-        **machine,
+        **({"masterConfig": config} if config else {}),
         **({} if region is None else {"region": region}),
-        "pythonModule": SERVER_MODULE,
+        **({"pythonModule": SERVER_MODULE} if image is None else {}),
         "packageUris": list(package_uris),
         # A server that is lost is replaced by another one. One that just ends is launched again where it is.
         "lockstep": {"restartPolicy": {"condition": "NEVER"}},

@@ -18,6 +18,7 @@ from lockstep.service.store.database import connect_database, excluding, open_da
 from lockstep.service.store.faults import DATABASE_FAULTS, describe_fault
 from lockstep.service.store.notifications.webhooks import Feed, NewWebhook, WebhookRecord, WebhookStore
 from lockstep.service.store.postgres import parse_database_url, take_password
+from lockstep.service.store.prediction.containers import VersionContainer
 from lockstep.service.store.prediction.demands import DemandStore
 from lockstep.service.store.prediction.models import ModelStore
 from lockstep.service.store.prediction.policies import RequestLogging, ScalingPolicy
@@ -75,6 +76,7 @@ __all__ = [
     "UnsummedNode",
     "UploadStore",
     "UploadedModelRecord",
+    "VersionContainer",
     "VersionRecord",
     "VersionState",
     "WebhookRecord",

@@ -23,6 +23,7 @@ from lockstep.jobs.billing.bills import BILL
 from lockstep.jobs.running.orders import FILES
 from lockstep.service.store.control.moves import MOVES
 from lockstep.service.store.json_columns import JsonOf
+from lockstep.service.store.prediction.containers import VERSION_CONTAINER
 from lockstep.service.store.prediction.policies import REQUEST_LOGGING, SCALING
 from lockstep.service.store.prediction.records import ACCELERATOR
 from lockstep.service.store.prediction.traffic import TRAFFIC
@@ -207,6 +208,7 @@ VERSIONS = Table(
     Column("package_uris", JSON, nullable=False),
     Column("python_module", Text),
     Column("prediction_class", Text),
+    Column("container", JsonOf(VERSION_CONTAINER)),
     Column("python_version", String(16)),
     Column("framework", String(32)),
     Column("machine_type", String(64), nullable=False),
@@ -236,7 +238,7 @@ UPLOADED_MODELS = Table(
     Column("labels", JSON, nullable=False),
     Column("region", String(64), nullable=False),
     Column("artifact_uri", Text, nullable=False),
-    Column("image_uri", Text),
+    Column("container_spec", JSON(none_as_null=True)),
     Column("create_time_s", Float, nullable=False),
     Column("update_time_s", Float, nullable=False),
 )

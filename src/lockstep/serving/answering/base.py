@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Self
+from dataclasses import dataclass
+from typing import Final, Self, final
 
 from lockstep.serving.batch_counts import BatchCounts
 from lockstep.serving.protocols.inference_paths import InferencePath
 from lockstep.serving.protocols.questions import Content
+
+MAX_RUN_S: Final = 60.0
+"""How long one run may take, in seconds. After that, the server counts as stuck and is replaced."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ContainerServer:
+    """A server in a container.
+
+    Attributes:
+        url: the URL of its port, such as ``http://127.0.0.1:40123``.
+        predict_route: the path that takes ``{"instances": [...]}`` with POST.
+        health_route: the path that answers GET with status 200 when it can answer requests.
+    """
+
+    url: str
+    predict_route: str
+    health_route: str
 
 
 class AbstractAnswering(ABC):
@@ -30,8 +50,8 @@ class AbstractAnswering(ABC):
 
     @property
     @abstractmethod
-    def run_s(self) -> float:
-        """How long the current run has taken so far, the longest of them, in seconds; 0 if nothing runs."""
+    def is_stuck(self) -> bool:
+        """Whether a run takes longer than `MAX_RUN_S`, so that it has to be expected never to end."""
 
     @abstractmethod
     async def answer(self, body: bytes) -> Content:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Self, final
 
 from lockstep.serving.abstract_model import AbstractModel
+from lockstep.serving.answering import base
 from lockstep.serving.answering.base import AbstractAnswering
 from lockstep.serving.batch_counts import BatchCounts
 from lockstep.serving.batcher import Batcher, BatchPolicy
@@ -49,9 +50,9 @@ class ModelAnswering(AbstractAnswering):
         return self._batcher.num_waiting
 
     @property
-    def run_s(self) -> float:
-        """How long the current run has taken so far, in seconds."""
-        return self._batcher.run_s
+    def is_stuck(self) -> bool:
+        """Whether the current run of the model takes too long."""
+        return self._batcher.run_s > base.MAX_RUN_S
 
     async def answer(self, body: bytes) -> Content:
         """Answers JSON instances; see `AbstractAnswering.answer`."""

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Self, final
 
 from lockstep.errors import InvalidInputError, OverloadedError
+from lockstep.serving.answering import base
 from lockstep.serving.answering.base import AbstractAnswering
 from lockstep.serving.batch_counts import BatchCounts
 from lockstep.serving.instances import read_document
@@ -68,9 +69,9 @@ class RoutineAnswering(AbstractAnswering):
         return len(self._waiting)
 
     @property
-    def run_s(self) -> float:
-        """How long the longest of the current calls has taken so far, in seconds; 0 if there is none."""
-        return time.monotonic() - min(self._starts.values()) if self._starts else 0.0
+    def is_stuck(self) -> bool:
+        """Whether the longest of the current calls takes too long."""
+        return bool(self._starts) and time.monotonic() - min(self._starts.values()) > base.MAX_RUN_S
 
     async def infer(self, body: bytes, path: InferencePath, *, header_length: bytes | None) -> Content:
         """Refuses tensors, since nobody knows which ones the routine takes."""

@@ -74,6 +74,40 @@ class OwnVersionForm(TypedDict):
 
 
 @with_config(STRICT)
+class ContainerPortForm(TypedDict):
+    """``GoogleCloudMlV1__ContainerPort``."""
+
+    containerPort: int
+
+
+@with_config(STRICT)
+class EnvVarForm(TypedDict):
+    """``GoogleCloudMlV1__EnvVar``."""
+
+    name: str
+    value: str
+
+
+@with_config(STRICT)
+class ContainerForm(TypedDict):
+    """``GoogleCloudMlV1__ContainerSpec``."""
+
+    image: str
+    ports: list[ContainerPortForm]
+    command: NotRequired[list[str]]
+    args: NotRequired[list[str]]
+    env: NotRequired[list[EnvVarForm]]
+
+
+@with_config(STRICT)
+class RoutesForm(TypedDict):
+    """``GoogleCloudMlV1__RouteMap``."""
+
+    predict: str
+    health: str
+
+
+@with_config(STRICT)
 class VersionForm(TypedDict):
     """``GoogleCloudMlV1__Version``."""
 
@@ -81,6 +115,8 @@ class VersionForm(TypedDict):
     deploymentUri: str
     packageUris: NotRequired[list[str]]
     predictionClass: NotRequired[str]
+    container: NotRequired[ContainerForm]
+    routes: NotRequired[RoutesForm]
     createTime: str
     machineType: str
     state: VersionState

@@ -9,7 +9,7 @@ from pydantic import with_config
 from typing_extensions import TypedDict
 
 from lockstep.service.api.forms.answers import STRICT
-from lockstep.service.api.forms.prediction import OperationErrorForm
+from lockstep.service.api.forms.prediction import ContainerPortForm, EnvVarForm, OperationErrorForm
 
 
 @with_config(STRICT)
@@ -17,6 +17,12 @@ class VertexContainerForm(TypedDict):
     """``GoogleCloudAiplatformV1ModelContainerSpec``."""
 
     imageUri: str
+    command: NotRequired[list[str]]
+    args: NotRequired[list[str]]
+    env: NotRequired[list[EnvVarForm]]
+    ports: NotRequired[list[ContainerPortForm]]
+    predictRoute: NotRequired[str]
+    healthRoute: NotRequired[str]
 
 
 @with_config(STRICT)

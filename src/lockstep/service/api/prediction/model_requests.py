@@ -12,6 +12,7 @@ from lockstep.errors import ConfigError, InvalidInputError, UnimplementedError
 from lockstep.jobs.input.spec import MAX_PACKAGES, AcceleratorConfig, running_python_version
 from lockstep.jobs.parsing.fields import AbstractDocument, Double, Flag, Int32, JobId, Labels, Text, rule_error
 from lockstep.jobs.parsing.rules import Violation, parse_document, raise_violations
+from lockstep.service.api.prediction.containers import ContainerSpec, RouteMap, check_distinct
 from lockstep.service.api.prediction.scaling import AutoScaling, OwnAutoScaling
 from lockstep.service.api.prediction.traffic import OwnModel
 from lockstep.service.control.schedule import MAX_SERVERS
@@ -137,9 +138,11 @@ class VersionRequest(AbstractDocument):
         description: the description of the version.
         labels: the labels of the version.
         deployment_uri: the bucket URL of the model's file, or of the folder that contains it; for a custom prediction
-            routine, of a folder of files.
+            routine or a container, of a folder of files. A container needs none.
         package_uris: the bucket URLs of packages with the classes of the model, at most 100.
         prediction_class: the class of the custom prediction routine; None for a model.
+        container: the container of the user's own that serves the version; None for a model or a routine.
+        routes: the paths that it answers.
         python_version: the version of Python that the prediction servers run on.
         framework: the framework of the model.
         machine_type: the machine type of each prediction server.
@@ -155,6 +158,8 @@ class VersionRequest(AbstractDocument):
     deployment_uri: Text = ""
     package_uris: tuple[Annotated[Text, Field(min_length=1)], ...] = Field(default=(), max_length=MAX_PACKAGES)
     prediction_class: Annotated[Text, AfterValidator(_check_class)] | None = None
+    container: ContainerSpec | None = None
+    routes: RouteMap | None = None
     python_version: Text | None = None
     framework: Framework = Framework.FRAMEWORK_UNSPECIFIED
     machine_type: Text = DEFAULT_MACHINE_TYPE
@@ -165,8 +170,6 @@ class VersionRequest(AbstractDocument):
 
     runtime_version: object = None
     service_account: object = None
-    container: object = None
-    routes: object = None
     explanation_config: object = None
     request_logging_config: object = None
 
@@ -181,7 +184,8 @@ class VersionRequest(AbstractDocument):
 
     def urls(self) -> Iterator[tuple[str, str]]:
         """Yields the fields with URLs, and the URLs."""
-        yield "deploymentUri", self.deployment_uri
+        if self.deployment_uri or self.container is None:
+            yield "deploymentUri", self.deployment_uri
         for index, url in enumerate(self.package_uris):
             yield f"packageUris.{index}", url
 
@@ -194,8 +198,6 @@ class VersionRequest(AbstractDocument):
 UNSUPPORTED: Final[Mapping[str, str]] = {
     "runtimeVersion": "there is one runtime, the environment that Lockstep runs in, with the packages of packageUris",
     "serviceAccount": "prediction servers run without credentials of any account",
-    "container": "prediction servers run models and custom prediction routines, not container images",
-    "routes": "only prediction servers in containers have routes of their own",
     "explanationConfig": "predictions are not explained",
     "requestLoggingConfig": "there is no BigQuery to write to; lockstep.requestLogging writes requests to a bucket",
 }
@@ -241,8 +243,10 @@ def parse_version(body: Mapping[str, Any]) -> VersionRequest:
     for key, reason in UNSUPPORTED.items():
         if body.get(key) not in (None, ""):
             raise _unsupported(key, reason)
+    _check_container(request)
     is_routine = request.prediction_class is not None
-    if request.framework in (Framework.SCIKIT_LEARN, Framework.XGBOOST) and not is_routine:
+    is_model = not is_routine and request.container is None
+    if request.framework in (Framework.SCIKIT_LEARN, Framework.XGBOOST) and is_model:
         raise _unsupported(
             "framework",
             f"prediction servers run Keras models, not those of {request.framework}",
@@ -258,9 +262,27 @@ def parse_version(body: Mapping[str, Any]) -> VersionRequest:
     runs = running_python_version()
     if request.python_version not in (None, runs):
         raise InvalidInputError("pythonVersion", received=request.python_version, allowed=f"{runs}, or none")
-    if not request.deployment_uri:
+    if not request.deployment_uri and request.container is None:
         raise ConfigError("request: deploymentUri is missing", allowed="the URL of a model's file, or of its folder")
     return request
+
+
+def _check_container(request: VersionRequest) -> None:
+    """Rejects what only models and routines have beside a container, and routes without one."""
+    if request.container is None:
+        if request.routes is not None:
+            raise ConfigError("request: routes is only for a container", action="remove it, or add container")
+        return
+    for key, value in (
+        ("predictionClass", request.prediction_class),
+        ("packageUris", request.package_uris),
+        ("pythonVersion", request.python_version),
+        ("framework", request.requested_framework),
+        ("lockstep.pythonModule", request.lockstep.python_module),
+    ):
+        if value:
+            raise ConfigError(f"request: {key} has no effect on a container", action="remove it")
+    check_distinct(request.container.env, what="container.env")
 
 
 def _unsupported(key: str, reason: str, *, action: str = "remove it") -> UnimplementedError:

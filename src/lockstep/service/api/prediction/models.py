@@ -17,6 +17,7 @@ from lockstep.jobs.security.access import Principal, Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import ModelForm, ModelListForm, OperationForm, VersionForm, VersionListForm
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
+from lockstep.service.api.prediction.containers import check_container, version_container
 from lockstep.service.api.prediction.model_requests import OwnRequestLogging, VersionRequest, parse_model, parse_version
 from lockstep.service.api.prediction.patches import check_etag, parse_model_patch, parse_version_patch
 from lockstep.service.api.prediction.scaling import scaling_policy
@@ -152,7 +153,9 @@ def record_version(
         NotFoundError: If there is no such model, or no version that `split_when_ready` names.
         WrongStateError: If such a version is not READY.
         ConflictError: If the model has a version of this name.
-        InvalidInputError: If a URL is not allowed, or no node could ever provide the machine.
+        ImageError: If the name of the container's image is not valid.
+        InvalidInputError: If a URL is not allowed, if no node could ever provide the machine, or if containers cannot
+            be run.
     """
     bucket = context.settings.bucket
     for what, url in request.urls():
@@ -160,6 +163,9 @@ def record_version(
         is_code = what.startswith("packageUris")
         check_location(url, what=what, principal=principal, project=project, bucket=bucket, holds_code=is_code)
     region = context.models.get_model(project=project, name=model).region
+    container = version_container(request.container, request.routes, model=model, version=request.name)
+    if container is not None:
+        check_container(container, settings=context.settings)
     gang = _check_machine(request, project=project, region=region, context=context)
     return context.models.create_version(
         project=project,
@@ -171,6 +177,7 @@ def record_version(
         package_uris=request.package_uris,
         python_module=request.lockstep.python_module,
         prediction_class=request.prediction_class,
+        container=container,
         python_version=request.python_version,
         framework=request.requested_framework,
         machine_type=request.machine_type,

@@ -186,7 +186,7 @@ def deploy_model(
     split = check_split(request.traffic_split)
     taken = {version.name for version in context.models.list_versions(project=place.project, model=model)}
     name = deployed.id or _free_name(name_of(deployed.display_name or uploaded.name), taken=taken)
-    document = version_document(deployed, name=name, model=uploaded)
+    document = version_document(deployed, endpoint=model, name=name, model=uploaded)
     try:
         operation = record_version(
             parse_version(document),

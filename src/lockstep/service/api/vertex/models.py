@@ -16,6 +16,7 @@ from lockstep.service.api.forms import VertexModelForm, VertexModelListForm, Ver
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
 from lockstep.service.api.requests import Body, Context, Name
 from lockstep.service.api.routes import make_router
+from lockstep.service.api.vertex.deploying import check_server
 from lockstep.service.api.vertex.places import InPlace, UploadedName, WholeList
 from lockstep.service.api.vertex.requests import UploadRequest, VertexModel, parse
 from lockstep.service.api.vertex.resources import (
@@ -45,10 +46,12 @@ def upload_model(place: InPlace, body: Body, context: Context, principal: Reques
     request = parse(UploadRequest, body)
     context.catalogue.price_region(place.location, what="location")
     model, what = request.model, "model.artifactUri"
-    check_shared_url(model.artifact_uri, what=what)
-    check_location(
-        model.artifact_uri, what=what, principal=principal, project=place.project, bucket=context.settings.bucket
-    )
+    check_server(model)
+    if model.artifact_uri:
+        check_shared_url(model.artifact_uri, what=what)
+        check_location(
+            model.artifact_uri, what=what, principal=principal, project=place.project, bucket=context.settings.bucket
+        )
     record = context.uploads.create(
         project=place.project,
         name=request.name,
@@ -56,7 +59,7 @@ def upload_model(place: InPlace, body: Body, context: Context, principal: Reques
         labels=model.labels,
         region=place.location,
         artifact_uri=model.artifact_uri,
-        image_uri=None if model.container_spec is None else model.container_spec.image_uri,
+        container_spec=None if model.container_spec is None else model.container_spec.to_json(),
     )
     return upload_operation(record, place=place)
 
@@ -116,7 +119,7 @@ def patch_model(
     mask = _read_mask(update_mask)
     # A client sends the whole resource that it has read. Only the fields of the mask are meant.
     meant = {key: body[key] for key in mask if body.get(key) is not None}
-    given = parse(VertexModel, {"displayName": record.name, "artifactUri": record.artifact_uri, **meant})
+    given = parse(VertexModel, {"displayName": record.name, **meant})
     patched = context.uploads.update(record, changes={key: getattr(given, key) for key in mask})
     return _resource(patched, place, context)
 

@@ -16,6 +16,7 @@ from lockstep.errors import ConfigError, UnimplementedError
 from lockstep.jobs.input.custom_jobs import MachineSpec, job_id_of
 from lockstep.jobs.parsing.fields import AbstractDocument, Int32, JobId, Labels, Text, rule_error
 from lockstep.jobs.parsing.rules import parse_document
+from lockstep.service.api.prediction.containers import MAX_VARIABLES, ContainerPort, EnvVar, check_route
 from lockstep.service.control.schedule import MAX_SERVERS
 from lockstep.service.store import WHOLE
 
@@ -42,26 +43,39 @@ def name_of(display_name: str) -> str:
 
 @final
 class ContainerSpec(AbstractDocument):
-    """``GoogleCloudAiplatformV1ModelContainerSpec``: only a server of Keras models that Google has made is honoured.
+    """``GoogleCloudAiplatformV1ModelContainerSpec``.
+
+    Google's images for TensorFlow 2 stand for the server that all Keras models have here. Any other image is run.
 
     Attributes:
         image_uri: the container image.
+        command: the command that replaces the image's entry point.
+        args: the arguments of the entry point.
+        env: the environment variables.
+        ports: the port of the server; 8080 without one.
+        predict_route: the path that takes instances.
+        health_route: the path that answers when the server is healthy.
     """
 
     image_uri: Text
-    command: object = None
-    args: object = None
-    env: object = None
-    ports: object = None
+    command: tuple[Text, ...] = ()
+    args: tuple[Text, ...] = ()
+    env: tuple[EnvVar, ...] = Field(default=(), max_length=MAX_VARIABLES)
+    ports: tuple[ContainerPort, ...] = Field(default=(), max_length=1)
+    predict_route: Annotated[Text, AfterValidator(check_route)] | None = None
+    health_route: Annotated[Text, AfterValidator(check_route)] | None = None
     grpc_ports: object = None
-    predict_route: object = None
-    health_route: object = None
     invoke_route_prefix: object = None
     deployment_timeout: object = None
     shared_memory_size_mb: object = None
     startup_probe: object = None
     health_probe: object = None
     liveness_probe: object = None
+
+    @property
+    def is_for_keras(self) -> bool:
+        """Whether the image is Google's server of Keras models, for which Lockstep's own stands."""
+        return _KERAS_IMAGE.fullmatch(self.image_uri) is not None
 
 
 @final
@@ -72,7 +86,8 @@ class VertexModel(AbstractDocument):
         display_name: the display name.
         description: the description.
         labels: the labels.
-        artifact_uri: the bucket URL of the folder with the ``.keras`` file.
+        artifact_uri: the bucket URL of the folder with the ``.keras`` file. For a container, it may hold any files,
+            or be "".
         container_spec: the server of the model.
         version_aliases: the aliases of its only version.
     """
@@ -80,7 +95,7 @@ class VertexModel(AbstractDocument):
     display_name: DisplayName
     description: Text = ""
     labels: Labels = Field(default_factory=dict)
-    artifact_uri: Text
+    artifact_uri: Text = ""
     container_spec: ContainerSpec | None = None
     version_aliases: tuple[Literal["default"], ...] = ()
 
@@ -270,17 +285,17 @@ _NO_NETWORK: Final = "endpoints are paths of this service, which has no networks
 _NO_EXPLANATIONS: Final = "predictions are not explained"
 _NO_ACCOUNT: Final = "prediction servers run without credentials of any account"
 _NO_KEYS: Final = "the bucket encrypts its objects by itself"
-_NO_PROBES: Final = "prediction servers run Keras models, not container images"
+_NO_PROBES: Final = "the health route is asked every second; a deployment has ten minutes to be ready"
+_NOT_KERAS: Final = "the image is Vertex AI's server for TensorFlow 2, for which Lockstep's own stands"
 _NO_GENERATION: Final = "prediction servers run Keras models, not Google's models"
 
 UNSUPPORTED: Final[Mapping[type[AbstractDocument], Mapping[str, str]]] = {
-    ContainerSpec: dict.fromkeys(
-        (
-            *("command", "args", "env", "ports", "grpcPorts", "predictRoute", "healthRoute", "invokeRoutePrefix"),
-            *("deploymentTimeout", "sharedMemorySizeMb", "startupProbe", "healthProbe", "livenessProbe"),
-        ),
-        _NO_PROBES,
-    ),
+    ContainerSpec: {
+        "grpcPorts": "requests are sent over HTTP",
+        "invokeRoutePrefix": "requests are sent to predictRoute",
+        "sharedMemorySizeMb": "a container has half of its memory as shared memory",
+        **dict.fromkeys(("deploymentTimeout", "startupProbe", "healthProbe", "livenessProbe"), _NO_PROBES),
+    },
     VertexModel: {
         "encryptionSpec": _NO_KEYS,
         "explanationSpec": _NO_EXPLANATIONS,
@@ -357,13 +372,10 @@ def _check_supported(document: AbstractDocument, *, prefix: str) -> None:
         for inner in value if isinstance(value, tuple) else (value,):
             if isinstance(inner, AbstractDocument):
                 _check_supported(inner, prefix=f"{prefix}{key}.")
-    if isinstance(document, ContainerSpec) and not _KERAS_IMAGE.fullmatch(document.image_uri):
-        raise UnimplementedError(
-            f"{prefix}imageUri: prediction servers run Keras models, not container images; received "
-            f"{document.image_uri!r}",
-            action="leave out containerSpec, or name one of Vertex AI's images for TensorFlow 2, such as "
-            "us-docker.pkg.dev/vertex-ai/prediction/tf2-cpu.2-15:latest: it stands for the same server here",
-        )
+    if isinstance(document, ContainerSpec) and document.is_for_keras:
+        for key in ("command", "args", "env", "ports", "predictRoute", "healthRoute"):
+            if document.to_json().get(key):
+                raise UnimplementedError(f"{prefix}{key}: {_NOT_KERAS}", action="remove it, or name your own image")
 
 
 def check_split(split: Mapping[str, int], *, what: str = "trafficSplit") -> Mapping[str, int] | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
 from lockstep.errors import NotFoundError
 from lockstep.service.api.forms import (
     DeployedModelForm,
     EndpointForm,
+    VertexContainerForm,
     VertexModelForm,
     VertexOperationForm,
 )
@@ -135,8 +136,8 @@ def model_resource(
         "versionUpdateTime": updated,
         "supportedDeploymentResourcesTypes": ["DEDICATED_RESOURCES", "AUTOMATIC_RESOURCES"],
     }
-    if model.image_uri is not None:
-        resource["containerSpec"] = {"imageUri": model.image_uri}
+    if model.container_spec is not None:
+        resource["containerSpec"] = cast("VertexContainerForm", dict(model.container_spec))
     if model.description:
         resource["description"] = model.description
     if model.labels:

@@ -13,6 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from lockstep.errors import ConflictError, NotFoundError, UnavailableError, WrongStateError
 from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.service.store.database import Guard, reading, unguarded, writing
+from lockstep.service.store.prediction.containers import VersionContainer
 from lockstep.service.store.prediction.operation_rows import (
     cancel_creation,
     end_operations,
@@ -151,6 +152,7 @@ class ModelStore:
         package_uris: Sequence[str] = (),
         python_module: str | None = None,
         prediction_class: str | None = None,
+        container: VersionContainer | None = None,
         python_version: str | None = None,
         framework: str | None = None,
         accelerator: AcceleratorConfig | None = None,
@@ -181,6 +183,7 @@ class ModelStore:
             "package_uris": list(package_uris),
             "python_module": python_module,
             "prediction_class": prediction_class,
+            "container": container,
             "python_version": python_version,
             "framework": framework,
             "machine_type": machine_type,

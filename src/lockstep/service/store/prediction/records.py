@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.jobs.running.orders import FileOrder
+from lockstep.service.store.prediction.containers import VersionContainer
 from lockstep.service.store.prediction.policies import RequestLogging, ScalingPolicy
 from lockstep.service.store.prediction.traffic import Traffic
 
@@ -77,11 +78,12 @@ class VersionRecord:
     Attributes:
         uid: the permanent, unique id of the version.
         deployment_uri: the bucket URL of the model's file, or of the folder that contains it; for a custom prediction
-            routine, of a folder of files.
+            routine or a container, of a folder of files. A container may have none; then it is "".
         files: the version's own copies of the deployed files; empty until they have been copied.
         package_uris: the bucket URLs of packages with the classes of its model.
         python_module: the module that its job ran; None if it is not known.
         prediction_class: the class of its custom prediction routine; None if it serves a model.
+        container: the container of the user's own that serves it; None if it serves a model or a routine.
         python_version: the version of Python that was asked for; None if none was.
         framework: the framework that was asked for; None if none was.
         accelerator: the accelerators of each of its servers, beside those that are built into the machine type.
@@ -117,6 +119,7 @@ class VersionRecord:
     num_failures: int
     last_failure_time_s: float | None
     prediction_class: str | None = None
+    container: VersionContainer | None = None
     python_version: str | None = None
     framework: str | None = None
     accelerator: AcceleratorConfig | None = None
@@ -128,6 +131,11 @@ class VersionRecord:
     split_when_ready: Mapping[str, int] | None = None
     scaling: ScalingPolicy | None = None
     request_logging: RequestLogging | None = None
+
+    @property
+    def has_files(self) -> bool:
+        """Whether it has all files that it needs in the version's own folder."""
+        return bool(self.files) or not self.deployment_uri
 
 
 @final

@@ -25,7 +25,8 @@ class UploadedModelRecord:
     Attributes:
         region: the region that it was uploaded to.
         artifact_uri: the bucket URL of the folder with the ``.keras`` file.
-        image_uri: the container image that it was uploaded with; None if it was uploaded without one.
+        container_spec: the container of its servers, as ``GoogleCloudAiplatformV1ModelContainerSpec`` in JSON; None if
+            it was uploaded without one.
         create_time_s: the time of the upload, in seconds since 1970 UTC.
         update_time_s: the time of the last change, in seconds since 1970 UTC.
     """
@@ -36,7 +37,7 @@ class UploadedModelRecord:
     labels: Mapping[str, str]
     region: str
     artifact_uri: str
-    image_uri: str | None
+    container_spec: Mapping[str, Any] | None
     create_time_s: float
     update_time_s: float
 
@@ -65,7 +66,7 @@ class UploadStore:
         labels: Mapping[str, str],
         region: str,
         artifact_uri: str,
-        image_uri: str | None,
+        container_spec: Mapping[str, Any] | None,
     ) -> UploadedModelRecord:
         """Records an uploaded model. The arguments are those of `UploadedModelRecord`.
 
@@ -80,7 +81,7 @@ class UploadStore:
             labels=dict(labels),
             region=region,
             artifact_uri=artifact_uri,
-            image_uri=image_uri,
+            container_spec=container_spec,
             create_time_s=now_s,
             update_time_s=now_s,
         )
