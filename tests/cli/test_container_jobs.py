@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -51,6 +52,13 @@ def contained(podman: Podman, tmp_path_factory: pytest.TempPathFactory) -> Itera
     made.run("down", "--cancel")
     assert made.processes() == []
     assert podman.containers() == []
+
+
+PREDICT = """#!/bin/sh
+read -r line
+printf 'Content-Type: application/json\\r\\n\\r\\n{"predictions": ["%s", "%s"]}' \\
+  "$(echo "$line" | tr -cd 0-9)" "$(cat $AIP_STORAGE_URI/name.txt)"
+"""
 
 
 def over(job: dict[str, Any]) -> bool:
@@ -150,3 +158,32 @@ def test_an_unknown_image_is_refused_by_the_node_as_the_users_error(contained: M
     assert job["state"] == "FAILED"
     assert "image localhost/absent:1 is not on this node, and its name has no registry" in job["errorMessage"]
     assert "USER_ERROR" in job["lockstep"]["endReason"]
+
+
+def test_a_server_in_a_container_is_deployed_predicts_and_goes(
+    contained: Machine, podman: Podman, tmp_path: Path
+) -> None:
+    image = tmp_path / "image"
+    (image / "www" / "cgi-bin").mkdir(parents=True)
+    (image / "www" / "alive").write_text("yes")
+    (image / "www" / "cgi-bin" / "predict").write_text(PREDICT)
+    (image / "www" / "cgi-bin" / "predict").chmod(0o755)
+    (image / "Containerfile").write_text(f"FROM {IMAGE}\nCOPY www /www\n")
+    contained.run("image", "build", str(image), "--tag", "localhost/server:1")
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "name.txt").write_text("of the files")
+    contained.run(
+        *("deploy", "mine", "--image-uri", "localhost/server:1", "--model-url", str(files), "--port", "7000"),
+        *("--predict-route", "/cgi-bin/predict", "--health-route", "/alive"),
+        *("--", "httpd -f -p $(AIP_HTTP_PORT) -h /www"),
+    )
+    (running,) = podman.containers()
+    assert podman.run("port", running).startswith("7000/tcp -> 127.0.0.1:")
+    request = tmp_path / "request.json"
+    request.write_text('{"instances": [1, 2, 3]}')
+    assert json.loads(contained.run("predict", "mine", "--json-request", str(request))) == {
+        "predictions": ["123", "of the files"]
+    }
+    contained.run("models", "delete", "mine", "--all-versions", "--yes")
+    assert podman.containers() == []

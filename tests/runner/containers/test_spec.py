@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from lockstep.containers import ContainerEngine, EngineKind, Mount, create
 from lockstep.errors import ContainerEngineError, ImageError
-from lockstep.jobs.running.orders import ContainerOrder, ReplicaOrder
+from lockstep.jobs.running.orders import ContainerOrder, ContainerRoutes, ReplicaOrder, ServerOrder
 from lockstep.jobs.running.packages import Code
 from lockstep.runner.containers.spec import ContainerPlan, NodeFacts, container_name, plan_container
 
@@ -80,6 +81,25 @@ def test_it_is_known_by_its_labels_and_by_a_name_of_its_own() -> None:
     others = [ORDER, replace(ORDER, attempt=3), replace(ORDER, spool="/other"), replace(ORDER, job="k" * 128)]
     assert len({container_name(order) for order in others}) == 4
     assert max(len(container_name(order)) for order in others) < 128
+    server = replace(others[0], job="model/v1/0a1b2c3d")
+    assert re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+", container_name(server)), "engines allow no other names"
+
+
+def test_a_server_gets_a_network_and_limits_of_its_own_and_no_secret() -> None:
+    routes = ContainerRoutes(port=7000, predict="/predict", health="/alive")
+    server = ServerOrder(ready_within_s=60.0, silent_within_s=3.0, routes=routes)
+    outputs = dict.fromkeys(("model_dir", "checkpoint_dir", "tensorboard_dir"))
+    order = replace(ORDER, index=0, server=server, secrets={"LOCKSTEP_SERVER_TOKEN": "t"}, **outputs)  # type: ignore[arg-type]
+    credentials = {"AWS_SECRET_ACCESS_KEY": "s", "GOOGLE_APPLICATION_CREDENTIALS": "/key.json", "TZ": "UTC"}
+    made = plan(order, env=credentials, exists=lambda _: True)
+    words = create(PODMAN, made.spec)
+    assert words[words.index("--publish") + 1] == "127.0.0.1::7000"
+    assert "--network" not in words
+    assert int(words[words.index("--memory") + 1]) <= NODE.memory_bytes
+    assert int(words[words.index("--pids-limit") + 1]) == 4096
+    assert {mount.target for mount in made.spec.mounts} <= {WORK}
+    secret = {"LOCKSTEP_SERVER_TOKEN", "LOCKSTEP_HEARTBEAT", *credentials} - {"TZ"}
+    assert not secret & set(variables(made))
 
 
 def test_it_sees_the_jobs_own_folders_and_no_more() -> None:

@@ -64,8 +64,6 @@ REFUSED_OF_VERSIONS: Mapping[str, tuple[Any, int]] = {
     "pythonVersion": ("2.7", 400),
     "framework": ("XGBOOST", 501),
     "serviceAccount": ("me@project.iam.gserviceaccount.com", 501),
-    "container": ({"image": "an-image"}, 501),
-    "routes": ({"predict": "/predict"}, 501),
     "explanationConfig": ({"xraiAttribution": {}}, 501),
     "requestLoggingConfig": ({"samplingPercentage": 0.1}, 501),
     "deploymentUri": ("model", 400),
@@ -106,7 +104,8 @@ def _create_version(models: Any, **fields: Any) -> dict[str, Any]:
 
 def test_every_field_of_the_contract_is_tested_here() -> None:
     assert {"name", "defaultVersion", "etag", *MODEL_VALUES, *REFUSED_OF_MODELS} == _fields("Model")
-    elsewhere = {"autoScaling", "predictionClass"}  # the former in test_scaling.py, the latter below
+    # In test_scaling.py, below, and in test_container_versions.py.
+    elsewhere = {"autoScaling", "predictionClass", "container", "routes"}
     assert {"name", *elsewhere, *VERSION_VALUES, *OUTPUT_OF_VERSIONS, *REFUSED_OF_VERSIONS} - {"nmae"} == _fields(
         "Version"
     )

@@ -336,8 +336,12 @@ def test_a_deployment_can_be_cancelled(locations: Any) -> None:
 
 
 REFUSED_UPLOADS: dict[str, Any] = {
-    "model.containerSpec.imageUri": {"containerSpec": {"imageUri": "gcr.io/mine/server:1"}},
+    "model.containerSpec.imageUri": {"containerSpec": {"imageUri": "gcr.io/Mine/server:1"}},
     "model.containerSpec.predictRoute": {"containerSpec": {"imageUri": IMAGE, "predictRoute": "/p"}},
+    "model.containerSpec.grpcPorts": {"containerSpec": {"imageUri": "mine:1", "grpcPorts": [{"containerPort": 1}]}},
+    "model.containerSpec.startupProbe": {"containerSpec": {"imageUri": "mine:1", "startupProbe": {"periodSeconds": 1}}},
+    "request: model.containerSpec.healthRoute": {"containerSpec": {"imageUri": "mine:1", "healthRoute": "alive"}},
+    "request: model.artifactUri is missing": {"artifactUri": ""},
     "model.explanationSpec": {"explanationSpec": {"parameters": {}}},
     "model.encryptionSpec": {"encryptionSpec": {"kmsKeyName": "k"}},
     "request: model.versionAliases": {"versionAliases": ["champion"]},

@@ -34,6 +34,7 @@ CONTAINER_PASSED_ON: Final = frozenset({*_PASSED_ON, GOOGLE_CREDENTIALS})
 _AWS_FILES: Final = {"AWS_SHARED_CREDENTIALS_FILE": "credentials", "AWS_CONFIG_FILE": "config"}
 MAX_SERVER_PROCESSES: Final = 4096
 """The maximum number of processes and threads of a server."""
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_.-]")
 _ENGINE_VARIABLES: Final = re.compile(
     r"(LD_|GO|DOCKER_|CONTAINER|_CONTAINERS|XDG_|REGISTRY_|STORAGE_|BUILDAH_|DBUS_|SSL_|NOTIFY_|LISTEN_|LOCKSTEP_|GLIBC_)"
     r"|(PATH|HOME|TMPDIR|USER|.*_proxy)$",
@@ -94,7 +95,8 @@ class ContainerPlan:
 def container_name(order: ReplicaOrder) -> str:
     """Returns the name of a replica's container, which differs between all attempts, jobs and homes."""
     digest = hashlib.sha256(order.spool.encode()).hexdigest()[:12]
-    return f"lockstep-{order.job[:40]}-{order.name}-{order.attempt}-{digest}"
+    job = _NOT_IN_NAMES.sub("-", order.job[:40])  # that of a server has slashes
+    return f"lockstep-{job}-{order.name}-{order.attempt}-{digest}"
 
 
 def plan_container(

@@ -89,6 +89,7 @@ JOB_REPLICAS = Table(
     Column("host", Text, nullable=False),
     Column("address", Text, nullable=False),
     Column("pid", Integer),
+    Column("image_id", Text, nullable=False),
     Column("placed_time_s", Float),
     Column("started_time_s", Float),
     Column("ready_time_s", Float),

@@ -88,6 +88,7 @@ def _make_replicas() -> None:
         sa.Column("host", sa.Text(), nullable=False),
         sa.Column("address", sa.Text(), nullable=False),
         sa.Column("pid", sa.Integer(), nullable=True),
+        sa.Column("image_id", sa.Text(), nullable=False),
         sa.Column("placed_time_s", sa.Float(), nullable=True),
         sa.Column("started_time_s", sa.Float(), nullable=True),
         sa.Column("ready_time_s", sa.Float(), nullable=True),
