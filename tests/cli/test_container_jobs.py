@@ -185,5 +185,5 @@ def test_a_server_in_a_container_is_deployed_predicts_and_goes(
     assert json.loads(contained.run("predict", "mine", "--json-request", str(request))) == {
         "predictions": ["123", "of the files"]
     }
-    contained.run("models", "delete", "mine", "--all-versions", "--yes")
+    contained.run("undeploy", "mine/v1")
     assert podman.containers() == []
