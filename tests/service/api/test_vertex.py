@@ -323,6 +323,18 @@ def test_a_deployment_that_failed_is_shown_with_its_reason(service: Served, loca
     assert deployed["status"]["message"] == "FAILED: there is no such file"
 
 
+def test_operations_are_found_where_googles_sdk_asks_for_them(locations: Any, service: Served) -> None:
+    """Its REST transport polls paths that begin with /ui, and not with the version of the API."""
+    _upload(locations)
+    _create(locations)
+    operation = _deploy(locations)
+    for name in (operation["name"], f"{PARENT}/operations/upload_model_digits_net"):
+        answer = service.http.get(f"/ui/{name}")
+        assert (answer.status_code, answer.json()) == (200, locations.operations().get(name=name).execute())
+    assert service.http.post(f"/ui/{operation['name']}:cancel").status_code == 200
+    assert service.client(None).get(f"/ui/{operation['name']}").status_code == 401
+
+
 def test_a_deployment_can_be_cancelled(locations: Any) -> None:
     _upload(locations)
     _create(locations)

@@ -118,6 +118,8 @@ def _make_routes() -> Sequence[BaseRoute]:
         router.include_router(module.router, prefix=in_project)
     for module in (vertex_models, vertex_endpoints, vertex_operations):
         router.include_router(module.router, prefix=in_location)
+    # Where the REST transport of Vertex AI's Python client asks for operations.
+    router.include_router(vertex_operations.router, prefix=f"/ui{in_location.removeprefix('/v1')}")
     for module in (system, keys, nodes, prometheus):
         router.include_router(module.router)
     router.include_router(costs.all_projects_router)
