@@ -127,6 +127,50 @@ def test_a_routine_goes_with_its_package(monkeypatch: pytest.MonkeyPatch) -> Non
         run("--model-url", "gs://b/artifacts")
 
 
+def test_a_container_goes_with_its_routes_and_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient()
+    monkeypatch.setattr(deploy, "connect", lambda _project: client)
+
+    def run(*words: str) -> str:
+        return CliRunner().invoke(app, ["deploy", "m", *words], catch_exceptions=False).stdout
+
+    assert "is ready: reg.example.com/s:1" in run("--image-uri", "reg.example.com/s:1")
+    assert (client.deployed, client.code["container"]) == ("", {"image": "reg.example.com/s:1"})
+    flags = ("--port", "7000", "--predict-route", "/p", "--health-route", "/h", "--model-url", "gs://b/files")
+    run("--image-uri", "reg.example.com/s:1", *flags, "--", "serve", "--threads=4")
+    assert client.deployed == "gs://b/files"
+    assert client.code["container"] == {
+        "image": "reg.example.com/s:1",
+        "ports": [{"containerPort": 7000}],
+        "args": ["serve", "--threads=4"],
+    }
+    assert client.code["routes"] == {"predict": "/p", "health": "/h"}
+    for words, flag in (
+        (["--port", "7000"], "--port"),
+        (["--", "serve"], "ARGS"),
+        (["--health-route", "/"], "--health"),
+    ):
+        with pytest.raises(InvalidInputError, match=f"{flag}.* is only for --image-uri"):
+            run("--model-url", "gs://b/m.keras", *words)
+    with pytest.raises(InvalidInputError, match="give either --job or --model-url or --image-uri"):
+        run("--job", "j", "--image-uri", "reg.example.com/s:1")
+
+
+def test_requests_are_logged_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = FakeClient()
+    monkeypatch.setattr(deploy, "connect", lambda _project: client)
+
+    def run(*flags: str) -> None:
+        CliRunner().invoke(app, ["deploy", "m", "--model-url", "gs://b/m.keras", *flags], catch_exceptions=False)
+
+    run("--log-requests", "0.25", "--request-log-url", "gs://b/requests")
+    assert client.code["request_logging"] == {"samplingPercentage": 0.25, "uri": "gs://b/requests"}
+    run("--log-requests", "1")
+    assert client.code["request_logging"] == {"samplingPercentage": 1.0}
+    with pytest.raises(InvalidInputError, match="--request-log-url is only for --log-requests"):
+        run("--request-log-url", "gs://b/requests")
+
+
 @pytest.mark.parametrize(
     ("left", "message"),
     [

@@ -89,6 +89,16 @@ def deploy(
             min=1, help="Maximum number of prediction servers, which follow the load. Default: always one server."
         ),
     ] = None,
+    log_requests: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Share of the requests that are written to the bucket, such as 0.1. Default: none."
+        ),
+    ] = None,
+    request_log_url: Annotated[
+        str | None,
+        typer.Option(help="Folder for --log-requests. Default: request-logs in the project's folder of the bucket."),
+    ] = None,
     traffic: Annotated[
         int,
         typer.Option(
@@ -110,6 +120,11 @@ def deploy(
     version_fields = _container(
         image_uri, port=port, predict_route=predict_route, health_route=health_route, arguments=arguments
     )
+    if log_requests is not None:
+        folder = {} if request_log_url is None else {"uri": absolute_url(request_log_url, what="--request-log-url")}
+        version_fields["request_logging"] = {"samplingPercentage": log_requests, **folder}
+    elif request_log_url is not None:
+        raise InvalidInputError("--request-log-url is only for --log-requests", action="add --log-requests")
     if machine_type is not None:
         version_fields["machine_type"] = machine_type
     if accelerator is not None:

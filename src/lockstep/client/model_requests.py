@@ -54,6 +54,7 @@ class AbstractModelRequests(ABC):
         machine_type: str | None = None,
         accelerator: Mapping[str, str] | None = None,
         auto_scaling: Mapping[str, int] | None = None,
+        request_logging: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Starts the deployment of a version, and returns its operation.
 
@@ -72,6 +73,8 @@ class AbstractModelRequests(ABC):
             accelerator: the accelerators of each prediction server, as the contract's ``acceleratorConfig``.
             auto_scaling: the contract's ``autoScaling``, such as ``{"minNodes": 0, "maxNodes": 4}``; None for one
                 prediction server.
+            request_logging: Lockstep's ``requestLogging``, such as ``{"samplingPercentage": 0.1}``; None for no log of
+                requests.
         """
         body: dict[str, Any] = {"name": name}
         if deployment_uri:
@@ -84,8 +87,9 @@ class AbstractModelRequests(ABC):
             body["autoScaling"] = dict(auto_scaling)
         if package_uris:
             body["packageUris"] = list(package_uris)
-        if python_module is not None:
-            body["lockstep"] = {"pythonModule": python_module}
+        own = {"pythonModule": python_module, "requestLogging": request_logging and dict(request_logging)}
+        if any(own.values()):
+            body["lockstep"] = {key: value for key, value in own.items() if value}
         if prediction_class is not None:
             body["predictionClass"] = prediction_class
         if machine_type is not None:
