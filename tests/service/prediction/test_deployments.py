@@ -23,6 +23,7 @@ from lockstep.jobs.running.states import JobState
 from lockstep.jobs.scheduling import Quota
 from lockstep.service.prediction import deployments as deployments_module
 from lockstep.service.prediction import servers as servers_module
+from lockstep.service.prediction.copying import MAX_COPIES
 from lockstep.service.prediction.deployments import MAX_FAILURES, Deployments, is_ready
 from lockstep.service.prediction.routing import MAX_AGE_S, Routes
 from lockstep.service.settings import sqlite_url
@@ -234,6 +235,37 @@ def test_a_version_that_cannot_be_copied_now_holds_up_no_other(
     site.step_until(lambda: site.version("v0").state is VersionState.READY)
 
 
+def test_a_copy_that_takes_long_delays_no_other_version(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy, go_on, begun = deployments_module.copy_files, threading.Event(), list[str]()
+
+    def wait(version: VersionRecord, **options: Any) -> Any:
+        begun.append(version.name)
+        if version.name != "v1":
+            assert go_on.wait(WAIT_S)
+        return copy(version, **options)
+
+    monkeypatch.setattr(deployments_module, "copy_files", wait)
+    others = [f"w{number}" for number in range(MAX_COPIES - 1)]
+    for name in (*others, "v1"):
+        site.create(name=name)
+    site.step_until_state(VersionState.READY)
+    for name in ("x0", "x1"):
+        site.create(name=name)
+    site.step_until(lambda: "x0" in begun)
+    assert "x1" not in begun, "so many are copied at the same time, and no more"
+    site.models.begin_delete_version(project="p", model="m", name="x1")
+    site.models.begin_delete_version(project="p", model="m", name="x0")
+    site.step_until(lambda: "x1" not in [version.name for version in site.models.list_versions()])
+    assert site.version("x0").state is VersionState.DELETING, "it is still being copied"
+    go_on.set()
+    site.step_until(lambda: "x0" not in [version.name for version in site.models.list_versions()])
+    left = [path for path in (site.bench.home.bucket / "p" / "models").rglob("x0-*/*") if path.name != "logs"]
+    assert left == []
+    for name in others:
+        site.step_until(lambda name=name: site.version(name).state is VersionState.READY)
+    assert sorted(begun) == sorted([*others, "v1", "x0"])
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_server_that_dies_or_hangs_is_launched_again_in_its_place(site: Site, number: signal.Signals) -> None:
     site.create()
@@ -357,12 +389,17 @@ def test_a_pass_ends_when_the_lease_is_lost(site: Site, caplog: pytest.LogCaptur
         raise LeaseLostError("another service has taken the lease over")
 
     def has_lease() -> bool:
-        stop.set()  # after one pass
-        return True
+        if num_writes == 2:  # after one pass that writes
+            stop.set()
+        assert time.monotonic() < deadline
+        return num_writes < 2
 
+    deadline = time.monotonic() + WAIT_S
     deployments = site.make_deployments(ModelStore(site.database, guard=guard))
     with pytest.raises(LeaseLostError):
-        deployments.step()
+        while time.monotonic() < deadline:  # the first passes begin to copy
+            deployments.step()
+            time.sleep(0.02)
     assert num_writes == 1, "the second version is left to the holder of the lease"
     deployments.run(stop, has_lease=has_lease)
     assert num_writes == 2

@@ -20,8 +20,10 @@ from lockstep.clusters import AbstractCluster
 from lockstep.errors import LockstepError, WrongStateError
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
+from lockstep.jobs.running.orders import FileOrder
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
 from lockstep.service.prediction.autoscaler import Autoscaler
+from lockstep.service.prediction.copying import Copies
 from lockstep.service.prediction.draining import Drains
 from lockstep.service.prediction.files import copy_files, delete_files
 from lockstep.service.prediction.servers import start_server
@@ -91,7 +93,7 @@ class Deployments:
         self._demands = demands
         self._cluster = cluster
         self._bucket = bucket
-        self._folder = folder
+        self._copies = Copies(self._copy_files, folder=folder)
         self._folders = folders
         self._wake = wake
         self._clock = clock
@@ -149,7 +151,7 @@ class Deployments:
         live = [server for server in servers if server.state not in (JobState.CANCELLING, *TERMINAL)]
         if version.state is VersionState.DELETING:
             self._end(self._drain(live), detail="its version was deleted")
-            if not servers:
+            if not servers and not self._copies.is_copying(version):
                 delete_files(version, bucket=self._bucket)
                 self._models.remove_version(version)
         elif version.state is VersionState.FAILED:
@@ -164,15 +166,19 @@ class Deployments:
             self._note_update(decided, live)
 
     def _copy(self, version: VersionRecord) -> None:
-        if self._folders is not None:
-            self._folders.close_models(version.project)
         try:
-            files = copy_files(version, bucket=self._bucket, folder=self._folder)
+            files = self._copies.poll(version)
         except LockstepError as error:
             if not may_succeed_later(error):
                 self._models.update_version(version, state=VersionState.FAILED, error_message=str(error))
             return
-        self._models.update_version(version, files=files)
+        if files is not None:
+            self._models.update_version(version, files=files)
+
+    def _copy_files(self, version: VersionRecord, folder: Path) -> tuple[FileOrder, ...]:
+        if self._folders is not None:
+            self._folders.close_models(version.project)
+        return copy_files(version, bucket=self._bucket, folder=folder)
 
     def _note_failure(self, version: VersionRecord) -> bool:
         """Records that a server has ended before it was ready; returns whether it did, or the version failed.

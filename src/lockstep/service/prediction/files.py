@@ -6,7 +6,6 @@ The service copies bytes. It does not read what they mean: only the server does,
 from __future__ import annotations
 
 import hashlib
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from lockstep.errors import ModelError
 from lockstep.jobs.running.orders import FileOrder
-from lockstep.service.prediction.servers import version_folder
+from lockstep.service.prediction.servers import LOGS, version_folder
 from lockstep.service.store import VersionRecord
 from lockstep.serving.model_files import MAX_BYTES, ModelFile, fetch_for_another, find_files, find_model
 from lockstep.storage import open_bucket
@@ -26,7 +25,7 @@ def copy_files(version: VersionRecord, *, bucket: str, folder: Path) -> tuple[Fi
     Args:
         version: the version.
         bucket: the URL of the service's default bucket.
-        folder: a local folder for temporary files, for this alone. What a killed service left there is deleted.
+        folder: a local folder for temporary files, for this alone.
 
     Raises:
         ModelError: If there is no model or not only one; for a custom prediction routine or a
@@ -34,7 +33,6 @@ def copy_files(version: VersionRecord, *, bucket: str, folder: Path) -> tuple[Fi
         StorageError: If the bucket cannot be read or written.
         OSError: If the local folder cannot be written.
     """
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     find = find_model if version.prediction_class is None and version.container is None else find_files
     own = open_bucket(version_folder(version, bucket=bucket))
@@ -73,11 +71,12 @@ def fetched(file: ModelFile, *, bucket: str, folder: Path) -> Iterator[tuple[Pat
 
 
 def delete_files(version: VersionRecord, *, bucket: str) -> None:
-    """Deletes the copies of a version's files. Idempotent. The logs of its servers stay.
+    """Deletes the copies of a version's files, unfinished ones too. Idempotent. The logs of its servers stay.
 
     Raises:
-        StorageError: If the bucket cannot be written.
+        StorageError: If the bucket cannot be listed or written.
     """
     own = open_bucket(version_folder(version, bucket=bucket))
-    for file in version.files:
-        own.delete(file.name)
+    for stored in own.list(follows_links=False):
+        if not stored.key.startswith(f"{LOGS}/"):
+            own.delete(stored.key)

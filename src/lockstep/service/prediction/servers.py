@@ -13,6 +13,8 @@ from lockstep.serving.model_files import MODEL_FOLDER
 from lockstep.storage import join_url
 
 SERVER_MODULE: Final = "lockstep.serving"
+LOGS: Final = "logs"
+"""The name of the folder with the logs of a version's servers, in the version's own folder."""
 PRIORITY: Final = 1001
 """The priority of servers in the queue, above that of any submitted job: requests wait for them."""
 
@@ -26,7 +28,7 @@ def start_server(version: VersionRecord, *, jobs: JobStore, bucket: str, simulat
         bucket: the URL of the service's default bucket.
         simulated: whether its machine is simulated.
     """
-    logs = join_url(version_folder(version, bucket=bucket), "logs")
+    logs = join_url(version_folder(version, bucket=bucket), LOGS)
     jobs.create(
         project=version.project,
         job_id=f"{version.model}/{version.name}/{uuid.uuid4().hex[:8]}",
