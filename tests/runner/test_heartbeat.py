@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from lockstep.heartbeat import Beat, HeartbeatSender
-from lockstep.jobs.running.orders import ReplicaOrder, ServerOrder
+from lockstep.jobs.running.order_parts import ServerOrder
+from lockstep.jobs.running.orders import ReplicaOrder
 from lockstep.local_sockets import short_address
 from lockstep.runner.heartbeat import BEATS_AT_ONCE, HeartbeatListener
 from lockstep.runner.silence import Silence

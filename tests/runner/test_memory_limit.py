@@ -7,9 +7,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import psutil
 import pytest
 
-from lockstep.jobs.running.orders import ReplicaOrder, ServerOrder
+from lockstep.jobs.running.order_parts import ServerOrder
+from lockstep.jobs.running.orders import ReplicaOrder
 from lockstep.runner.memory import memory_limit_bytes
 from lockstep.runner.memory_limit import INTERVAL_OF_ALL_S, MemoryLimit
 
@@ -38,6 +40,18 @@ def order(memory_bytes: int | None, *, is_server: bool = True) -> ReplicaOrder:
         log_url="",
         server=server if is_server else None,
     )
+
+
+@pytest.fixture(autouse=True)
+def a_runner_has_no_other_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides what other tests of this process have left running, such as a database's server."""
+    find = psutil.Process.children
+    others = {process.pid for process in psutil.Process().children(recursive=True)}
+
+    def children(self: psutil.Process, recursive: bool = False) -> list[psutil.Process]:
+        return [process for process in find(self, recursive) if process.pid not in others]
+
+    monkeypatch.setattr(psutil.Process, "children", children)
 
 
 class Started:

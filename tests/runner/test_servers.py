@@ -11,7 +11,8 @@ import pytest
 from tests.runner.test_runner_process import _order, _run
 from tests.runner.test_stuck import HERE
 
-from lockstep.jobs.running.orders import Fault, FileOrder, ReplicaOrder, ServerOrder
+from lockstep.jobs.running.order_parts import FileOrder, ServerOrder
+from lockstep.jobs.running.orders import Fault, ReplicaOrder
 from lockstep.runner.environment import CREDENTIALS, program_environment
 
 SERVER = """

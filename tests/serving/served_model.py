@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx
 
 from lockstep.clusters.runner_process import RunnerProcess
-from lockstep.jobs.running.orders import FileOrder, ReplicaOrder, ReplicaStatus, ServerOrder
+from lockstep.jobs.running.order_parts import FileOrder, ServerOrder
+from lockstep.jobs.running.orders import ReplicaOrder, ReplicaStatus
 from lockstep.processes.ports import reserve_address
 from lockstep.serving import SERVER_TOKEN
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from lockstep.errors import InvalidInputError, LockstepError, ModelError, OverloadedError, RoutineError
-from lockstep.serving.answering import RoutineAnswering
+from lockstep.serving.answering import RoutineAnswering, base
 from lockstep.serving.lanes import Lanes
 from lockstep.serving.routine import Routine
 
@@ -204,7 +204,7 @@ BODY = b'{"instances": [1]}'
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_as_many_calls_run_at_once_as_it_says(threads: int) -> None:
+def test_as_many_calls_run_at_once_as_it_says(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     state = {"running": 0, "most": 0}
     lock, release = threading.Lock(), threading.Event()
 
@@ -223,20 +223,23 @@ def test_as_many_calls_run_at_once_as_it_says(threads: int) -> None:
             async with asyncio.timeout(20):
                 while state["running"] < threads or made.num_waiting > 6 - threads:
                     await asyncio.sleep(0.001)
-            assert made.run_s > 0
+            assert not made.is_stuck
+            monkeypatch.setattr(base, "MAX_RUN_S", 0.0)
+            assert made.is_stuck
             release.set()
             assert [answer.body for answer in await asyncio.gather(*tasks)] == [b'{"predictions":[1]}'] * 6
-            assert (made.run_s, made.num_requests) == (0, 6)
+            assert (made.is_stuck, made.num_requests) == (False, 6)
 
     asyncio.run(check())
     assert state["most"] == threads
 
 
 def test_what_waits_in_vain_is_rejected_and_what_nobody_waits_for_does_not_run() -> None:
-    release = threading.Event()
+    begun, release = threading.Event(), threading.Event()
     seen: list[object] = []
 
     def predict(instances: list[object]) -> list[object]:
+        begun.set()
         release.wait(20)
         seen.append(instances[0])
         return instances
@@ -245,7 +248,7 @@ def test_what_waits_in_vain_is_rejected_and_what_nobody_waits_for_does_not_run()
         async with answering(predict, waiting=1) as made:
             first = asyncio.create_task(made.answer(b'{"instances": ["first"]}'))
             async with asyncio.timeout(20):
-                while made.run_s == 0:
+                while not begun.is_set():
                     await asyncio.sleep(0.001)
             second = asyncio.create_task(made.answer(b'{"instances": ["second"]}'))
             await asyncio.sleep(0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lockstep.errors import CorruptDataError
-from lockstep.jobs.running.orders import FileOrder
+from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.jobs.running.packages import Code, unpack_package
 from lockstep.storage import open_bucket, read_url, split_url
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from lockstep.jobs.running.order_parts import ServerOrder
 from lockstep.jobs.running.orders import (
     GANG_ORDER,
     GANG_STATUS,
@@ -23,7 +24,6 @@ from lockstep.jobs.running.orders import (
     ReplicaPhase,
     ReplicaRestart,
     ReplicaStatus,
-    ServerOrder,
     initial_status,
 )
 from lockstep.jobs.running.progress import Progress

@@ -20,9 +20,9 @@ from tests.runner.test_shell_server import Talk
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.errors import ContainerEngineError
 from lockstep.jobs.running.ends import end_reason_of
+from lockstep.jobs.running.order_parts import ContainerOrder
 from lockstep.jobs.running.orders import (
     ORDER,
-    ContainerOrder,
     Fault,
     GangEnd,
     GangOutcome,

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from lockstep.cli.app import app
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.jobs.running.ends import end_reason_of
+from lockstep.jobs.running.order_parts import ContainerOrder
 from lockstep.jobs.running.orders import (
-    ContainerOrder,
     Fault,
     GangEnd,
     GangOutcome,

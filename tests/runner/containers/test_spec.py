@@ -12,7 +12,8 @@ import pytest
 
 from lockstep.containers import ContainerEngine, EngineKind, Mount, create
 from lockstep.errors import ContainerEngineError, ImageError
-from lockstep.jobs.running.orders import ContainerOrder, ContainerRoutes, ReplicaOrder, ServerOrder
+from lockstep.jobs.running.order_parts import ContainerOrder, ContainerRoutes, ServerOrder
+from lockstep.jobs.running.orders import ReplicaOrder
 from lockstep.jobs.running.packages import Code
 from lockstep.runner.containers.spec import ContainerPlan, NodeFacts, container_name, plan_container
 

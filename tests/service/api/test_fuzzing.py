@@ -175,7 +175,7 @@ UPLOADED = UploadedModelRecord(
     labels={},
     region="us-central1",
     artifact_uri="gs://b/m",
-    image_uri=None,
+    container_spec=None,
     create_time_s=0,
     update_time_s=0,
 )

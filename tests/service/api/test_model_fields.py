@@ -12,7 +12,7 @@ from googleapiclient.discovery_cache import get_static_doc
 from googleapiclient.errors import HttpError
 from pydantic import TypeAdapter
 
-from lockstep.jobs.running.orders import FileOrder
+from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.jobs.scheduling import NodeSpec
 from lockstep.service.prediction.routing import ServerAddress
 from lockstep.service.prediction.servers import start_server

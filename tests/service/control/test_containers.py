@@ -13,7 +13,8 @@ from lockstep.home import Home
 from lockstep.jobs.input.documents import parse_job
 from lockstep.jobs.input.gangs import resolve
 from lockstep.jobs.machines.catalogue import load_catalogue
-from lockstep.jobs.running.orders import GANG_ORDER, ContainerOrder
+from lockstep.jobs.running.order_parts import ContainerOrder
+from lockstep.jobs.running.orders import GANG_ORDER
 from lockstep.jobs.running.states import JobState
 from lockstep.service.api.control.preview import ENTRY_POINT, NoAccelerators, preview
 from lockstep.service.control.containers import check_containers, container_order, readable_paths

@@ -15,7 +15,7 @@ import pytest
 import lockstep  # selects Keras's backend, so it goes before Keras
 from lockstep.errors import InvalidInputError, ModelError, NotFoundError
 from lockstep.jobs.input.predictions import PredictionInput
-from lockstep.jobs.running.orders import FileOrder
+from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.jobs.running.states import TERMINAL, JobState
 from lockstep.service.prediction.batch_jobs import BatchModel, batch_input, find_batch_model, pin_model
 from lockstep.service.settings import sqlite_url

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from tests.service.prediction.test_deployments import Site
 
-from lockstep.jobs.running.orders import ContainerRoutes
+from lockstep.jobs.running.order_parts import ContainerRoutes
 from lockstep.jobs.running.states import JobState
 from lockstep.processes.ports import reserve_address
 from lockstep.service.prediction.containers import expand

@@ -396,10 +396,14 @@ def test_a_pass_ends_when_the_lease_is_lost(site: Site, caplog: pytest.LogCaptur
 
     deadline = time.monotonic() + WAIT_S
     deployments = site.make_deployments(ModelStore(site.database, guard=guard))
-    with pytest.raises(LeaseLostError):
+
+    def copy_and_write() -> None:
         while time.monotonic() < deadline:  # the first passes begin to copy
             deployments.step()
             time.sleep(0.02)
+
+    with pytest.raises(LeaseLostError):
+        copy_and_write()
     assert num_writes == 1, "the second version is left to the holder of the lease"
     deployments.run(stop, has_lease=has_lease)
     assert num_writes == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.errors import LockstepError, ModelError, StorageError
-from lockstep.jobs.running.orders import FileOrder
+from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.service.prediction.files import copy_files, delete_files
 from lockstep.service.store import VersionRecord, VersionState
 from lockstep.serving import model_files

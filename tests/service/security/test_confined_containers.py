@@ -13,7 +13,7 @@ import pytest
 from tests.service.prediction.test_container_versions import IMAGE, SERVER
 from tests.service.security.confined import IS_ROOT, POOL, Place, Site, processes_of
 
-from lockstep.jobs.running.orders import ContainerRoutes
+from lockstep.jobs.running.order_parts import ContainerRoutes
 from lockstep.processes.ports import reserve_address
 from lockstep.service.prediction.routing import Routes
 from lockstep.service.store import VersionContainer, VersionState

@@ -25,7 +25,8 @@ from lockstep.containers import check_reference
 from lockstep.errors import InvalidInputError, LockstepError, MissingInputError, PortInUseError
 from lockstep.home import Home
 from lockstep.jobs.input.named_paths import named_paths
-from lockstep.jobs.running.orders import ContainerOrder, GangOrder, ReplicaOrder
+from lockstep.jobs.running.order_parts import ContainerOrder
+from lockstep.jobs.running.orders import GangOrder, ReplicaOrder
 from lockstep.jobs.running.python_environments import PythonEnvironment
 from lockstep.runner.local import LOCAL_RUN, LocalRun
 from lockstep.storage import join_url

@@ -13,7 +13,8 @@ from typing import Final, final
 from lockstep.containers import ContainerEngine, ContainerSpec, EngineKind, JobLabels, Mount
 from lockstep.errors import ContainerEngineError, ImageError
 from lockstep.heartbeat import HEARTBEAT_VARIABLE
-from lockstep.jobs.running.orders import ContainerOrder, ReplicaOrder
+from lockstep.jobs.running.order_parts import ContainerOrder
+from lockstep.jobs.running.orders import ReplicaOrder
 from lockstep.jobs.running.packages import Code
 from lockstep.runner.environment import program_environment
 from lockstep.runner.memory_limit import SHARE

@@ -13,7 +13,7 @@ from lockstep.home import Home
 from lockstep.jobs.input.gangs import Gang, Replica
 from lockstep.jobs.input.named_paths import named_paths
 from lockstep.jobs.machines.catalogue import Catalogue
-from lockstep.jobs.running.orders import ContainerOrder
+from lockstep.jobs.running.order_parts import ContainerOrder
 from lockstep.service.settings import Settings
 from lockstep.storage import local_path
 

@@ -7,7 +7,8 @@ from typing import Final, Protocol
 
 from lockstep.jobs.input.gangs import Gang, Replica
 from lockstep.jobs.machines.catalogue import Catalogue
-from lockstep.jobs.running.orders import ContainerOrder, FileOrder, GangOrder, ReplicaOrder, ServerOrder
+from lockstep.jobs.running.order_parts import ContainerOrder, FileOrder, ServerOrder
+from lockstep.jobs.running.orders import GangOrder, ReplicaOrder
 from lockstep.service.control.containers import container_order
 from lockstep.service.control.job_inputs import training_input_of
 from lockstep.service.control.job_urls import log_url, metrics_url

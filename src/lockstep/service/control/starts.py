@@ -13,7 +13,8 @@ from lockstep.jobs.input.candidates import num_candidates
 from lockstep.jobs.input.gangs import Gang
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
-from lockstep.jobs.running.orders import GANG_ORDER, GangOrder, ServerOrder
+from lockstep.jobs.running.order_parts import ServerOrder
+from lockstep.jobs.running.orders import GANG_ORDER, GangOrder
 from lockstep.jobs.running.states import JobEvent
 from lockstep.service.control.ends import JobEnds
 from lockstep.service.control.evidence import Evidence

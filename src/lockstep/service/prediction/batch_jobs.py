@@ -14,7 +14,7 @@ from typing import Any, Final, final
 
 from lockstep.errors import InvalidInputError, ModelError, UnavailableError, WrongStateError
 from lockstep.jobs.input.predictions import DataFormat, PredictionInput
-from lockstep.jobs.running.orders import FileOrder
+from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.service.prediction.files import fetched
 from lockstep.service.security.job_folders import MODELS
 from lockstep.service.store import ModelStore, VersionState

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
-from lockstep.jobs.running.orders import FileOrder
+from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.service.store import VersionRecord
 
 MAX_COPIES: Final = 4

@@ -20,7 +20,7 @@ from lockstep.clusters import AbstractCluster
 from lockstep.errors import LockstepError, WrongStateError
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
-from lockstep.jobs.running.orders import FileOrder
+from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
 from lockstep.service.prediction.autoscaler import Autoscaler
 from lockstep.service.prediction.copying import Copies

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lockstep.errors import ModelError
-from lockstep.jobs.running.orders import FileOrder
+from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.service.prediction.servers import LOGS, version_folder
 from lockstep.service.store import VersionRecord
 from lockstep.serving.model_files import MAX_BYTES, ModelFile, fetch_for_another, find_files, find_model

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 
 from lockstep.jobs.billing.bills import BILL
-from lockstep.jobs.running.orders import FILES
+from lockstep.jobs.running.order_parts import FILES
 from lockstep.service.store.control.moves import MOVES
 from lockstep.service.store.json_columns import JsonOf
 from lockstep.service.store.prediction.containers import VERSION_CONTAINER

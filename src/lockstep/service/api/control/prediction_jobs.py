@@ -13,7 +13,7 @@ from lockstep.jobs.input.documents import JobRequest, parse_job, parse_training_
 from lockstep.jobs.input.gangs import check_size, resolve
 from lockstep.jobs.input.predictions import PredictionInput, is_prediction, parse_prediction
 from lockstep.jobs.input.spec import TrainingInput, with_reader_names
-from lockstep.jobs.running.orders import FileOrder
+from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.service.api.forms import PredictionOutputForm
 from lockstep.service.billing.usages import job_usage
 from lockstep.service.context import ServiceContext

@@ -12,7 +12,8 @@ from lockstep.jobs.billing.bills import ReplicaUsage, bill
 from lockstep.jobs.input.documents import JobRequest
 from lockstep.jobs.input.gangs import Gang, Replica, describe_machine, resolve
 from lockstep.jobs.machines.catalogue import Catalogue
-from lockstep.jobs.running.orders import ContainerOrder, ReplicaOrder
+from lockstep.jobs.running.order_parts import ContainerOrder
+from lockstep.jobs.running.orders import ReplicaOrder
 from lockstep.jobs.running.states import JobState
 from lockstep.runner.containers import CONTAINER_PASSED_ON
 from lockstep.runner.environment import PASSED_ON, program_environment

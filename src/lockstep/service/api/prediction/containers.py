@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from lockstep.containers import check_reference, open_engine
 from lockstep.errors import ConfigError, ContainerEngineError, InvalidInputError
 from lockstep.jobs.parsing.fields import AbstractDocument, Int32, Text, rule_error, variable_name_rule
-from lockstep.jobs.running.orders import ContainerRoutes
+from lockstep.jobs.running.order_parts import ContainerRoutes
 from lockstep.service.api.forms import ContainerForm, RoutesForm
 from lockstep.service.settings import Settings
 from lockstep.service.store import VersionContainer

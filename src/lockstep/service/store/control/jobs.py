@@ -30,7 +30,7 @@ from sqlalchemy.exc import IntegrityError
 from lockstep.errors import ConflictError, NotFoundError
 from lockstep.jobs.billing.bills import Bill
 from lockstep.jobs.lists.filters import JobBounds
-from lockstep.jobs.running.orders import FileOrder
+from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState, next_state
 from lockstep.jobs.security.access import HOME_LABEL
 from lockstep.service.store.control.records import AttemptRecord, EventNote, JobKind, JobRecord, RecordedEvent

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, final
 
 from lockstep.jobs.billing.bills import Bill
-from lockstep.jobs.running.orders import FileOrder
+from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import HOME_LABEL
 from lockstep.service.store.control.moves import Move

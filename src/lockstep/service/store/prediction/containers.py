@@ -8,7 +8,7 @@ from typing import Final, final
 
 from pydantic import TypeAdapter
 
-from lockstep.jobs.running.orders import ContainerRoutes
+from lockstep.jobs.running.order_parts import ContainerRoutes
 
 
 @final

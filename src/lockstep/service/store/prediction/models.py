@@ -22,10 +22,11 @@ from lockstep.service.store.prediction.operation_rows import (
 )
 from lockstep.service.store.prediction.policies import RequestLogging, ScalingPolicy
 from lockstep.service.store.prediction.records import (
-    ModelChanges,
+    ModelChange,
     ModelRecord,
     OperationCode,
     OperationRecord,
+    VersionChange,
     VersionRecord,
     VersionState,
 )
@@ -54,9 +55,6 @@ from lockstep.service.store.prediction.traffic_rows import (
 )
 from lockstep.service.store.prediction.version_rows import delete_version, write_version
 from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
-
-ModelChange = Callable[[ModelRecord], ModelChanges]
-VersionChange = Callable[[VersionRecord], Mapping[str, Any]]
 
 
 @final

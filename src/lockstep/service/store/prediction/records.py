@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, Final, final
@@ -10,7 +10,7 @@ from typing import Any, Final, final
 from pydantic import TypeAdapter
 
 from lockstep.jobs.input.spec import AcceleratorConfig
-from lockstep.jobs.running.orders import FileOrder
+from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.service.store.prediction.containers import VersionContainer
 from lockstep.service.store.prediction.policies import RequestLogging, ScalingPolicy
 from lockstep.service.store.prediction.traffic import Traffic
@@ -136,6 +136,12 @@ class VersionRecord:
     def has_files(self) -> bool:
         """Whether it has all files that it needs in the version's own folder."""
         return bool(self.files) or not self.deployment_uri
+
+
+ModelChange = Callable[[ModelRecord], ModelChanges]
+"""Returns what changes of a model, by what it is now."""
+VersionChange = Callable[[VersionRecord], Mapping[str, Any]]
+"""Returns the columns of a version to set, by what it is now."""
 
 
 @final
