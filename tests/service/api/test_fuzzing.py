@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from lockstep.jobs.logs.filters import parse_log_filter
 from lockstep.jobs.parsing.yaml_documents import parse_yaml
 from lockstep.service.api.prediction.model_requests import parse_version
 from lockstep.service.api.vertex import requests as vertex
-from lockstep.service.api.vertex.deploying import version_document
+from lockstep.service.api.vertex.deploying import check_server, version_document
 from lockstep.service.store import UploadedModelRecord
 
 QUICK = settings(max_examples=150, deadline=None, derandomize=True, database=None)
@@ -180,6 +181,10 @@ UPLOADED = UploadedModelRecord(
     update_time_s=0,
 )
 
+DEPLOYED = vertex.parse(
+    vertex.DeployRequest, {"deployedModel": {"model": "m", "automaticResources": {"minReplicaCount": 1}}}
+)
+
 
 @QUICK
 @given(st.dictionaries(VERTEX_KEYS, VERTEX_VALUES, max_size=4))
@@ -189,6 +194,7 @@ def test_a_document_of_vertex_ai_is_read_or_refused(document: dict[str, Any]) ->
     for kind, asked in (
         (vertex.UploadRequest, document),
         (vertex.UploadRequest, {"model": {"displayName": "m", "artifactUri": "gs://b/m", **document}}),
+        (vertex.UploadRequest, {"model": {"displayName": "m", "containerSpec": {"imageUri": "i:1", **document}}}),
         (vertex.EndpointRequest, {"displayName": "m", **document}),
         (vertex.DeployRequest, deployed),
         (vertex.UndeployRequest, document),
@@ -197,7 +203,12 @@ def test_a_document_of_vertex_ai_is_read_or_refused(document: dict[str, Any]) ->
             request = vertex.parse(kind, asked)
             if isinstance(request, vertex.DeployRequest):
                 vertex.check_split(request.traffic_split)
-                parse_version(version_document(request.deployed_model, name="v", model=UPLOADED))
+                parse_version(version_document(request.deployed_model, endpoint="e", name="v", model=UPLOADED))
+            elif isinstance(request, vertex.UploadRequest):
+                check_server(request.model)
+                spec = request.model.container_spec
+                uploaded = replace(UPLOADED, container_spec=None if spec is None else spec.to_json())
+                parse_version(version_document(DEPLOYED.deployed_model, endpoint="e", name="v", model=uploaded))
         except LockstepError as error:
             refusals.append(str(error))
     assert not any("\n" in refusal for refusal in refusals)
