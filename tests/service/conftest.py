@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +17,12 @@ from lockstep.home import Home
 from lockstep.service.settings import Settings
 from lockstep.service.store import database
 from lockstep.testing.bench import Bench, open_bench
+from lockstep.testing.container_engine import FakeContainerEngine
 from lockstep.testing.local_cluster import LocalCluster
 from lockstep.testing.served import Served
+
+IMAGE = "reg.example.com/server:1"
+"""The image that the registry of `engine` has."""
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +56,16 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("database") / "empty.db"
     database.open_database(f"sqlite:///{path}").dispose()
     return path
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeContainerEngine:
+    """A container engine that only acts as one, and is found first; its registry has one image."""
+    made = FakeContainerEngine(tmp_path / "engine")
+    made.configure(registry={IMAGE: "sha256:1"})
+    monkeypatch.setenv("PATH", f"{made.folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("LOCKSTEP_CONTAINER_ENGINE", "podman")
+    return made
 
 
 @pytest.fixture

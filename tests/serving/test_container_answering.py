@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from lockstep.errors import InvalidInputError, LockstepError, OverloadedError, RoutineError
+from lockstep.serving import answers
 from lockstep.serving.answering import ContainerServer, base, containers
 from lockstep.serving.answering.containers import ContainerAnswering
 from lockstep.serving.protocols.inference_paths import InferencePath, Verb
@@ -91,7 +92,7 @@ def test_other_answers_are_errors_that_say_what_the_container_said(
 
 
 def test_an_answer_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(answers, "MAX_ANSWER_BYTES", 1000)
 
     async def say(_: web.Request) -> web.Response:
         return web.json_response({"predictions": ["x" * 2000]})

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from googleapiclient.errors import HttpError
 from tests.service.api.test_vertex import _create, _deploy, _refusal, _upload, locations
+from tests.service.conftest import IMAGE
 
 from lockstep.service.api.prediction.containers import RESERVED_PREFIX
-from lockstep.testing.container_engine import FakeContainerEngine
 from lockstep.testing.served import Served
 
 __all__ = ["locations"]
 
+pytestmark = pytest.mark.usefixtures("engine")
+
 PARENT = "projects/local"
 VERSION = f"{PARENT}/models/m/versions/v1"
-IMAGE = "reg.example.com/team/server:1"
 CONTAINER = {
     "image": IMAGE,
     "command": ["serve"],
@@ -26,14 +26,6 @@ CONTAINER = {
     "env": [{"name": "THREADS", "value": "4"}],
 }
 ROUTES = {"predict": "/predict", "health": "/alive"}
-
-
-@pytest.fixture(autouse=True)
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeContainerEngine:
-    made = FakeContainerEngine(tmp_path / "engine")
-    monkeypatch.setenv("PATH", f"{made.folder}:/usr/bin:/bin")
-    monkeypatch.delenv("LOCKSTEP_CONTAINER_ENGINE", raising=False)
-    return made
 
 
 @pytest.fixture

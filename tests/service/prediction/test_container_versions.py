@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.service.conftest import IMAGE
 from tests.service.prediction.test_deployments import Site
 
 from lockstep.jobs.running.order_parts import ContainerRoutes
@@ -20,7 +21,6 @@ from lockstep.service.store import VersionContainer, VersionState
 from lockstep.testing.bench import Bench
 from lockstep.testing.container_engine import FakeContainerEngine
 
-IMAGE = "reg.example.com/server:1"
 SERVER = """
 import http.server, json, os, pathlib, sys
 folder = os.environ["AIP_STORAGE_URI"]
@@ -40,15 +40,6 @@ class Answers(http.server.BaseHTTPRequestHandler):
         pass
 http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answers).serve_forever()
 """
-
-
-@pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeContainerEngine:
-    made = FakeContainerEngine(tmp_path / "engine")
-    made.configure(registry={IMAGE: "sha256:1"})
-    monkeypatch.setenv("PATH", f"{made.folder}:/usr/bin:/bin")
-    monkeypatch.delenv("LOCKSTEP_CONTAINER_ENGINE", raising=False)
-    return made
 
 
 @pytest.fixture

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import httpx
 import psutil
 import pytest
-from tests.service.prediction.test_container_versions import IMAGE, SERVER
+from tests.service.conftest import IMAGE
+from tests.service.prediction.test_container_versions import SERVER
 from tests.service.security.confined import IS_ROOT, POOL, Place, Site, processes_of
 
 from lockstep.jobs.running.order_parts import ContainerRoutes
@@ -20,15 +19,6 @@ from lockstep.service.store import VersionContainer, VersionState
 from lockstep.testing.container_engine import FakeContainerEngine
 
 pytestmark = IS_ROOT
-
-
-@pytest.fixture
-def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeContainerEngine:
-    made = FakeContainerEngine(tmp_path / "engine")
-    made.configure(registry={IMAGE: "sha256:1"})
-    monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
-    monkeypatch.setenv("LOCKSTEP_CONTAINER_ENGINE", "podman")
-    return made
 
 
 @pytest.fixture

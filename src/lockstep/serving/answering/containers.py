@@ -14,6 +14,7 @@ import aiohttp
 from lockstep.errors import InvalidInputError, OverloadedError, RoutineError
 from lockstep.serving.answering import base
 from lockstep.serving.answering.base import AbstractAnswering, ContainerServer
+from lockstep.serving.answers import MAX_ANSWER_BYTES, read_answer
 from lockstep.serving.batch_counts import BatchCounts
 from lockstep.serving.protocols.inference_paths import InferencePath
 from lockstep.serving.protocols.questions import Content
@@ -24,7 +25,6 @@ HEALTH_TIMEOUT_S: Final = 10.0
 """How long the answer to a health check may take, in seconds, as the contract has it."""
 SILENT_S: Final = 5.0
 """How long the container may answer nothing while it has no requests, in seconds. After that, it counts as stuck."""
-MAX_ANSWER_BYTES: Final = 512 * 2**20
 _SHOWN_BYTES: Final = 500
 _SHOWN_TEXTS: Final = ("application/json", "text/plain")
 _OK: Final = 200
@@ -182,14 +182,10 @@ class ContainerAnswering(AbstractAnswering):
 
 
 async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    parts: list[bytes] = []
-    num_bytes = 0
-    async for part in answer.content.iter_any():
-        parts.append(part)
-        num_bytes += len(part)
-        if num_bytes > MAX_ANSWER_BYTES:
-            raise RoutineError("the answer of the container is too long", allowed=f"{MAX_ANSWER_BYTES} bytes")
-    return b"".join(parts)
+    content = await read_answer(answer)
+    if content is None:
+        raise RoutineError("the answer of the container is too long", allowed=f"{MAX_ANSWER_BYTES} bytes")
+    return content
 
 
 def _predictions(answer: aiohttp.ClientResponse, content: bytes) -> Content:

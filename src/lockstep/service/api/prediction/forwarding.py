@@ -10,9 +10,9 @@ import aiohttp
 
 from lockstep.errors import ModelError, UnavailableError
 from lockstep.service.prediction.routing import ServerAddress
+from lockstep.serving.answers import MAX_ANSWER_BYTES, read_answer
 from lockstep.tensors import HEADER_LENGTH
 
-MAX_ANSWER_BYTES: Final = 512 * 2**20
 CONNECT_S: Final = 3.0
 """How long a connection to a prediction server may take, in seconds. Then another server is tried."""
 SILENCE_S: Final = 60.0
@@ -112,16 +112,11 @@ async def send_to_server(
 
 
 async def _read(answer: aiohttp.ClientResponse, *, model: str) -> bytes:
-    """Reads a response up to a limit, since code of a package in the prediction server may make it arbitrarily long."""
-    parts: list[bytes] = []
-    num_bytes = 0
-    async for part in answer.content.iter_any():
-        parts.append(part)
-        num_bytes += len(part)
-        if num_bytes > MAX_ANSWER_BYTES:
-            raise ModelError(
-                f"the answer of model {model} is too long",
-                allowed=f"{MAX_ANSWER_BYTES} bytes",
-                action="send fewer instances at a time",
-            )
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    content = await read_answer(answer)
+    if content is None:
+        raise ModelError(
+            f"the answer of model {model} is too long",
+            allowed=f"{MAX_ANSWER_BYTES} bytes",
+            action="send fewer instances at a time",
+        )
+    return content
