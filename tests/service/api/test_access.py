@@ -41,7 +41,8 @@ class Route:
         path = re.sub(r"{(\w+)}", lambda match: names.get(match[1], "x1"), self.path)
         body = {} if self.method in ("POST", "PATCH", "PUT") else None
         method = "GET" if self.method == "WEBSOCKET" else self.method
-        return client.request(method, path, json=body)
+        at_once = {"timeout": "0s"} if path.endswith(":wait") else None
+        return client.request(method, path, params=at_once, json=body)
 
 
 @dataclass(frozen=True, kw_only=True)
