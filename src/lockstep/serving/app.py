@@ -10,7 +10,6 @@ import asyncio
 import hmac
 import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -20,14 +19,13 @@ from starlette.types import Receive, Scope, Send
 from lockstep.errors import (
     AuthenticationError,
     BodyTooLargeError,
-    DeadlineError,
-    InvalidInputError,
     LockstepError,
     MediaTypeError,
 )
 from lockstep.heartbeat import SEND_INTERVAL_S, report_progress
 from lockstep.serving.answering import AbstractAnswering, Served, answering_with
 from lockstep.serving.batcher import BatchPolicy
+from lockstep.serving.deadlines import TIMEOUT_HEADER, deadline_passed, read_timeout
 from lockstep.serving.lanes import Lanes
 from lockstep.serving.open_requests import OpenRequests
 from lockstep.serving.protocols.inference import describe_server
@@ -41,9 +39,7 @@ WATCH_AFTER_S: Final = 0.05
 """When to begin to watch whether a client disconnects, in seconds after its request."""
 HEALTH_PATH: Final = "/healthz"
 _METHODS: Final = {"/predict": "POST", HEALTH_PATH: "GET"}
-TIMEOUT_HEADER: Final = b"x-server-timeout"
-"""The header with the number of seconds that the client waits, of Google's APIs. What it stops waiting for is not
-computed."""
+_TIMEOUT_HEADER: Final = TIMEOUT_HEADER.encode()
 
 
 @final
@@ -140,7 +136,8 @@ class PredictApp:
 
     async def _predict(self, path: InferencePath | None, headers: Mapping[bytes, bytes], receive: Receive) -> Content:
         self._check_token(headers)
-        timeout_s = read_timeout(headers.get(TIMEOUT_HEADER))
+        timeout = headers.get(_TIMEOUT_HEADER)
+        timeout_s = None if timeout is None else read_timeout(timeout.decode("latin-1"))
         encoding = headers.get(b"content-encoding", b"identity")
         if encoding != b"identity":
             raise MediaTypeError("Content-Encoding", received=encoding.decode("latin-1"), allowed="identity")
@@ -157,24 +154,6 @@ class PredictApp:
                 "the request is not authorised",
                 allowed="the header Authorization: Bearer TOKEN with this server's token",
             )
-
-
-def read_timeout(header: bytes | None) -> float | None:
-    """Reads the header ``X-Server-Timeout``.
-
-    Returns:
-        The number of seconds that the client waits; None if it does not say.
-
-    Raises:
-        InvalidInputError: the header is not a positive number.
-    """
-    if header is None:
-        return None
-    with suppress(ValueError):
-        timeout_s = float(header)
-        if 0 < timeout_s < float("inf"):
-            return timeout_s
-    raise InvalidInputError("X-Server-Timeout", received=header.decode("latin-1"), allowed="a number of seconds")
 
 
 def _error(message: str, *headers: tuple[bytes, bytes]) -> Content:
@@ -242,10 +221,7 @@ class _Waiting:
         # Most answers are there sooner, and a task for each request would cost as much as the rest of it.
         self._timers.append(loop.call_later(WATCH_AFTER_S, self._watch))
         if self._timeout_s is not None:
-            error = DeadlineError(
-                f"no prediction within {self._timeout_s:g} s (X-Server-Timeout)", action="try again later"
-            )
-            self._timers.append(loop.call_later(self._timeout_s, self._end, error))
+            self._timers.append(loop.call_later(self._timeout_s, self._end, deadline_passed(self._timeout_s)))
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for timer in self._timers:

@@ -95,7 +95,9 @@ def test_a_server_gets_the_time_that_the_client_waits_and_the_client_the_time_to
         path = "/v1/projects/local/models/m:predict"
         answer = service.http.post(path, json={"instances": [1]}, headers={"X-Server-Timeout": "7"}, timeout=20)
         thread.join()
-    assert received == ["7"]
+    (seconds,) = received
+    assert seconds is not None
+    assert 0 < float(seconds) <= 7, "the time that is left"
     assert (answer.status_code, answer.headers["retry-after"], answer.json()) == (429, "3", {"error": "busy"})
 
 
@@ -128,6 +130,40 @@ def test_a_held_request_is_answered_by_another_version_if_the_traffic_left_the_o
         models.begin_delete_version(**name, name="v1")
         answer = sent.result(20)
     assert (answer.json(), answer.headers["x-lockstep-version"]) == ({"predictions": [7]}, "v2")
+
+
+@pytest.mark.parametrize("waits_for", ["a server that has stopped", "a server that starts"])
+def test_a_client_that_waits_for_a_limited_time_is_answered_by_then(
+    service: Served, monkeypatch: pytest.MonkeyPatch, waits_for: str
+) -> None:
+    models, name = service.context.models, {"project": "local", "model": "m"}
+    models.create_model(project="local", name="m", description="", labels={})
+    given: dict[str, Any] = {"description": "", "labels": {}, "deployment_uri": "/m", "machine_type": "t"}
+    models.create_version(**name, name="v1", scaling=ScalingPolicy(min_servers=0, max_servers=1), **given)
+    assert models.update_version(models.get_version(**name, name="v1"), state=VersionState.READY)
+    with socket.create_server(("127.0.0.1", 0)) as stopped:  # it accepts connections, and answers nothing
+        url = f"http://127.0.0.1:{stopped.getsockname()[1]}"
+        if waits_for == "a server that has stopped":
+            server = ServerAddress(uid="s", version_uid="v", url=url, token="t")
+            servers = {models.get_version(**name, name="v1").uid: [server]}
+            monkeypatch.setattr(service.context.routes, "_read", lambda **_since: servers)
+        headers = {"X-Server-Timeout": "0.5"}
+        answer = service.http.post(
+            "/v1/projects/local/models/m:predict", json={"instances": [1]}, headers=headers, timeout=20
+        )
+    assert answer.status_code == 504, answer.text
+    assert answer.json()["error"]["message"] == "no prediction within 0.5 s (X-Server-Timeout); try again later"
+    errors = _samples(service)["lockstep_prediction_errors"]
+    assert [(each.labels["version"], each.labels["kind"]) for each in errors] == [("v1", "deadline")]
+
+
+def test_a_time_that_is_none_is_refused(service: Served) -> None:
+    answer = service.http.post(
+        "/v1/projects/local/models/m:predict", json={"instances": [1]}, headers={"X-Server-Timeout": "soon"}
+    )
+    assert answer.status_code == 400
+    message = answer.json()["error"]["message"]
+    assert message == "X-Server-Timeout; received 'soon'; allowed: a number of seconds"
 
 
 PREDICT = "/v1/projects/local/models/digits:predict"

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine
 from lockstep.cli.package import stage_folder
 from lockstep.errors import NotFoundError, UnavailableError
 from lockstep.jobs.machines.catalogue import load_catalogue
+from lockstep.jobs.running import supervision
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.scheduling import Quota
 from lockstep.service.prediction import deployments as deployments_module
@@ -57,6 +58,8 @@ assert len(os.environ["LOCKSTEP_SERVER_TOKEN"]) == 64
 while what != "slow":
     report_progress(waiting=0)
     time.sleep(0.1)
+    if what == "falls":
+        sys.exit("the reason")
 time.sleep(600)
 '''
 
@@ -306,6 +309,33 @@ def test_each_server_that_cannot_start_any_more_waits_twice_as_long(
         site.offset_s += deployments_module.FIRST_PAUSE_S * 2.0 ** (number - 1)
     version = site.step_until_state(VersionState.FAILED)
     assert "has changed since it was copied" in (version.error_message or "")
+
+
+def test_a_version_whose_servers_get_ready_and_end_again_and_again_fails_with_the_reason(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "MAX_SERVER_RESTARTS", 0)
+    site.create("falls")
+    site.step_until_state(VersionState.READY)
+    for number in range(1, MAX_FAILURES + 1):
+        site.step_until(lambda number=number: site.version().num_failures == number)
+        site.offset_s += deployments_module.FIRST_PAUSE_S * 2.0 ** (number - 1)
+    version = site.step_until_state(VersionState.FAILED)
+    assert version.error_message == "the reason"
+
+
+def test_a_server_that_stays_ready_ends_the_count_of_failures(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "MAX_SERVER_RESTARTS", 0)
+    site.create()
+    site.step_until_state(VersionState.READY)
+    site.signal(signal.SIGKILL)
+    site.step_until(lambda: site.version().num_failures == 1)
+    site.offset_s += deployments_module.FIRST_PAUSE_S
+    site.step_until_ready()
+    site.step()
+    assert site.version().num_failures == 1, "it may end again"
+    site.offset_s += deployments_module.SETTLED_S
+    site.step_until(lambda: site.version().num_failures == 0)
 
 
 def test_servers_are_as_many_as_wanted_and_share_the_requests(site: Site) -> None:

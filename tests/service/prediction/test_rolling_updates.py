@@ -1,4 +1,4 @@
-"""Callers in a loop while the traffic of a model moves and versions are deleted: no request is lost.
+"""Callers in a loop while the traffic moves, versions are deleted, and servers are killed: no request is lost.
 
 The service, the controller, the runners and the processes are the real ones. The servers load no model: each answers
 with what its version's file says, at once or after a moment, and dies at once when it is told to end.
@@ -6,6 +6,8 @@ with what its version's file says, at once or after a moment, and dies at once w
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -17,6 +19,7 @@ import pytest
 
 from lockstep.cli.package import stage_folder
 from lockstep.service.prediction import servers as servers_module
+from lockstep.service.prediction.deployments import is_ready
 from lockstep.service.store import VersionState
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import Served
@@ -152,6 +155,11 @@ class Site:
     def states(self) -> dict[str, VersionState]:
         return {version.name: version.state for version in self.models.list_versions()}
 
+    def ready_pids(self) -> set[int]:
+        """Returns the processes of the servers that are ready."""
+        servers = [server for server in self.bench.store.servers() if is_ready(server)]
+        return {pid for server in servers if (pid := server.replicas[0].status.pid) is not None}
+
     def step_until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_S
         while not condition():
@@ -204,3 +212,25 @@ def test_no_request_is_lost_by_a_canary_its_rollback_and_its_end(site: Site, cal
     assert since("v2") == 0
     callers.stop()
     assert callers.lost == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("num_servers", [1, 2])
+def test_a_server_that_is_killed_or_stopped_loses_the_requests_in_its_hands_alone(
+    site: Site, num_servers: int, number: signal.Signals
+) -> None:
+    site.deploy("v1", num_servers=num_servers)
+    site.step_until(lambda: len(site.ready_pids()) == num_servers)
+    token = site.service.http.headers["authorization"].removeprefix("Bearer ")
+    callers = Callers(site.service.url, token, delays_s=(0.0, 0.0, 0.05, 1.0))
+    try:
+        site.step_until(lambda: callers.answered["v1"] > 100)
+        pid = min(site.ready_pids())
+        os.kill(pid, number)
+        since = callers.since_now()
+        site.step_until(lambda: len(site.ready_pids() - {pid}) == num_servers and since("v1") > 100)
+    finally:
+        callers.stop()
+    # A caller has one request at a time, so each may have lost one.
+    assert len(callers.lost) <= 4
+    assert all(lost.startswith("503") and "ended or did not answer" in lost for lost in callers.lost), callers.lost

@@ -12,7 +12,7 @@ from sqlalchemy import update
 from lockstep.errors import OverloadedError, UnavailableError
 from lockstep.service.prediction import waking as waking_module
 from lockstep.service.prediction.routing import NoServerReadyError, Routes, ServerAddress
-from lockstep.service.prediction.waking import RETRY_AFTER_S, Waking
+from lockstep.service.prediction.waking import RETRY_AFTER_S, HeldRequest, Waking
 from lockstep.service.settings import sqlite_url
 from lockstep.service.store import DemandStore, ModelStore, ScalingPolicy, VersionRecord, VersionState, open_database
 from lockstep.service.store.prediction.demands import MAX_AGE_S
@@ -117,13 +117,63 @@ def test_a_request_that_is_not_held_starts_a_server_nevertheless(site: Site) -> 
     assert not site.notes, "nobody looks for a server"
 
 
-@pytest.mark.parametrize(
-    "changes", [{"scaling": None}, {"state": VersionState.FAILED}, {"state": VersionState.CREATING}]
-)
-def test_a_version_that_nothing_starts_is_not_waited_for(site: Site, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("state", [VersionState.FAILED, VersionState.CREATING])
+@pytest.mark.parametrize("scaling", [None, POLICY])
+def test_a_version_that_is_not_ready_is_not_waited_for(
+    site: Site, state: VersionState, scaling: ScalingPolicy | None
+) -> None:
     with pytest.raises(NoServerReadyError):
-        asyncio.run(site.send(version=replace(site.version, **changes)))
+        asyncio.run(site.send(version=replace(site.version, state=state, scaling=scaling)))
     assert not site.demands.waiting()
+
+
+def test_the_server_of_a_version_that_does_not_scale_is_waited_for_and_that_is_no_demand(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fixed = replace(site.version, scaling=None, num_servers=1)
+    site.answer = NoServerReadyError(fixed)
+
+    async def run() -> None:
+        sent = asyncio.create_task(site.send(version=fixed))
+        async with asyncio.timeout(20):
+            while len(site.notes) < 2:
+                await asyncio.sleep(0.01)
+        assert not sent.done()
+        site.answer = [ADDRESS]
+        assert await sent == [ADDRESS]
+        site.answer = NoServerReadyError(fixed)
+        monkeypatch.setattr(waking_module, "REPLACING_S", 0.1)
+        with pytest.raises(UnavailableError, match="one is being started"):
+            await site.send(version=fixed)
+
+    asyncio.run(run())
+    assert set(site.notes) == {0}
+
+
+def test_servers_that_could_not_be_reached_are_looked_for_again_until_the_time_is_over(site: Site) -> None:
+    site.answer = [ADDRESS]
+
+    found: list[list[ServerAddress]] = []
+
+    async def receive() -> None:
+        await asyncio.Event().wait()
+
+    async def look_again(held: HeldRequest) -> None:
+        while True:
+            found.append(await held.wait(receive))
+            await held.pause()
+
+    async def run() -> None:
+        error = NoServerReadyError(replace(site.version, scaling=replace(POLICY, wake_timeout_s=0.3)))
+        async with site.waking.hold(error, size_bytes=1) as held:
+            with pytest.raises(UnavailableError, match="one is being started"):
+                await look_again(held)
+
+    asyncio.run(run())
+    assert len(found) > 2
+    assert len(site.notes) == len(found)
+    assert site.waking._num_held == 0 == site.waking._num_bytes
+    assert not any(site.waking.held().values())
 
 
 def test_held_requests_end_when_their_version_fails(site: Site) -> None:

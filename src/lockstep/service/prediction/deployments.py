@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import defaultdict
@@ -22,6 +23,7 @@ from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
 from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
+from lockstep.jobs.running.supervision import SERVER_WINDOW_S
 from lockstep.service.prediction.autoscaler import Autoscaler
 from lockstep.service.prediction.copying import Copies
 from lockstep.service.prediction.draining import Drains
@@ -45,9 +47,13 @@ LOGGER: Final = logging.getLogger(__name__)
 POLL_INTERVAL_S: Final = 0.2
 
 MAX_FAILURES: Final = 5
-"""The number of servers in a row that end before they are ready, after which a version that was READY fails."""
+"""The number of servers in a row that end by themselves, after which a version that was READY fails."""
 FIRST_PAUSE_S: Final = 1.0
 """The pause after the first such end. Each further pause is twice as long."""
+SETTLED_S: Final = SERVER_WINDOW_S
+"""How long after the last such end a server has to be ready for the next end to count as the first again, in seconds.
+
+A server that ends again and again, such as one whose requests never end, ends for good within this time."""
 
 _OWN_FAULTS: Final = (EndKind.USER_ERROR, EndKind.OUT_OF_MEMORY, EndKind.STUCK)
 """Ends that a server that was never ready has caused itself."""
@@ -181,7 +187,7 @@ class Deployments:
         return copy_files(version, bucket=self._bucket, folder=folder)
 
     def _note_failure(self, version: VersionRecord) -> bool:
-        """Records that a server has ended before it was ready; returns whether it did, or the version failed.
+        """Records that a server has ended by itself; returns whether it did, or the version failed.
 
         A server that was ready is launched again where it is, and only ends if it does not stay up.
         """
@@ -225,7 +231,7 @@ class Deployments:
         if version.state is VersionState.CREATING:
             if self._models.update_version(version, state=VersionState.READY, num_failures=0):
                 self._retire(version)
-        elif version.num_failures:
+        elif version.num_failures and self._since_failure_s(version) >= SETTLED_S:
             self._models.update_version(version, num_failures=0)
 
     def _retire(self, newest: VersionRecord) -> None:
@@ -295,10 +301,16 @@ class Deployments:
             self._models.end_update(version)
 
     def _is_in_pause(self, version: VersionRecord) -> bool:
-        if version.last_failure_time_s is None or version.num_failures == 0:
+        if version.num_failures == 0:
             return False
-        # A clock that was set back must not make the pause longer.
-        return 0 <= self._clock() - version.last_failure_time_s < FIRST_PAUSE_S * 2.0 ** (version.num_failures - 1)
+        return self._since_failure_s(version) < FIRST_PAUSE_S * 2.0 ** (version.num_failures - 1)
+
+    def _since_failure_s(self, version: VersionRecord) -> float:
+        """Returns how long ago a server ended by itself, in seconds. A clock that was set back makes it no shorter."""
+        if version.last_failure_time_s is None:
+            return math.inf
+        passed_s = self._clock() - version.last_failure_time_s
+        return passed_s if passed_s >= 0 else math.inf
 
     def _end(self, servers: Sequence[JobRecord], *, detail: str) -> None:
         for server in servers:

@@ -1,7 +1,8 @@
 """Holds requests to versions without a server until a server is ready.
 
-A request that is held has the version's servers started: this service records how many requests it holds, and the
-service that holds the lease sees the demand of all.
+Where a version scales, a request that is held has its servers started: this service records how many requests it holds,
+and the service that holds the lease sees the demand of all. Where a version does not scale, its server has just ended
+and is launched again.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from starlette.concurrency import run_in_threadpool
 
 from lockstep.errors import OverloadedError, UnavailableError
 from lockstep.service.prediction.routing import NoServerReadyError, Routes, ServerAddress
-from lockstep.service.store import DemandStore, ScalingPolicy, VersionRecord, VersionState
+from lockstep.service.store import DemandStore, VersionRecord, VersionState
 
 MAX_HELD_REQUESTS: Final = 256
 """The maximum number of requests that a service holds. Further ones are answered with status 429."""
 MAX_HELD_BYTES: Final = 128 * 2**20
 """The maximum size of the bodies of all requests that a service holds, in bytes. A single one is never rejected."""
+REPLACING_S: Final = 10.0
+"""How long a request to a version that does not scale is held while its server is launched again, in seconds."""
 NOTE_INTERVAL_S: Final = 0.5
 """The shortest time between two records of the demand for a version, in seconds."""
 RETRY_AFTER_S: Final = 10.0
@@ -52,15 +55,18 @@ class HeldRequest:
     """A request that is held.
 
     Args:
-        waiters: the held requests of its version.
+        join: returns the held requests of its version.
         version: the version.
         deadline: how long it is held, by the event loop's clock.
     """
 
-    def __init__(self, waiters: _Waiters, *, version: VersionRecord, deadline: float) -> None:
-        self._waiters = waiters
+    def __init__(self, join: Callable[[VersionRecord], _Waiters], *, version: VersionRecord, deadline: float) -> None:
+        self._join = join
         self._version = version
         self._deadline = deadline
+        self._waiters = join(version)
+        self._waiters.number += 1
+        self._has_waited = False
 
     async def wait(self, receive: Receive) -> list[ServerAddress]:
         """Waits until a server of the version is ready; returns the servers.
@@ -71,6 +77,11 @@ class HeldRequest:
         Raises:
             UnavailableError: If the time is over first, or the version cannot be served, or the client has gone.
         """
+        if self._has_waited:  # what was found then could not be reached
+            self.leave()
+            self._waiters = self._join(self._version)
+            self._waiters.number += 1
+        self._has_waited = True
         gone = asyncio.ensure_future(_hang_up(receive))
         try:
             timeout_s = max(0.0, self._deadline - asyncio.get_running_loop().time())
@@ -86,6 +97,21 @@ class HeldRequest:
         if gone in done:
             raise UnavailableError("the client has gone")
         raise _not_woken(self._version)
+
+    async def pause(self) -> None:
+        """Waits for a moment after a server could not be reached, until the engine has reported its end.
+
+        Raises:
+            UnavailableError: If the time is over.
+        """
+        left_s = self._deadline - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            raise _not_woken(self._version)
+        await asyncio.sleep(min(left_s, NOTE_INTERVAL_S))
+
+    def leave(self) -> None:
+        """Stops holding the request."""
+        self._waiters.number -= 1
 
 
 @final
@@ -117,26 +143,24 @@ class Waking:
             size_bytes: the size of the request's body, or the largest that it may have, in bytes.
 
         Raises:
-            UnavailableError: If the version does not scale, so that nothing can be waited for; or if its policy is not
-                to hold requests. The request starts a server nevertheless.
+            UnavailableError: If the version is not READY, so that nothing can be waited for; or if its policy is not to
+                hold requests. The request starts a server nevertheless.
             OverloadedError: If too many requests, or too many bytes, are held.
         """
-        version, policy = error.version, policy_of(error.version)
-        if policy is None:
+        version, hold_s = error.version, _hold_s(error.version)
+        if hold_s is None:
             raise error
-        if policy.wake_timeout_s == 0:
+        if hold_s == 0:
             await self._note_once(version.uid)
             raise _not_woken(version) from error
         self._check_room(size_bytes)
-        waiters = self._join(version)
         self._num_held += 1
         self._num_bytes += size_bytes
-        waiters.number += 1
+        held = HeldRequest(self._join, version=version, deadline=asyncio.get_running_loop().time() + hold_s)
         try:
-            deadline = asyncio.get_running_loop().time() + policy.wake_timeout_s
-            yield HeldRequest(waiters, version=version, deadline=deadline)
+            yield held
         finally:
-            waiters.number -= 1
+            held.leave()
             self._num_bytes -= size_bytes
             self._num_held -= 1
 
@@ -178,18 +202,20 @@ class Waking:
         else:
             self._leave(version, waiters)
             waiters.servers.set_result(servers)
-        with suppress(Exception):  # a number that is not written again soon does not count any more
-            await run_in_threadpool(self._demands.clear, version.uid)
+        if version.scaling is not None:
+            with suppress(Exception):  # a number that is not written again soon does not count any more
+                await run_in_threadpool(self._demands.clear, version.uid)
 
     async def _find(self, version: VersionRecord, waiters: _Waiters) -> list[ServerAddress]:
         find = partial(self._routes.find, project=version.project, model=version.model, version=version.name)
         await asyncio.sleep(0)  # until the first request is counted
         while waiters.number:
-            await run_in_threadpool(self._demands.note, version.uid, num_waiting=waiters.number)
+            if version.scaling is not None:
+                await run_in_threadpool(self._demands.note, version.uid, num_waiting=waiters.number)
             try:
                 return await run_in_threadpool(find)
             except NoServerReadyError as error:
-                if error.version.uid != version.uid or policy_of(error.version) is None:
+                if error.version.uid != version.uid or _hold_s(error.version) is None:
                     raise
             await asyncio.sleep(NOTE_INTERVAL_S)
         return []
@@ -208,9 +234,11 @@ class Waking:
             await run_in_threadpool(self._demands.note, version_uid, num_waiting=1)
 
 
-def policy_of(version: VersionRecord) -> ScalingPolicy | None:
-    """Returns the policy by which a request to a version without a server has one started; None if it does not."""
-    return version.scaling if version.state is VersionState.READY else None
+def _hold_s(version: VersionRecord) -> float | None:
+    """Returns how long a request to a version without a server is held, in seconds; None if no server will start."""
+    if version.state is not VersionState.READY:
+        return None
+    return REPLACING_S if version.scaling is None else version.scaling.wake_timeout_s
 
 
 def _not_woken(version: VersionRecord) -> UnavailableError:
