@@ -12,7 +12,8 @@ import pytest
 
 from lockstep.errors import ModelError, OverloadedError
 from lockstep.serving import batcher as batcher_module
-from lockstep.serving.batcher import NUM_TIMES, SHORT_RUN_S, Batcher, BatchPolicy
+from lockstep.serving.batch_policy import BatchPolicy
+from lockstep.serving.batcher import NUM_TIMES, SHORT_RUN_S, Batcher
 from lockstep.serving.instances import Arrays
 
 DEADLINE_S = 20.0

@@ -20,7 +20,7 @@ from starlette.types import Message
 from lockstep.serving import app as serving_app
 from lockstep.serving.answering import base
 from lockstep.serving.app import AppOptions, PredictApp
-from lockstep.serving.batcher import BatchPolicy
+from lockstep.serving.batch_policy import BatchPolicy
 from lockstep.serving.model import LoadedModel
 from lockstep.serving.routine import Routine
 from lockstep.tensors import HEADER_LENGTH, SIZE

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from lockstep.serving import programs as programs_module
 from lockstep.serving.instances import InputSpec
 from lockstep.serving.programs import LONG_RUN_S, Programs, batch_sizes
 
@@ -42,3 +43,23 @@ def test_larger_batches_are_used_if_they_pay(found: Programs, largest: int) -> N
     assert found.max_batch_size == largest
     rows = np.arange(10, dtype=np.float32).reshape(5, 2)
     np.testing.assert_array_equal(found.predict({"x": rows})["y"], rows * 2)
+
+
+def test_programs_for_shapes_that_vary_are_kept_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs_module, "MAX_VARYING_PROGRAMS", 2)
+    traced: list[int] = []
+
+    def double(arrays: list[jax.Array]) -> list[jax.Array]:
+        traced.append(arrays[0].shape[1])
+        return [arrays[0] * 2]
+
+    specs = (InputSpec(name="x", shape=(None,), dtype="float32"),)
+    found = Programs(double, inputs=specs, output_names=("y",), sizes=batch_sizes(8))
+    found.warm_up()
+    assert not traced, "no shape is known before a request has it"
+    jax.clear_caches()
+    for length in (3, 4, 3, 5, 3, 4):  # 5 puts out 4, which was used least recently
+        rows = np.ones((1, length), np.float32)
+        np.testing.assert_array_equal(found.predict({"x": rows})["y"], rows * 2)
+        jax.clear_caches()
+    assert traced == [3, 4, 5, 4]

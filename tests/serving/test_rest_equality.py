@@ -15,7 +15,7 @@ import pytest
 from tests.serving.test_predict_app import HEADERS, TOKEN, running
 
 from lockstep.serving.app import AppOptions, PredictApp
-from lockstep.serving.batcher import BatchPolicy
+from lockstep.serving.batch_policy import BatchPolicy
 from lockstep.serving.exporting import Format, export_model
 from lockstep.serving.opening import open_model
 

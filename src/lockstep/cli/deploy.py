@@ -99,6 +99,18 @@ def deploy(
         str | None,
         typer.Option(help="Folder for --log-requests. Default: request-logs in the project's folder of the bucket."),
     ] = None,
+    max_batch_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Maximum number of instances that the model runs on at a time. Default: 64."),
+    ] = None,
+    max_latency_ms: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="How long a request waits for others to share a run of the model, in milliseconds. Default: 0; "
+            "requests that arrive during a run share the next one.",
+        ),
+    ] = None,
     traffic: Annotated[
         int,
         typer.Option(
@@ -125,6 +137,11 @@ def deploy(
         version_fields["request_logging"] = {"samplingPercentage": log_requests, **folder}
     elif request_log_url is not None:
         raise InvalidInputError("--request-log-url is only for --log-requests", action="add --log-requests")
+    batching: dict[str, Any] = {} if max_batch_size is None else {"maxBatchSize": max_batch_size}
+    if max_latency_ms is not None:
+        batching["maxLatency"] = f"{max_latency_ms / 1000:.6f}s"
+    if batching:
+        version_fields["batching"] = batching
     if machine_type is not None:
         version_fields["machine_type"] = machine_type
     if accelerator is not None:

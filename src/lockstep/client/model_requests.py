@@ -55,6 +55,7 @@ class AbstractModelRequests(ABC):
         accelerator: Mapping[str, str] | None = None,
         auto_scaling: Mapping[str, int] | None = None,
         request_logging: Mapping[str, Any] | None = None,
+        batching: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Starts the deployment of a version, and returns its operation.
 
@@ -75,6 +76,8 @@ class AbstractModelRequests(ABC):
                 prediction server.
             request_logging: Lockstep's ``requestLogging``, such as ``{"samplingPercentage": 0.1}``; None for no log of
                 requests.
+            batching: Lockstep's ``batching``, such as ``{"maxBatchSize": 128, "maxLatency": "0.005s"}``; None for the
+                default.
         """
         body: dict[str, Any] = {"name": name}
         if deployment_uri:
@@ -87,7 +90,11 @@ class AbstractModelRequests(ABC):
             body["autoScaling"] = dict(auto_scaling)
         if package_uris:
             body["packageUris"] = list(package_uris)
-        own = {"pythonModule": python_module, "requestLogging": request_logging and dict(request_logging)}
+        own = {
+            "pythonModule": python_module,
+            "requestLogging": request_logging and dict(request_logging),
+            "batching": batching and dict(batching),
+        }
         if any(own.values()):
             body["lockstep"] = {key: value for key, value in own.items() if value}
         if prediction_class is not None:

@@ -22,7 +22,7 @@ from lockstep.errors import InvalidInputError, LockstepError, MissingInputError,
 from lockstep.serving import SERVER_TOKEN
 from lockstep.serving.answering import ContainerServer, Served
 from lockstep.serving.app import AppOptions, PredictApp
-from lockstep.serving.batcher import BatchPolicy
+from lockstep.serving.batch_policy import BatchPolicy
 from lockstep.serving.connections import LimitedProtocol
 from lockstep.serving.opening import open_model
 from lockstep.serving.routine import Routine

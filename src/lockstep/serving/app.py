@@ -24,7 +24,7 @@ from lockstep.errors import (
 )
 from lockstep.heartbeat import SEND_INTERVAL_S, report_progress
 from lockstep.serving.answering import AbstractAnswering, Served, answering_with
-from lockstep.serving.batcher import BatchPolicy
+from lockstep.serving.batch_policy import BatchPolicy
 from lockstep.serving.deadlines import TIMEOUT_HEADER, deadline_passed, read_timeout
 from lockstep.serving.lanes import Lanes
 from lockstep.serving.open_requests import OpenRequests

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, cast, final
@@ -21,6 +22,8 @@ LONG_RUN_S: Final = 0.01
 LEAST_GAIN: Final = 0.9
 """A longer batch is used if a row takes at most this part of the time that it takes in a smaller one."""
 NUM_TIMED_RUNS: Final = 3
+MAX_VARYING_PROGRAMS: Final = 64
+"""The maximum number of programs that are kept for inputs whose shapes vary. The least recently used one is dropped."""
 
 
 def batch_sizes(max_batch_size: int) -> tuple[int, ...]:
@@ -62,6 +65,7 @@ class Programs:
         self._output_names = output_names
         self._sizes = sizes
         self._compiled: dict[int, Callable[..., Sequence[Any]]] = {}
+        self._varying: OrderedDict[tuple[Any, ...], Callable[..., Sequence[Any]]] = OrderedDict()
 
     @property
     def max_batch_size(self) -> int:
@@ -135,13 +139,25 @@ class Programs:
         # Padded with the last row instead of zeros, because the model certainly accepts its values.
         padding = size - num_rows
         padded = [np.concatenate([a, np.repeat(a[-1:], padding, 0)]) if padding else a for a in self._ordered(arrays)]
-        program = self._compiled.get(size, self._function)
         try:
-            outputs = program(*self._constants, padded)
+            outputs = self._program(size, padded)(*self._constants, padded)
             found = [np.asarray(output)[:num_rows] for output in outputs]
         except Exception as error:
             raise _not_run(error) from error
         return {name: plain(array) for name, array in zip(self._output_names, found, strict=True)}
+
+    def _program(self, size: int, arrays: Sequence[np.ndarray]) -> Callable[..., Sequence[Any]]:
+        """Returns the program for a batch; compiles it if none was for these shapes, or not recently."""
+        found = self._compiled.get(size)
+        if found is not None:
+            return found
+        shapes = (size, *(array.shape[1:] for array in arrays))
+        if shapes not in self._varying:
+            self._varying[shapes] = self._function.lower(*self._constants, arrays).compile()
+            if len(self._varying) > MAX_VARYING_PROGRAMS:
+                self._varying.popitem(last=False)
+        self._varying.move_to_end(shapes)
+        return self._varying[shapes]
 
     def _ordered(self, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return [arrays[spec.name] for spec in self._inputs]

@@ -18,7 +18,7 @@ import lockstep
 from lockstep.jobs.security.access import Scope
 from lockstep.service.prediction.routing import Route, Routes, ServerAddress
 from lockstep.serving.app import AppOptions, PredictApp
-from lockstep.serving.batcher import BatchPolicy
+from lockstep.serving.batch_policy import BatchPolicy
 from lockstep.serving.model import LoadedModel
 from lockstep.testing.served import HOME_TOKEN, Served
 

@@ -18,6 +18,7 @@ from lockstep.service.prediction.routing import ServerAddress
 from lockstep.service.prediction.servers import start_server
 from lockstep.service.prediction.uses import WRITE_INTERVAL_S, LastUses
 from lockstep.service.store import VersionState
+from lockstep.serving.__main__ import _parse as server_parser_options
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import Served
 
@@ -160,6 +161,20 @@ def test_a_routine_is_kept_and_returned_and_its_server_gets_it(models: Any, serv
     assert server.training_input["args"] == asked
 
 
+def test_batching_is_kept_and_returned_and_its_servers_get_it(models: Any, service: Served, bench: Bench) -> None:
+    _create_model(models)
+    asked = {"maxBatchSize": 128, "maxLatency": "0.005s"}
+    _create_version(models, lockstep={"batching": asked})
+    version = models.versions().get(name=VERSION).execute()
+    assert version["lockstep"]["batching"] == asked
+    record = service.context.models.get_version(project="local", model="m", name="v1")
+    file = FileOrder(url="/b/m.keras", name="m.keras", sha256="0" * 64)
+    start_server(replace(record, files=(file,)), jobs=bench.store, bucket=bench.settings.bucket, simulated=True)
+    (server,) = bench.store.servers()
+    options = server_parser_options(server.training_input["args"])
+    assert (options.max_batch_size, options.max_latency_ms) == (128, 5.0)
+
+
 @pytest.mark.parametrize("field", REFUSED_OF_VERSIONS)
 def test_what_a_version_cannot_have_is_refused_by_its_name(models: Any, field: str) -> None:
     _create_model(models)
@@ -187,6 +202,19 @@ def test_what_a_version_cannot_have_is_refused_by_its_name(models: Any, field: s
             "predictionClass; received 'Predictor'; allowed: a module and a class in it",
         ),
         ({"predictionClass": "a.b; import os"}, "predictionClass; received"),
+        (
+            {"lockstep": {"batching": {"maxBatchSize": 0}}},
+            "lockstep.batching.maxBatchSize; received 0; allowed: greater",
+        ),
+        ({"lockstep": {"batching": {"maxLatency": "2s"}}}, "lockstep.batching.maxLatency; received '2s'; allowed"),
+        (
+            {
+                "predictionClass": "a.B",
+                "packageUris": ["/p/code.tar.gz"],
+                "lockstep": {"batching": {"maxBatchSize": 8}},
+            },
+            "lockstep.batching is only for models",
+        ),
         ({"predictionClass": "a.B"}, "packageUris is missing; allowed: a package with predictionClass"),
         (
             {"predictionClass": "a.B", "packageUris": ["/c.tar.gz"], "lockstep": {"pythonModule": "train"}},

@@ -29,6 +29,7 @@ from lockstep.service.api.forms import (
     TrainingOutputForm,
     VersionForm,
 )
+from lockstep.service.api.prediction.batching import batching_form
 from lockstep.service.api.prediction.containers import container_form, routes_form
 from lockstep.service.api.prediction.scaling import auto_scaling_form, own_auto_scaling_form
 from lockstep.service.control.job_inputs import order_of
@@ -328,6 +329,8 @@ def version_resource(version: VersionRecord, *, is_default: bool, waiting_for: s
     if version.request_logging is not None:
         logging = version.request_logging
         own["requestLogging"] = {"samplingPercentage": logging.sampling, "uri": logging.url}
+    if version.batching is not None:
+        own["batching"] = batching_form(version.batching)
     if waiting_for is not None:
         own["waitingFor"] = waiting_for
     if own:

@@ -65,7 +65,11 @@ def _arguments(version: VersionRecord) -> list[str]:
         return []  # the order of its gang has those of the container
     if version.prediction_class is not None:
         return [f"--model={MODEL_FOLDER}", f"--prediction-class={version.prediction_class}"]
-    return [f"--model={version.files[0].name}", f"--display-url={version.deployment_uri}", *has_code, *program]
+    named = [f"--model={version.files[0].name}", f"--display-url={version.deployment_uri}", *has_code, *program]
+    if version.batching is None:
+        return named
+    latency_ms = version.batching.max_latency_s * 1000
+    return [*named, f"--max-batch-size={version.batching.max_batch_size}", f"--max-latency-ms={latency_ms:g}"]
 
 
 def server_input(

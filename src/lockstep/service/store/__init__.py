@@ -21,7 +21,7 @@ from lockstep.service.store.postgres import parse_database_url, take_password
 from lockstep.service.store.prediction.containers import VersionContainer
 from lockstep.service.store.prediction.demands import DemandStore
 from lockstep.service.store.prediction.models import ModelStore
-from lockstep.service.store.prediction.policies import RequestLogging, ScalingPolicy
+from lockstep.service.store.prediction.policies import Batching, RequestLogging, ScalingPolicy
 from lockstep.service.store.prediction.records import (
     ModelChanges,
     ModelRecord,
@@ -39,6 +39,7 @@ __all__ = [
     "DATABASE_FAULTS",
     "WHOLE",
     "AttemptRecord",
+    "Batching",
     "DemandStore",
     "EndedAttempt",
     "EventNote",

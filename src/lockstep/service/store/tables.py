@@ -24,7 +24,7 @@ from lockstep.jobs.running.order_parts import FILES
 from lockstep.service.store.control.moves import MOVES
 from lockstep.service.store.json_columns import JsonOf
 from lockstep.service.store.prediction.containers import VERSION_CONTAINER
-from lockstep.service.store.prediction.policies import REQUEST_LOGGING, SCALING
+from lockstep.service.store.prediction.policies import BATCHING, REQUEST_LOGGING, SCALING
 from lockstep.service.store.prediction.records import ACCELERATOR
 from lockstep.service.store.prediction.traffic import TRAFFIC
 
@@ -226,6 +226,7 @@ VERSIONS = Table(
     Column("last_use_time_s", Float),
     Column("update_operation", String(64)),
     Column("request_logging", JsonOf(REQUEST_LOGGING)),
+    Column("batching", JsonOf(BATCHING)),
     Column("uploaded_model", String(128)),
     Column("split_when_ready", JSON(none_as_null=True)),
 )

@@ -6,7 +6,7 @@ from lockstep.serving.abstract_model import AbstractModel
 from lockstep.serving.answering.base import AbstractAnswering, ContainerServer
 from lockstep.serving.answering.models import ModelAnswering
 from lockstep.serving.answering.routines import RoutineAnswering
-from lockstep.serving.batcher import BatchPolicy
+from lockstep.serving.batch_policy import BatchPolicy
 from lockstep.serving.lanes import Lanes
 from lockstep.serving.routine import Routine
 

@@ -10,7 +10,8 @@ from lockstep.serving.abstract_model import AbstractModel
 from lockstep.serving.answering import base
 from lockstep.serving.answering.base import AbstractAnswering
 from lockstep.serving.batch_counts import BatchCounts
-from lockstep.serving.batcher import Batcher, BatchPolicy
+from lockstep.serving.batch_policy import BatchPolicy
+from lockstep.serving.batcher import Batcher
 from lockstep.serving.lanes import Lanes
 from lockstep.serving.protocols import inference, json_instances
 from lockstep.serving.protocols.inference_paths import InferencePath

@@ -40,6 +40,7 @@ from lockstep.service.api.forms.inference import (
 )
 from lockstep.service.api.forms.prediction import (
     AutoScalingForm,
+    BatchingForm,
     ContainerForm,
     MetricSpecForm,
     ModelForm,
@@ -101,6 +102,7 @@ __all__ = [
     "AmountForm",
     "AttemptForm",
     "AutoScalingForm",
+    "BatchingForm",
     "BillForm",
     "BudgetForm",
     "ContainerForm",

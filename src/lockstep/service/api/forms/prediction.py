@@ -63,10 +63,19 @@ class RequestLoggingForm(TypedDict):
 
 
 @with_config(STRICT)
+class BatchingForm(TypedDict):
+    """How each prediction server batches requests."""
+
+    maxBatchSize: int
+    maxLatency: str
+
+
+@with_config(STRICT)
 class OwnVersionForm(TypedDict):
     """Lockstep's own fields of a version, which are not in the contract."""
 
     autoScaling: NotRequired[OwnAutoScalingForm]
+    batching: NotRequired[BatchingForm]
     numServers: NotRequired[int]
     pythonModule: NotRequired[str]
     requestLogging: NotRequired[RequestLoggingForm]

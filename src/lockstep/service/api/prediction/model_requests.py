@@ -12,6 +12,7 @@ from lockstep.errors import ConfigError, InvalidInputError, UnimplementedError
 from lockstep.jobs.input.spec import MAX_PACKAGES, AcceleratorConfig, running_python_version
 from lockstep.jobs.parsing.fields import AbstractDocument, Double, Flag, Int32, JobId, Labels, Text, rule_error
 from lockstep.jobs.parsing.rules import Violation, parse_document, raise_violations
+from lockstep.service.api.prediction.batching import OwnBatching
 from lockstep.service.api.prediction.containers import ContainerSpec, RouteMap, check_distinct
 from lockstep.service.api.prediction.scaling import AutoScaling, OwnAutoScaling
 from lockstep.service.api.prediction.traffic import OwnModel
@@ -118,6 +119,7 @@ class OwnVersion(AbstractDocument):
         python_module: the module that the model's job ran; None if it is not known.
         auto_scaling: more settings of ``autoScaling``.
         request_logging: which requests are written to a bucket; None for none.
+        batching: how each prediction server batches requests; None for as it does by default.
         waiting_for: set by the service alone, and ignored.
         num_servers: set by the service alone, and ignored.
     """
@@ -125,6 +127,7 @@ class OwnVersion(AbstractDocument):
     python_module: Annotated[Text, AfterValidator(_check_module)] | None = None
     auto_scaling: OwnAutoScaling | None = None
     request_logging: OwnRequestLogging | None = None
+    batching: OwnBatching | None = None
     waiting_for: object = None
     num_servers: object = None
 
@@ -257,8 +260,10 @@ def parse_version(body: Mapping[str, Any]) -> VersionRequest:
         raise ConfigError(
             "request: packageUris is missing", allowed="a package with predictionClass", action="add the package's URL"
         )
-    if is_routine and request.lockstep.python_module is not None:
-        raise ConfigError("request: lockstep.pythonModule is only for models", action="remove it")
+    if is_routine:
+        for key, value in (("pythonModule", request.lockstep.python_module), ("batching", request.lockstep.batching)):
+            if value is not None:
+                raise ConfigError(f"request: lockstep.{key} is only for models", action="remove it")
     runs = running_python_version()
     if request.python_version not in (None, runs):
         raise InvalidInputError("pythonVersion", received=request.python_version, allowed=f"{runs}, or none")
@@ -279,6 +284,7 @@ def _check_container(request: VersionRequest) -> None:
         ("pythonVersion", request.python_version),
         ("framework", request.requested_framework),
         ("lockstep.pythonModule", request.lockstep.python_module),
+        ("lockstep.batching", request.lockstep.batching),
     ):
         if value:
             raise ConfigError(f"request: {key} has no effect on a container", action="remove it")

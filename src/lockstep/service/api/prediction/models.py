@@ -17,6 +17,7 @@ from lockstep.jobs.security.access import Principal, Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.forms import ModelForm, ModelListForm, OperationForm, VersionForm, VersionListForm
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
+from lockstep.service.api.prediction.batching import requested_batching
 from lockstep.service.api.prediction.containers import check_container, version_container
 from lockstep.service.api.prediction.model_requests import OwnRequestLogging, VersionRequest, parse_model, parse_version
 from lockstep.service.api.prediction.patches import check_etag, parse_model_patch, parse_version_patch
@@ -193,6 +194,7 @@ def record_version(
         request_logging=_request_logging(
             request.lockstep.request_logging, project=project, principal=principal, context=context
         ),
+        batching=requested_batching(request.lockstep.batching),
         uploaded_model=uploaded_model,
         split_when_ready=split_when_ready,
     )

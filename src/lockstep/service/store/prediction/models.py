@@ -20,7 +20,7 @@ from lockstep.service.store.prediction.operation_rows import (
     mark_deleting,
     operation_values,
 )
-from lockstep.service.store.prediction.policies import RequestLogging, ScalingPolicy
+from lockstep.service.store.prediction.policies import Batching, RequestLogging, ScalingPolicy
 from lockstep.service.store.prediction.records import (
     ModelChange,
     ModelRecord,
@@ -157,6 +157,7 @@ class ModelStore:
         num_servers: int = 1,
         scaling: ScalingPolicy | None = None,
         request_logging: RequestLogging | None = None,
+        batching: Batching | None = None,
         uploaded_model: str | None = None,
         split_when_ready: Mapping[str, int] | None = None,
     ) -> OperationRecord:
@@ -191,6 +192,7 @@ class ModelStore:
             "num_servers": num_servers if scaling is None else scaling.first_servers,
             "scaling": scaling,
             "request_logging": request_logging,
+            "batching": batching,
             "uploaded_model": uploaded_model,
             "split_when_ready": split_when_ready,
         }

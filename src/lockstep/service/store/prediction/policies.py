@@ -1,4 +1,4 @@
-"""How the number of a version's prediction servers follows its load."""
+"""How a version's prediction servers are scaled, batch their requests, and have them logged."""
 
 from __future__ import annotations
 
@@ -62,6 +62,23 @@ class RequestLogging:
     sampling: float
     url: str
 
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Batching:
+    """How each server of a version batches requests.
+
+    Attributes:
+        max_batch_size: the maximum number of instances in a batch.
+        max_latency_s: how long the first request of a batch waits for others, in seconds.
+    """
+
+    max_batch_size: int
+    max_latency_s: float
+
+
+BATCHING: Final = TypeAdapter(Batching)
+"""Reads and writes a `Batching` as JSON."""
 
 REQUEST_LOGGING: Final = TypeAdapter(RequestLogging)
 """Reads and writes a `RequestLogging` as JSON."""

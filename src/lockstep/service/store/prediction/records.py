@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.service.store.prediction.containers import VersionContainer
-from lockstep.service.store.prediction.policies import RequestLogging, ScalingPolicy
+from lockstep.service.store.prediction.policies import Batching, RequestLogging, ScalingPolicy
 from lockstep.service.store.prediction.traffic import Traffic
 
 ACCELERATOR: Final = TypeAdapter(AcceleratorConfig)
@@ -99,6 +99,7 @@ class VersionRecord:
         split_when_ready: the percents of its model's versions once it is READY, by name; None if they stay as they are.
         update_operation: the name of the operation that ends when its servers are as many as wanted; None if none does.
         request_logging: which of its requests are written to a bucket; None if none are.
+        batching: how its servers batch requests; None if as they do by default.
     """
 
     project: str
@@ -131,6 +132,7 @@ class VersionRecord:
     split_when_ready: Mapping[str, int] | None = None
     scaling: ScalingPolicy | None = None
     request_logging: RequestLogging | None = None
+    batching: Batching | None = None
 
     @property
     def has_files(self) -> bool:

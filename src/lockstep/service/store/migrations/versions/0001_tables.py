@@ -331,6 +331,7 @@ def _make_versions() -> None:
         sa.Column("last_use_time_s", sa.Float(), nullable=True),
         sa.Column("update_operation", sa.String(length=64), nullable=True),
         sa.Column("request_logging", sa.JSON(), nullable=True),
+        sa.Column("batching", sa.JSON(), nullable=True),
         sa.Column("uploaded_model", sa.String(length=128), nullable=True),
         sa.Column("split_when_ready", sa.JSON(none_as_null=True), nullable=True),
         sa.PrimaryKeyConstraint("project", "model", "name", name=op.f("pk_versions")),
