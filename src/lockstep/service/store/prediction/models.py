@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack, final
 
 from sqlalchemy import Engine, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import ConflictError, NotFoundError, UnavailableError, WrongStateError
-from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.service.store.database import Guard, reading, unguarded, writing
-from lockstep.service.store.prediction.containers import VersionContainer
 from lockstep.service.store.prediction.operation_rows import (
     cancel_creation,
     end_operations,
     mark_deleting,
     operation_values,
 )
-from lockstep.service.store.prediction.policies import Batching, RequestLogging, ScalingPolicy
+from lockstep.service.store.prediction.policies import RequestLogging
 from lockstep.service.store.prediction.records import (
     ModelChange,
     ModelRecord,
@@ -28,7 +25,6 @@ from lockstep.service.store.prediction.records import (
     OperationRecord,
     VersionChange,
     VersionRecord,
-    VersionState,
 )
 from lockstep.service.store.prediction.rows import (
     is_version,
@@ -53,7 +49,7 @@ from lockstep.service.store.prediction.traffic_rows import (
     write_split,
     write_traffic,
 )
-from lockstep.service.store.prediction.version_rows import delete_version, write_version
+from lockstep.service.store.prediction.version_rows import NewVersion, delete_version, version_values, write_version
 from lockstep.service.store.tables import MODELS, OPERATIONS, VERSIONS
 
 
@@ -137,69 +133,26 @@ class ModelStore:
             connection.execute(insert(OPERATIONS).values({**operation, "end_time_s": self._clock()}))
         return self.get_operation(project=project, name=operation["name"])
 
-    def create_version(
-        self,
-        *,
-        project: str,
-        model: str,
-        name: str,
-        description: str,
-        labels: Mapping[str, str],
-        deployment_uri: str,
-        machine_type: str,
-        package_uris: Sequence[str] = (),
-        python_module: str | None = None,
-        prediction_class: str | None = None,
-        container: VersionContainer | None = None,
-        python_version: str | None = None,
-        framework: str | None = None,
-        accelerator: AcceleratorConfig | None = None,
-        num_servers: int = 1,
-        scaling: ScalingPolicy | None = None,
-        request_logging: RequestLogging | None = None,
-        batching: Batching | None = None,
-        uploaded_model: str | None = None,
-        split_when_ready: Mapping[str, int] | None = None,
-    ) -> OperationRecord:
-        """Records a new version as CREATING, in the region of its model. The arguments are those of `VersionRecord`.
+    def create_version(self, **version: Unpack[NewVersion]) -> OperationRecord:
+        """Records a new version as CREATING, in the region of its model.
 
         With `scaling`, the number of its servers begins with the policy's.
+
+        Args:
+            **version: the version; see `VersionRecord`.
 
         Raises:
             NotFoundError: If there is no such model, or no version that `split_when_ready` names.
             WrongStateError: If such a version is not READY.
             ConflictError: If the model has a version of this name.
         """
+        project, model, name = version["project"], version["model"], version["name"]
         operation = operation_values(project, "CREATE_VERSION", model, name, now_s=self._clock())
-        values = {
-            "project": project,
-            "model": model,
-            "name": name,
-            "uid": uuid.uuid4().hex,
-            "description": description,
-            "labels": dict(labels),
-            "deployment_uri": deployment_uri,
-            "package_uris": list(package_uris),
-            "python_module": python_module,
-            "prediction_class": prediction_class,
-            "container": container,
-            "python_version": python_version,
-            "framework": framework,
-            "machine_type": machine_type,
-            "accelerator": accelerator,
-            "state": VersionState.CREATING.value,
-            "create_time_s": self._clock(),
-            "num_servers": num_servers if scaling is None else scaling.first_servers,
-            "scaling": scaling,
-            "request_logging": request_logging,
-            "batching": batching,
-            "uploaded_model": uploaded_model,
-            "split_when_ready": split_when_ready,
-        }
+        values = version_values(version, create_time_s=self._clock())
         try:
             with writing(self._engine, guard=self._guard) as connection:
                 record = read_model(connection, project, model, to_write=True)
-                check_split(connection, record, split_when_ready or {}, new=name)
+                check_split(connection, record, version.get("split_when_ready") or {}, new=name)
                 connection.execute(insert(VERSIONS).values({**values, "region": record.region}))
                 connection.execute(insert(OPERATIONS).values(operation))
         except IntegrityError:

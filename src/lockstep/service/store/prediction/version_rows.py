@@ -2,17 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, NotRequired, TypedDict
 
 from sqlalchemy import Connection, delete, update
 
+from lockstep.jobs.input.spec import AcceleratorConfig
+from lockstep.service.store.prediction.containers import VersionContainer
 from lockstep.service.store.prediction.operation_rows import end_operations
+from lockstep.service.store.prediction.policies import Batching, RequestLogging, ScalingPolicy
 from lockstep.service.store.prediction.records import OperationCode, VersionRecord, VersionState
 from lockstep.service.store.prediction.rows import is_version, read_model
 from lockstep.service.store.prediction.traffic import WHOLE
 from lockstep.service.store.prediction.traffic_rows import ready_split, write_split
 from lockstep.service.store.tables import VERSIONS
+
+
+class NewVersion(TypedDict):
+    """What a new version begins with; see `VersionRecord`. With `scaling`, `num_servers` is not needed."""
+
+    project: str
+    model: str
+    name: str
+    description: str
+    labels: Mapping[str, str]
+    deployment_uri: str
+    machine_type: str
+    package_uris: NotRequired[Sequence[str]]
+    python_module: NotRequired[str | None]
+    prediction_class: NotRequired[str | None]
+    container: NotRequired[VersionContainer | None]
+    python_version: NotRequired[str | None]
+    framework: NotRequired[str | None]
+    accelerator: NotRequired[AcceleratorConfig | None]
+    num_servers: NotRequired[int]
+    scaling: NotRequired[ScalingPolicy | None]
+    batching: NotRequired[Batching | None]
+    request_logging: NotRequired[RequestLogging | None]
+    uploaded_model: NotRequired[str | None]
+    split_when_ready: NotRequired[Mapping[str, int] | None]
+
+
+def version_values(version: NewVersion, *, create_time_s: float) -> dict[str, Any]:
+    """Returns the columns of a new version, which is CREATING. Its region is missing.
+
+    Args:
+        version: the version.
+        create_time_s: the time, in seconds since 1970 UTC.
+    """
+    scaling = version.get("scaling")
+    return {
+        **version,
+        "uid": uuid.uuid4().hex,
+        "labels": dict(version["labels"]),
+        "package_uris": list(version.get("package_uris", ())),
+        "state": VersionState.CREATING.value,
+        "create_time_s": create_time_s,
+        "num_servers": version.get("num_servers", 1) if scaling is None else scaling.first_servers,
+    }
 
 
 def write_version(connection: Connection, record: VersionRecord, changes: Mapping[str, Any], *, now_s: float) -> bool:
