@@ -51,6 +51,11 @@ PROGRAMS := $(CURDIR)/.pytest_cache/xla
 test test-all: export JAX_COMPILATION_CACHE_DIR := $(PROGRAMS)
 test test-all: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS := 0
 
+# What the REST interface and the deployments do with their database is tried on PostgreSQL, too. A connection that a
+# test leaves to the garbage collector is reported at the beginning of another test.
+ON_POSTGRESQL := -W ignore::pytest.PytestUnraisableExceptionWarning -m "not heavy and not product" \
+  tests/service/api tests/service/prediction
+
 test: $(STAMP) ## run the tests
 	@rm -rf $(PROGRAMS)
 	@$(PYTEST) -m "not heavy and not product"
@@ -59,6 +64,7 @@ test-all: $(STAMP) ## run the tests, the heavy ones too, and every combination o
 	@rm -rf $(PROGRAMS)
 	@$(PYTEST) -m "not product"
 	@$(BIN)/pytest --numprocesses 2 --dist worksteal --durations 5 -m product
+	@LOCKSTEP_TEST_DATABASE=postgresql $(PYTEST) $(ON_POSTGRESQL)
 
 test-versions: $(STAMP) ## run the core of the tests with other versions of Python, Keras and JAX
 	@$(BIN)/python .ci/versions.py $(ARGS)

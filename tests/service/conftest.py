@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import sqlalchemy
 from tests.service.lab import Lab
-from tests.service.postgres import Server, serving, why_not
+from tests.service.postgres import IS_DEFAULT, PASSWORD, Server, serving, why_not
 
 from lockstep.home import Home
 from lockstep.service.settings import Settings
 from lockstep.service.store import database
+from lockstep.service.store import postgres as postgres_module
 from lockstep.testing.bench import Bench, open_bench
 from lockstep.testing.container_engine import FakeContainerEngine
 from lockstep.testing.local_cluster import LocalCluster
@@ -45,6 +46,32 @@ def databases_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return made[-1]
 
     monkeypatch.setattr(database, "create_engine", create_engine)
+    yield
+    for engine in made:
+        engine.dispose()
+
+
+@pytest.fixture(autouse=IS_DEFAULT)
+def everything_is_on_postgres(postgres: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Puts a database of PostgreSQL in the place of each SQLite file that a test opens."""
+    names: dict[str, str] = {}
+    made: list[sqlalchemy.Engine] = []
+
+    def make_url(url: str) -> sqlalchemy.URL:
+        parsed = sqlalchemy.make_url(url)
+        if parsed.get_backend_name() == database.POSTGRESQL:
+            return parsed
+        path = str(parsed.database)
+        if path not in names:
+            names[path] = postgres.create_database()
+        return sqlalchemy.make_url(postgres.url(names[path])).set(password=PASSWORD)
+
+    def connect_postgres(url: sqlalchemy.URL, *, password: str | None) -> sqlalchemy.Engine:
+        made.append(postgres_module.connect_postgres(url, password=password))
+        return made[-1]
+
+    monkeypatch.setattr(database, "make_url", make_url)
+    monkeypatch.setattr(database, "connect_postgres", connect_postgres)
     yield
     for engine in made:
         engine.dispose()

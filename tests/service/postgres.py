@@ -17,8 +17,13 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from lockstep.testing.ports import free_port
 
+IS_DEFAULT: Final = os.environ.get("LOCKSTEP_TEST_DATABASE") == "postgresql"
+"""Whether the tests of the service run on PostgreSQL where they would on SQLite."""
+SQLITES_OWN: Final = pytest.mark.skipif(IS_DEFAULT, reason="it reads what SQLite says of its queries")
 PASSWORD: Final = "of-the-test"
 TIMEOUT_S: Final = 120.0
 PORTS_TRIED: Final = 5

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, event
-from tests.service.postgres import PASSWORD, Server
+from tests.service.postgres import PASSWORD, SQLITES_OWN, Server
 
 from lockstep.jobs.billing.bills import Bill
 from lockstep.jobs.lists.filters import JobBounds, bounds_of, parse_filter
@@ -121,6 +121,7 @@ def _statements(engine: Engine) -> Iterator[list[tuple[str, Any]]]:
     event.remove(engine, "before_cursor_execute", note)
 
 
+@SQLITES_OWN
 def test_a_page_without_a_filter_reads_one_place_more_than_it_shows(
     bench: Bench, service: Served, jobs: list[JobRecord]
 ) -> None:
@@ -133,6 +134,7 @@ def test_a_page_without_a_filter_reads_one_place_more_than_it_shows(
     assert "training_input" not in places[0][0], "whole jobs are read of those that are shown alone"
 
 
+@SQLITES_OWN
 def test_a_list_is_read_along_an_index(bench: Bench) -> None:
     engine = bench.store._engine
     plans = {
