@@ -140,11 +140,16 @@ def test_a_versions_fields_are_kept_and_returned(models: Any) -> None:
     version = models.versions().get(name=VERSION).execute()
     assert operation["metadata"]["version"] == version
     assert {key: version[key] for key in VERSION_VALUES} == VERSION_VALUES
+    own = version.pop("lockstep")
+    assert own == {
+        "numReadyServers": 0,
+        "waitingFor": f"its files, which are being copied from {version['deploymentUri']}",
+    }
     assert version.keys() - VERSION_VALUES.keys() == {"name", "createTime", "state", "etag"}
     assert version["createTime"] > "2026"
     assert (version["state"], version["etag"] != "x") == ("CREATING", True)
     listed = models.versions().list(parent=MODEL, filter="acceleratorConfig.type=NVIDIA_TESLA_T4").execute()
-    assert listed["versions"] == [version]
+    assert listed["versions"] == [version], "a list does not read the servers"
 
 
 def test_a_routine_is_kept_and_returned_and_its_server_gets_it(models: Any, service: Served, bench: Bench) -> None:

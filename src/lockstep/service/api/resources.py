@@ -275,13 +275,16 @@ def _own_model(model: ModelRecord, *, changes: Sequence[TrafficChange] | None) -
     return own
 
 
-def version_resource(version: VersionRecord, *, is_default: bool, waiting_for: str | None = None) -> VersionForm:
+def version_resource(
+    version: VersionRecord, *, is_default: bool, waiting_for: str | None = None, num_ready_servers: int | None = None
+) -> VersionForm:
     """Returns a version as the contract's ``GoogleCloudMlV1__Version``.
 
     Args:
         version: the version.
         is_default: whether it is the default of its model.
-        waiting_for: what its next prediction server waits for in the queue; None if none waits.
+        waiting_for: what it waits for; None if it waits for nothing, or if that was not read.
+        num_ready_servers: the number of its prediction servers that are ready now; None if that was not read.
     """
     resource: VersionForm = {
         "name": f"projects/{version.project}/models/{version.model}/versions/{version.name}",
@@ -324,6 +327,8 @@ def version_resource(version: VersionRecord, *, is_default: bool, waiting_for: s
     if version.scaling is not None:
         own["autoScaling"] = own_auto_scaling_form(version.scaling)
         own["numServers"] = version.num_servers
+    if num_ready_servers is not None:
+        own["numReadyServers"] = num_ready_servers
     if version.python_module is not None:
         own["pythonModule"] = version.python_module
     if version.request_logging is not None:

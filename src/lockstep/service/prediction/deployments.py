@@ -203,10 +203,10 @@ class Deployments:
         num_failures = version.num_failures + 1
         changes = {"num_failures": num_failures, "last_failure_time_s": server.end_time_s}
         if num_failures > MAX_FAILURES or (version.state is VersionState.CREATING and kind in _OWN_FAULTS):
-            reason = _why_ended(server)
+            reason = why_ended(server)
             self._models.update_version(version, state=VersionState.FAILED, error_message=reason, **changes)
         else:
-            LOGGER.warning("a server of version %s of %s ended: %s", version.name, version.model, _why_ended(server))
+            LOGGER.warning("a server of version %s of %s ended: %s", version.name, version.model, why_ended(server))
             self._models.update_version(version, **changes)
         return True
 
@@ -275,7 +275,7 @@ class Deployments:
                 self._jobs.update(server.uid, drain_time_s=None)
                 staying.append(server)
                 draining.remove(server)
-        if len(staying) < version.num_servers and not self._is_in_pause(version):
+        if len(staying) < version.num_servers and pause_end_s(version, now_s=self._clock()) is None:
             simulated = self._cluster.simulates_machines
             start_server(version, jobs=self._jobs, bucket=self._bucket, simulated=simulated)
             self._wake()
@@ -299,11 +299,6 @@ class Deployments:
         """Ends the operation of an update when the servers are as many as wanted."""
         if version.update_operation is not None and len(live) == sum(map(is_ready, live)) == version.num_servers:
             self._models.end_update(version)
-
-    def _is_in_pause(self, version: VersionRecord) -> bool:
-        if version.num_failures == 0:
-            return False
-        return self._since_failure_s(version) < FIRST_PAUSE_S * 2.0 ** (version.num_failures - 1)
 
     def _since_failure_s(self, version: VersionRecord) -> float:
         """Returns how long ago a server ended by itself, in seconds. A clock that was set back makes it no shorter."""
@@ -332,7 +327,21 @@ def is_ready(server: JobRecord) -> bool:
     return status.ready_time_s is not None and status.ended_time_s is None
 
 
-def _why_ended(server: JobRecord) -> str:
+def pause_end_s(version: VersionRecord, *, now_s: float) -> float | None:
+    """Returns when a version's next server is started after one that failed; None if it is not in such a pause.
+
+    Args:
+        version: the version.
+        now_s: the current time, in seconds since 1970 UTC.
+    """
+    if version.last_failure_time_s is None or version.num_failures == 0:
+        return None
+    pause_s = FIRST_PAUSE_S * 2.0 ** (version.num_failures - 1)
+    # A clock that was set back must not make the pause longer.
+    return version.last_failure_time_s + pause_s if 0 <= now_s - version.last_failure_time_s < pause_s else None
+
+
+def why_ended(server: JobRecord) -> str:
     """Returns the last line of a server's output if it ended by itself, or else how it ended."""
     replica = server.replicas[0].status if server.replicas else None
     if replica is not None and replica.end is not None and replica.end.exit_code and replica.end.tail:

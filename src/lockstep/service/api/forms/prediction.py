@@ -77,6 +77,7 @@ class OwnVersionForm(TypedDict):
     autoScaling: NotRequired[OwnAutoScalingForm]
     batching: NotRequired[BatchingForm]
     numServers: NotRequired[int]
+    numReadyServers: NotRequired[int]
     pythonModule: NotRequired[str]
     requestLogging: NotRequired[RequestLoggingForm]
     waitingFor: NotRequired[str]

@@ -122,6 +122,7 @@ class OwnVersion(AbstractDocument):
         batching: how each prediction server batches requests; None for as it does by default.
         waiting_for: set by the service alone, and ignored.
         num_servers: set by the service alone, and ignored.
+        num_ready_servers: set by the service alone, and ignored.
     """
 
     python_module: Annotated[Text, AfterValidator(_check_module)] | None = None
@@ -130,6 +131,7 @@ class OwnVersion(AbstractDocument):
     batching: OwnBatching | None = None
     waiting_for: object = None
     num_servers: object = None
+    num_ready_servers: object = None
 
 
 @final

@@ -6,7 +6,7 @@ import contextlib
 
 from lockstep.errors import NotFoundError
 from lockstep.service.api.forms import ModelForm, OperationForm, VersionForm
-from lockstep.service.api.prediction.waits import describe_wait
+from lockstep.service.api.prediction.waits import describe_wait, num_ready
 from lockstep.service.api.requests import Context
 from lockstep.service.api.resources import model_resource, operation_resource, version_resource
 from lockstep.service.store import ModelRecord, OperationRecord, VersionRecord
@@ -30,10 +30,15 @@ def model_of(model: ModelRecord, context: Context, *, with_changes: bool = True)
 
 
 def version_of(version: VersionRecord, context: Context) -> VersionForm:
-    """Returns a version, with what its next prediction server waits for."""
+    """Returns a version, with what it waits for, and the number of its prediction servers that are ready now."""
     default = context.models.get_model(project=version.project, name=version.model).default_version
-    waiting_for = describe_wait(version, context)
-    return version_resource(version, is_default=version.name == default, waiting_for=waiting_for)
+    servers = context.jobs.servers(version_uid=version.uid)
+    return version_resource(
+        version,
+        is_default=version.name == default,
+        waiting_for=describe_wait(version, servers=servers, context=context),
+        num_ready_servers=num_ready(servers),
+    )
 
 
 def operation_of(operation: OperationRecord, context: Context) -> OperationForm:

@@ -99,7 +99,8 @@ def endpoint_resource(model: ModelRecord, *, place: Place, context: ServiceConte
 
 def deployed_model(version: VersionRecord, *, place: Place, context: ServiceContext) -> DeployedModelForm:
     """Returns a version as ``GoogleCloudAiplatformV1DeployedModel``. Its status says its state, and why."""
-    reason = version.error_message or describe_wait(version, context)
+    servers = context.jobs.servers(version_uid=version.uid)
+    reason = version.error_message or describe_wait(version, servers=servers, context=context)
     resource: DeployedModelForm = {
         "id": version.name,
         "displayName": version.name,

@@ -211,10 +211,15 @@ class JobStore:
         """Returns every submitted job that is not over, including queued ones, the oldest first."""
         return self._oldest_first(and_(JOBS.c.state.in_(_UNFINISHED), SUBMITTED))
 
-    def servers(self) -> list[JobRecord]:
-        """Returns every prediction server that is not over or whose gang the engine still holds, the oldest first."""
+    def servers(self, *, version_uid: str | None = None) -> list[JobRecord]:
+        """Returns the prediction servers that are not over or whose gang the engine still holds, the oldest first.
+
+        Args:
+            version_uid: the uid of the version that they serve; None for those of all versions.
+        """
         is_left = or_(JOBS.c.state.in_(_UNFINISHED), placed())
-        return self._oldest_first(and_(is_left, JOBS.c.kind == JobKind.SERVER.value))
+        wanted = true() if version_uid is None else JOBS.c.version_uid == version_uid
+        return self._oldest_first(and_(is_left, JOBS.c.kind == JobKind.SERVER.value, wanted))
 
     def last_server(self, version_uid: str, *, job_id: str | None = None) -> JobRecord | None:
         """Returns a version's prediction server by its name, or the one started last; None if there is none."""
