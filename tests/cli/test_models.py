@@ -4,21 +4,41 @@ from __future__ import annotations
 
 import http.server
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.service.recorded_servers import make_ready, record_server, report
 from typer.testing import CliRunner, Result
 
 from lockstep.cli import undeploy
 from lockstep.cli.app import app
 from lockstep.cli.operations import split_version
-from lockstep.errors import InvalidInputError, LockstepError, NotFoundError, WrongStateError
+from lockstep.errors import (
+    ConfigError,
+    InvalidInputError,
+    LockstepError,
+    NotFoundError,
+    UnavailableError,
+    WrongStateError,
+)
 from lockstep.home import Home
+from lockstep.jobs.input.spec import AcceleratorConfig, AcceleratorType
+from lockstep.jobs.running.order_parts import ContainerRoutes, FileOrder
+from lockstep.jobs.running.orders import ReplicaPhase
 from lockstep.jobs.scheduling import NodeSpec
 from lockstep.service.settings import Settings
-from lockstep.service.store import VersionState
+from lockstep.service.store import (
+    JobRecord,
+    RequestLogging,
+    ScalingPolicy,
+    VersionContainer,
+    VersionRecord,
+    VersionState,
+)
 from lockstep.testing.bench import Bench, open_bench
 from lockstep.testing.served import HOME_TOKEN, Served
 
@@ -36,7 +56,7 @@ class Site:
         self.models = served.context.models
         self.models.create_model(project="local", name="m", description="of the test", labels={"team": "a"})
 
-    def version(self, name: str, *, state: VersionState | None = VersionState.READY) -> None:
+    def version(self, name: str, *, state: VersionState | None = VersionState.READY, **fields: Any) -> None:
         """Records a version: CREATING if no state is given."""
         self.models.create_version(
             project="local",
@@ -44,12 +64,22 @@ class Site:
             name=name,
             description="",
             labels={},
-            deployment_uri=str(self.file),
-            machine_type="n1-standard-4",
+            **{"deployment_uri": str(self.file), "machine_type": "n1-standard-4", **fields},
         )
         if state is not None:
             record = self.models.get_version(project="local", model="m", name=name)
             assert self.models.update_version(record, state=state, error_message="it broke" * (state == "FAILED"))
+
+    def record(self, name: str) -> VersionRecord:
+        return self.models.get_version(project="local", model="m", name=name)
+
+    def serve(self, name: str) -> JobRecord:
+        """Records a server of a version that is ready, though no process runs."""
+        if not self.record(name).has_files:
+            files = (FileOrder(url=str(self.file), name="net.keras", sha256="0"),)
+            assert self.models.update_version(self.record(name), files=files)
+        jobs = self.served.context.jobs
+        return make_ready(jobs, record_server(jobs, self.record(name)))
 
     def step(self) -> None:
         self.served.context.deployments.step()
@@ -93,10 +123,13 @@ def deploying(site: Site) -> Iterator[Site]:
 
 
 def test_models_are_listed_with_their_default_versions(site: Site) -> None:
-    assert "m      -                -      -         of the test" in site.run("models", "list").stdout
+    assert site.run("models", "list").stdout.splitlines()[1].split() == ["m", "-", "-", "-", "-", "of", "the", "test"]
     site.version("v1")
     (line,) = [line for line in site.run("models", "list", "--filter", "name:m").stdout.splitlines()[1:] if line]
-    assert line.split()[:3] == ["m", "v1", "READY"]
+    assert line.split()[:4] == ["m", "v1", "READY", "0/1"]
+    site.serve("v1")
+    line = site.run("models", "list").stdout.splitlines()[1]
+    assert line.split()[:4] == ["m", "v1", "READY", "1/1"]
     assert site.run("models", "list", "--filter", "name:other").stdout == "no models\n"
 
 
@@ -108,8 +141,8 @@ def test_versions_are_listed_with_what_they_wait_for_or_why_they_failed(site: Si
     for _ in range(3):  # its file is copied, its server is recorded, and finds no place
         site.step()
     rows = {line.split()[0]: line for line in site.run("models", "versions", "m").stdout.splitlines()}
-    assert rows["good"].split()[1:5] == ["READY", "100%", "1", "n1-standard-4"]
-    assert rows["bad"].split()[1:3] == ["FAILED", "0%"]
+    assert rows["good"].split()[1:5] == ["READY", "100%", "0/1", "n1-standard-4"]
+    assert rows["bad"].split()[1:4] == ["FAILED", "0%", "0/1"]
     assert rows["bad"].rstrip().endswith("it broke")
     waits = site.served.http.get("/v1/projects/local/models/m/versions/new").json()["lockstep"]["waitingFor"]
     assert rows["new"].rstrip().endswith(waits)
@@ -130,6 +163,85 @@ def test_a_model_and_a_version_are_described(site: Site) -> None:
     assert f"model file: {site.file}" in shown
     assert json.loads(site.run("models", "describe", "m", "--json").stdout)["name"] == "projects/local/models/m"
     assert json.loads(site.run("models", "describe", "m/v1", "--json").stdout)["isDefault"] is True
+
+
+def test_a_version_that_scales_shows_its_servers_its_bounds_and_what_they_follow(site: Site) -> None:
+    policy = ScalingPolicy(min_servers=0, max_servers=4, cpu_percent=70, requests_per_server=2.5)
+    site.version("auto", scaling=policy)
+    assert site.models.update_version(site.record("auto"), num_servers=2)
+    server = site.serve("auto")
+    lines = site.run("models", "versions", "m").stdout.splitlines()
+    assert lines[1].split()[:5] == ["auto", "READY", "100%", "1/2", "(0-4)"]
+    shown = site.run("models", "describe", "m/auto").stdout
+    assert "  servers: 1 of 2 ready\n" in shown
+    assert "  number of servers: 0 to 4 by load: CPU usage 70%, 2.5 open requests for each\n" in shown
+    assert "1/2 (0-4)" in site.run("models", "list").stdout
+    report(site.served.context.jobs, server, phase=ReplicaPhase.SETUP, ready_time_s=None)
+    shown = site.run("models", "describe", "m/auto").stdout
+    assert f"waiting for: server {server.job_id.rpartition('/')[2]}, which gets its files and packages\n" in shown
+    assert "  servers: 0 of 2 ready\n" in shown
+
+
+def test_what_a_container_or_a_routine_serves_is_described(site: Site) -> None:
+    routes = ContainerRoutes(port=9000, predict="/p", health="/h")
+    container = VersionContainer(image="reg/server:1", command=("serve",), arguments=("--x", "1"), routes=routes)
+    accelerator = AcceleratorConfig(count=2, type=AcceleratorType.NVIDIA_TESLA_T4)
+    logging = RequestLogging(sampling=0.1, url="gs://b/requests")
+    site.version("own", container=container, deployment_uri="", accelerator=accelerator, request_logging=logging)
+    shown = site.run("models", "describe", "m/own").stdout
+    for line in (
+        "machine type: n1-standard-4 with 2 x NVIDIA_TESLA_T4",
+        "image: reg/server:1",
+        "command: serve",
+        "arguments: --x 1",
+        "port: 9000",
+        "routes: /p (predictions), /h (health)",
+        "logged requests: 10% of all, to gs://b/requests",
+    ):
+        assert f"  {line}\n" in shown
+    assert "model file" not in shown
+    assert "files:" not in shown
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    site.version(
+        "routine",
+        prediction_class="a.Predictor",
+        framework="SCIKIT_LEARN",
+        python_version=python,
+        package_uris=["/p.whl"],
+    )
+    shown = site.run("models", "describe", "m/routine").stdout
+    for line in (
+        "prediction class: a.Predictor",
+        "framework: SCIKIT_LEARN",
+        f"Python version: {python}",
+        f"files: {site.file}",
+        "package: /p.whl",
+        "number of servers: fixed",
+    ):
+        assert f"  {line}\n" in shown
+
+
+def test_the_bounds_of_a_number_of_servers_are_changed(site: Site) -> None:
+    site.version("auto", scaling=ScalingPolicy(min_servers=1, max_servers=2))
+    site.serve("auto")
+    done = site.run("models", "scale", "m/auto", "--min-nodes", "0", "--max-nodes", "5")
+    assert done.stdout.startswith("version m/auto has 1 prediction server: 0 to 5 by load: ")
+    site.run("models", "scale", "m/auto", "--max-nodes", "3")
+    policy = site.record("auto").scaling
+    assert policy is not None
+    assert (policy.min_servers, policy.max_servers) == (0, 3)
+    with pytest.raises(ConfigError, match=r"autoScaling.maxNodes; received 3; allowed: minNodes, 4, to 100"):
+        site.run("models", "scale", "m/auto", "--min-nodes", "4")
+    with pytest.raises(WrongStateError, match=r"has autoScaling; create another version for that"):
+        site.run("models", "scale", "m/auto", "--nodes", "2")
+    site.version("fixed")
+    with pytest.raises(WrongStateError, match=r"has manualScaling; create another version for that"):
+        site.run("models", "scale", "m/fixed", "--min-nodes", "2")
+    for flags in ([], ["--nodes", "2", "--max-nodes", "3"]):
+        with pytest.raises(
+            InvalidInputError, match=r"the number of servers; received .*; allowed: --nodes, or --min-n"
+        ):
+            site.run("models", "scale", "m/fixed", *flags)
 
 
 def test_another_version_becomes_the_default(site: Site) -> None:
@@ -229,7 +341,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[tupl
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_PATCH = answer
+        do_GET = do_PATCH = do_POST = answer
 
         def log_message(self, *_: object) -> None:
             pass
@@ -261,6 +373,19 @@ def test_scaling_names_the_field_and_waits_for_the_operation(
     assert done.stderr == "-- m/v1 is READY: a node with 4 cores\n"
     path = "/v1/projects/local/models/m/versions/v1?updateMask=manualScaling.nodes"
     assert received[0] == ("PATCH", path, {"manualScaling": {"nodes": 3}})
+
+
+def test_a_wait_that_is_over_says_how_to_give_the_version_its_traffic(
+    answers: Callable[..., list[tuple[str, str, object]]],
+) -> None:
+    created = {"state": "CREATING", "lockstep": {"waitingFor": "a node"}}
+    for traffic, then in (("100", "models set-default m/v1"), ("10", "models traffic m")):
+        answers({"name": "projects/local/models/m"}, OPERATION, created, OPERATION)
+        flags = ["--model-url", "/m", "--version", "v1", "--timeout", "0s", "--traffic", traffic]
+        with pytest.raises(UnavailableError) as caught:
+            CliRunner().invoke(app, ["deploy", "m", *flags], catch_exceptions=False)
+        assert "not done within 0 s: m/v1 is CREATING: a node; it continues" in str(caught.value)
+        assert f"once it is READY, `lockstep {then}` gives it traffic" in str(caught.value)
 
 
 def test_an_operation_that_failed_is_an_error(answers: Callable[..., list[tuple[str, str, object]]]) -> None:

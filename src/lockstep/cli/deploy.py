@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, absolute_url, connect
 from lockstep.cli.job_flags import read_accelerator
 from lockstep.cli.job_models import model_to_deploy
-from lockstep.cli.operations import short_name, wait_for_operation
+from lockstep.cli.operations import TimeoutOption, short_name, timeout_of, wait_for_operation
 from lockstep.cli.traffic import give_traffic, traffic_text
 from lockstep.client import Client
 from lockstep.errors import ConflictError, InvalidInputError, ModelError
@@ -120,6 +121,7 @@ def deploy(
             "share the rest as they did.",
         ),
     ] = 100,
+    timeout: TimeoutOption = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Deploy a model as a new version, wait until it is ready, and give it traffic: all, unless --traffic says less."""
@@ -147,6 +149,7 @@ def deploy(
     if accelerator is not None:
         version_fields["accelerator"] = read_accelerator(accelerator, flag="--accelerator")
     auto_scaling = _auto_scaling(min_servers, max_servers)
+    timeout_s = timeout_of(timeout)
     with connect(project) as client:
         if job is not None:
             url, packages, module = _model_of_job(client, job, is_routine=prediction_class is not None)
@@ -166,9 +169,7 @@ def deploy(
             auto_scaling=auto_scaling,
             **version_fields,
         )
-        operation = wait_for_operation(client, operation, model=model, version=name)
-        if "error" in operation:
-            raise ModelError(f"version {name} of {model} cannot be served: {operation['error']['message']}")
+        _wait_until_ready(client, operation, model=model, version=name, traffic=traffic, timeout_s=timeout_s)
         served = url or image_uri
         if traffic == 100:
             client.set_default_version(model, name=name)
@@ -178,6 +179,22 @@ def deploy(
             OUTPUT.print(f"model {model}, version {name}, is ready: {served}")
             OUTPUT.print(f"traffic of {model}: {traffic_text(split)}")
         OUTPUT.print(f"POST /v1/projects/{project}/models/{model}:predict")
+
+
+def _wait_until_ready(
+    client: Client, operation: Mapping[str, Any], *, model: str, version: str, traffic: int, timeout_s: float | None
+) -> None:
+    give = f"set-default {model}/{version}" if traffic == 100 else f"traffic {model}"
+    done = wait_for_operation(
+        client,
+        operation,
+        model=model,
+        version=version,
+        timeout_s=timeout_s,
+        afterwards=f"once it is READY, `lockstep models {give}` gives it traffic" if traffic else "",
+    )
+    if "error" in done:
+        raise ModelError(f"version {version} of {model} cannot be served: {done['error']['message']}")
 
 
 def _container(

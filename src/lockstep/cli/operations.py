@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from lockstep.cli.console import ERRORS
+from lockstep.cli.stream import AWAY_S
+from lockstep.cli.times import read_duration_s
 from lockstep.client import Client
 from lockstep.errors import InvalidInputError, NotFoundError, UnavailableError
 
-TIMEOUT_S: Final = 180.0
 POLL_S: Final = 0.1
+MAX_POLL_S: Final = 1.0
+"""The interval between requests for the operation grows with the wait, from `POLL_S` to this, in seconds."""
 VERSION_S: Final = 1.0
 """The interval between requests for the version's state, in seconds."""
+
+TimeoutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--timeout",
+        metavar="DURATION",
+        help="How long to wait at most, such as 90s, 15m or 2h. The service goes on after that. Default: until it is "
+        "done.",
+    ),
+]
+
+
+def timeout_of(text: str | None) -> float | None:
+    """Returns the value of ``--timeout`` in seconds; None if it is not given.
+
+    Raises:
+        InvalidInputError: the text is not a duration.
+    """
+    return None if text is None else read_duration_s(text, flag="--timeout")
 
 
 def short_name(resource: Mapping[str, Any]) -> str:
@@ -38,32 +63,57 @@ def split_version(name: str) -> tuple[str, str | None]:
     return model, version or None
 
 
-def wait_for_operation(client: Client, operation: Mapping[str, Any], *, model: str, version: str) -> Mapping[str, Any]:
-    """Waits until an operation on a version is done, and returns it. Prints each new state of the version.
+def wait_for_operation(
+    client: Client,
+    operation: Mapping[str, Any],
+    *,
+    model: str,
+    version: str,
+    timeout_s: float | None = None,
+    afterwards: str = "",
+) -> Mapping[str, Any]:
+    """Waits until an operation on a version is done, and returns it. Prints what the version waits for as it changes.
+
+    The service ends each operation, after as long as machines and servers may take. It may be restarted meanwhile.
 
     Args:
         client: the client of the service.
         operation: the operation, as the service returned it.
         model: the model's name.
         version: the version's name.
+        timeout_s: how long to wait at most, in seconds; None for no limit.
+        afterwards: what the user has to do after the operation if it takes longer than that; empty if nothing.
 
     Raises:
-        UnavailableError: the operation was not done within `TIMEOUT_S`. It continues in the service.
+        UnavailableError: the operation was not done within `timeout_s`, and continues in the service; or the service
+            did not respond for longer than `AWAY_S`.
     """
-    deadline = time.monotonic() + TIMEOUT_S
-    shown, next_look = "", time.monotonic()
+    began = time.monotonic()
+    shown, next_look = "", began
+    away_since: float | None = None
     while not operation.get("done"):
         now = time.monotonic()
-        if now >= next_look:
-            next_look = now + VERSION_S
-            shown = _print_state(client, model, version, shown=shown)
-        if now > deadline:
+        try:
+            if now >= next_look:
+                next_look = now + VERSION_S
+                shown = _print_state(client, model, version, shown=shown)
+            time.sleep(min(MAX_POLL_S, max(POLL_S, (now - began) / 20)))
+            operation = client.operation(operation["name"])
+            away_since = None
+        except UnavailableError:
+            away_since = now if away_since is None else away_since
+            if now - away_since > AWAY_S:
+                raise
+            time.sleep(POLL_S)
+            with contextlib.suppress(UnavailableError):
+                client.find_again()
+        is_late = timeout_s is not None and time.monotonic() - began >= timeout_s
+        if is_late and not operation.get("done"):
             raise UnavailableError(
-                f"the operation on {model}/{version} was not done within {TIMEOUT_S:.0f} s",
-                action=f"it continues: see `lockstep models describe {model}/{version}`",
+                f"the operation was not done within {timeout_s:.0f} s: {shown or f'{model}/{version}'}",
+                action=f"it continues, see `lockstep models describe {model}/{version}`"
+                + (f"; {afterwards}" if afterwards else ""),
             )
-        time.sleep(POLL_S)
-        operation = client.operation(operation["name"])
     return operation
 
 

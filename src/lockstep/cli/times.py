@@ -8,7 +8,7 @@ from typing import Final
 
 from lockstep.errors import InvalidInputError
 
-_AGO: Final = re.compile(r"([0-9]{1,6})([smhd])")
+_DURATION: Final = re.compile(r"([0-9]{1,6})([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -22,7 +22,7 @@ def read_moment(text: str, *, flag: str) -> str:
     Raises:
         InvalidInputError: the text is neither.
     """
-    ago = _AGO.fullmatch(text)
+    ago = _DURATION.fullmatch(text)
     try:
         if ago is not None:
             time = datetime.now(tz=UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
@@ -33,3 +33,19 @@ def read_moment(text: str, *, flag: str) -> str:
             flag, received=text, allowed="a time such as 2026-01-31T12:00:00Z, or 30s, 10m, 2h, 1d ago"
         ) from None
     return time.astimezone(UTC).isoformat()
+
+
+def read_duration_s(text: str, *, flag: str) -> float:
+    """Returns the duration that a flag's value stands for, in seconds.
+
+    Args:
+        text: the duration, such as ``90s`` or ``10m``.
+        flag: the flag's name, for the error message.
+
+    Raises:
+        InvalidInputError: the text is not a duration.
+    """
+    duration = _DURATION.fullmatch(text)
+    if duration is None:
+        raise InvalidInputError(flag, received=text, allowed="a duration such as 30s, 10m, 2h or 1d")
+    return timedelta(**{_UNITS[duration[2]]: int(duration[1])}).total_seconds()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, confirm, connect
-from lockstep.cli.operations import short_name, split_version, wait_for_operation
+from lockstep.cli.operations import TimeoutOption, short_name, split_version, timeout_of, wait_for_operation
 from lockstep.client import Client
 from lockstep.errors import InvalidInputError, ModelError, counted
 
@@ -19,6 +20,7 @@ def undeploy(
         str, typer.Argument(metavar="MODEL[/VERSION]", help="The version; a model with all its versions, asks first.")
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    timeout: TimeoutOption = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Delete a version, or a model with all its versions, and wait until the prediction servers have ended.
@@ -26,15 +28,16 @@ def undeploy(
     The model files that were deployed are kept.
     """
     model, version = split_version(name)
+    timeout_s = timeout_of(timeout)
     with connect(project) as client:
         if version is not None:
-            _delete_versions(client, model, [version])
+            _delete_versions(client, model, [version], timeout_s=timeout_s)
             OUTPUT.print(f"deleted version {model}/{version}")
             return
-        _undeploy_model(client, model, yes=yes)
+        _undeploy_model(client, model, yes=yes, timeout_s=timeout_s)
 
 
-def _undeploy_model(client: Client, model: str, *, yes: bool) -> None:
+def _undeploy_model(client: Client, model: str, *, yes: bool, timeout_s: float | None) -> None:
     versions = client.versions(model)
     names = [short_name(version) for version in versions]
     what = f"model {model} with {counted(len(names), 'version')}"
@@ -47,15 +50,17 @@ def _undeploy_model(client: Client, model: str, *, yes: bool) -> None:
             ERRORS.print("nothing was deleted")
             raise typer.Exit(1)
     client.split_traffic(model, split={})  # the service keeps versions with traffic as long as there are others
-    _delete_versions(client, model, names)
+    _delete_versions(client, model, names, timeout_s=timeout_s)
     client.delete_model(model)
     OUTPUT.print(f"deleted {what}")
 
 
-def _delete_versions(client: Client, model: str, versions: Sequence[str]) -> None:
+def _delete_versions(client: Client, model: str, versions: Sequence[str], *, timeout_s: float | None) -> None:
     """Deletes versions, all at the same time, and waits until they are gone."""
+    began = time.monotonic()
     started = [(version, client.delete_version(model, name=version)) for version in versions]
     for version, operation in started:
-        ended = wait_for_operation(client, operation, model=model, version=version)
+        left_s = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - began))
+        ended = wait_for_operation(client, operation, model=model, version=version, timeout_s=left_s)
         if "error" in ended:
             raise ModelError(f"version {model}/{version} cannot be deleted: {ended['error']['message']}")

@@ -113,11 +113,35 @@ class AbstractModelRequests(ABC):
         """Returns up to ``limit`` versions of a model, the newest first; sends as many requests as needed."""
         return self._listed(f"{self._model(model)}/versions", field="versions", filter_text="", limit=limit)
 
-    def scale_version(self, model: str, *, name: str, num_servers: int) -> dict[str, Any]:
-        """Changes the number of prediction servers of a version, and returns the operation."""
-        query = {"updateMask": "manualScaling.nodes"}
-        body = {"manualScaling": {"nodes": num_servers}}
-        return self._call("PATCH", self._version(model, name), query=query, body=body)
+    def scale_version(
+        self,
+        model: str,
+        *,
+        name: str,
+        num_servers: int | None = None,
+        min_servers: int | None = None,
+        max_servers: int | None = None,
+    ) -> dict[str, Any]:
+        """Changes the number of prediction servers of a version, or its bounds, and returns the operation.
+
+        Args:
+            model: the model's name.
+            name: the version's name.
+            num_servers: the number, for a version with ``manualScaling``; None if it stays.
+            min_servers: the minimum number, for a version with ``autoScaling``; None if it stays.
+            max_servers: the maximum number, likewise.
+        """
+        values = {
+            "manualScaling.nodes": num_servers,
+            "autoScaling.minNodes": min_servers,
+            "autoScaling.maxNodes": max_servers,
+        }
+        body: dict[str, dict[str, int]] = {}
+        paths = [path for path, value in values.items() if value is not None]
+        for path in paths:
+            field, _, key = path.partition(".")
+            body.setdefault(field, {})[key] = values[path] or 0
+        return self._call("PATCH", self._version(model, name), query={"updateMask": ",".join(paths)}, body=body)
 
     def delete_version(self, model: str, *, name: str) -> dict[str, Any]:
         """Starts the deletion of a version, which ends its prediction servers, and returns the operation."""

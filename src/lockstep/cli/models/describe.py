@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect, local_time, print_json
-from lockstep.cli.models.versions import servers_text
+from lockstep.cli.models.servers import num_ready, num_wanted, scaling_text
 from lockstep.cli.operations import short_name, split_version, waiting_for
 from lockstep.cli.traffic import traffic_of, traffic_text
 
@@ -18,7 +18,7 @@ def describe(
     project: ProjectOption = DEFAULT_PROJECT,
     as_json: Annotated[bool, typer.Option("--json", help="Print the contract's JSON.")] = False,
 ) -> None:
-    """Show a model, or a version: its state, what it waits for, and where its file is."""
+    """Show a model, or a version: its state, what it waits for, its prediction servers, and what they serve."""
     model, version = split_version(name)
     with connect(project) as client:
         if version is not None:
@@ -61,11 +61,41 @@ def _print_version(version: Mapping[str, Any], *, model: str) -> None:
         OUTPUT.print(f"  error: {error}")
     _print_notes(version)
     OUTPUT.print(f"  created: {local_time(version['createTime'])}")
-    OUTPUT.print(f"  servers: {servers_text(version)}, of machine type {version['machineType']}")
-    OUTPUT.print(f"  model file: {version['deploymentUri']}")
+    if last_use := version.get("lastUseTime"):
+        OUTPUT.print(f"  last request: {local_time(last_use)}")
+    OUTPUT.print(f"  servers: {num_ready(version)} of {num_wanted(version)} ready")
+    OUTPUT.print(f"  number of servers: {scaling_text(version)}")
+    OUTPUT.print(f"  machine type: {version['machineType']}{_accelerator_text(version)}")
+    _print_served(version)
+    if logging := version.get("lockstep", {}).get("requestLogging"):
+        OUTPUT.print(f"  logged requests: {100 * logging['samplingPercentage']:g}% of all, to {logging['uri']}")
+    OUTPUT.print(f"  path of requests: POST /v1/{version['name']}:predict")
+
+
+def _accelerator_text(version: Mapping[str, Any]) -> str:
+    accelerator = version.get("acceleratorConfig")
+    return "" if accelerator is None else f" with {accelerator['count']} x {accelerator['type']}"
+
+
+def _print_served(version: Mapping[str, Any]) -> None:
+    """Prints what the servers of a version run: a model, a routine or a container, and its files."""
+    container, routine = version.get("container"), version.get("predictionClass")
+    if container is not None:
+        OUTPUT.print(f"  image: {container['image']}")
+        for title, words in (("command", container.get("command")), ("arguments", container.get("args"))):
+            if words:
+                OUTPUT.print(f"  {title}: {' '.join(words)}")
+        OUTPUT.print(f"  port: {', '.join(str(port['containerPort']) for port in container['ports'])}")
+        OUTPUT.print(f"  routes: {version['routes']['predict']} (predictions), {version['routes']['health']} (health)")
+    if routine is not None:
+        OUTPUT.print(f"  prediction class: {routine}")
+    for title, field in (("framework", "framework"), ("Python version", "pythonVersion")):
+        if value := version.get(field):
+            OUTPUT.print(f"  {title}: {value}")
+    if url := version["deploymentUri"]:
+        OUTPUT.print(f"  {'model file' if container is routine is None else 'files'}: {url}")
     for package in version.get("packageUris", ()):
         OUTPUT.print(f"  package: {package}")
-    OUTPUT.print(f"  path of requests: POST /v1/{version['name']}:predict")
 
 
 def _print_notes(resource: Mapping[str, Any]) -> None:

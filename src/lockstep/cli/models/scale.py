@@ -7,22 +7,56 @@ from typing import Annotated
 import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect
-from lockstep.cli.operations import split_version, wait_for_operation
+from lockstep.cli.models.servers import num_wanted, scaling_text
+from lockstep.cli.operations import TimeoutOption, split_version, timeout_of, wait_for_operation
 from lockstep.errors import InvalidInputError, ModelError, counted
 
 
 def scale(
-    name: Annotated[str, typer.Argument(metavar="MODEL/VERSION", help="The version.")],
-    nodes: Annotated[int, typer.Option(min=1, help="The number of prediction servers, each on a machine of its own.")],
+    name: Annotated[str, typer.Argument(metavar="MODEL/VERSION", help="The version; it must be READY.")],
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="The number of prediction servers, each on a machine of its own; for a version with a fixed number.",
+        ),
+    ] = None,
+    min_nodes: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Minimum number of prediction servers; for a version whose number follows its load. "
+            "Default: as it is.",
+        ),
+    ] = None,
+    max_nodes: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of prediction servers; likewise. Default: as it is.")
+    ] = None,
+    timeout: TimeoutOption = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Change the number of a version's prediction servers."""
+    """Change the number of a version's prediction servers, or the bounds of this number."""
     model, version = split_version(name)
     if version is None:
         raise InvalidInputError("the version is missing", received=name, allowed="MODEL/VERSION")
+    has_bounds = min_nodes is not None or max_nodes is not None
+    if (nodes is None) != has_bounds:
+        raise InvalidInputError(
+            "the number of servers",
+            received="both --nodes and bounds" if has_bounds else "no number",
+            allowed="--nodes, or --min-nodes and --max-nodes or one of them",
+        )
+    timeout_s = timeout_of(timeout)
     with connect(project) as client:
-        operation = client.scale_version(model, name=version, num_servers=nodes)
-        operation = wait_for_operation(client, operation, model=model, version=version)
-    if "error" in operation:
-        raise ModelError(f"version {model}/{version} cannot be scaled: {operation['error']['message']}")
-    OUTPUT.print(f"version {model}/{version} has {counted(nodes, 'prediction server')}")
+        operation = client.scale_version(
+            model, name=version, num_servers=nodes, min_servers=min_nodes, max_servers=max_nodes
+        )
+        operation = wait_for_operation(client, operation, model=model, version=version, timeout_s=timeout_s)
+        if "error" in operation:
+            raise ModelError(f"version {model}/{version} cannot be scaled: {operation['error']['message']}")
+        if nodes is not None:
+            OUTPUT.print(f"version {model}/{version} has {counted(nodes, 'prediction server')}")
+            return
+        found = client.version(model, name=version)
+    number = counted(int(num_wanted(found)), "prediction server")
+    OUTPUT.print(f"version {model}/{version} has {number}: {scaling_text(found)}")

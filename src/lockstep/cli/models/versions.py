@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect, local_time
+from lockstep.cli.models.servers import servers_text, with_servers
 from lockstep.cli.operations import short_name, waiting_for
 from lockstep.cli.traffic import traffic_of
-from lockstep.client import Client
-from lockstep.errors import NotFoundError
-
-_MAY_WAIT: Final = ("CREATING", "READY")
 
 
 def versions(
@@ -22,15 +18,14 @@ def versions(
     limit: Annotated[int, typer.Option(min=1, help="The most versions to list.")] = 20,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """List the versions of a model, the newest first, and what they wait for."""
+    """List the versions of a model, the newest first: how many of their servers are ready, and what they wait for."""
     with connect(project) as client:
         split = traffic_of(client.model(model))
-        found = client.versions(model, limit=limit)
-        rows = [(version, _note(client, model, version)) for version in found]
+        found = [with_servers(client, model, version) for version in client.versions(model, limit=limit)]
     table = Table(box=None, pad_edge=False)
     for title in ("VERSION", "STATE", "TRAFFIC", "SERVERS", "MACHINE TYPE", "CREATED", "NOTE"):
         table.add_column(title, no_wrap=True)
-    for version, note in rows:
+    for version in found:
         table.add_row(
             short_name(version),
             version["state"],
@@ -38,21 +33,6 @@ def versions(
             servers_text(version),
             version["machineType"],
             local_time(version["createTime"]),
-            note,
+            waiting_for(version) or version.get("errorMessage", ""),
         )
     OUTPUT.print(table if found else f"model {model} has no versions")
-
-
-def servers_text(version: Mapping[str, Any]) -> str:
-    """Returns the number of prediction servers that a version asks for; "-" if it does not say one."""
-    return str(version.get("manualScaling", {}).get("nodes", "-"))
-
-
-def _note(client: Client, model: str, version: Mapping[str, Any]) -> str:
-    """Returns what a version waits for, which lists do not have, or why it failed."""
-    if version["state"] in _MAY_WAIT:
-        try:
-            version = client.version(model, name=short_name(version))
-        except NotFoundError:  # deleted since it was listed
-            return ""
-    return waiting_for(version) or version.get("errorMessage", "")
