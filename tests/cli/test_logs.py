@@ -42,8 +42,8 @@ class FakeClient:
                     if holds(entry):
                         yield entry.to_json()
 
-    def versions(self, model: str) -> list[dict[str, Any]]:
-        return [{"name": f"projects/local/models/{model}/versions/v{number}"} for number in (2, 1)]
+    def versions(self, model: str, *, limit: int) -> list[dict[str, Any]]:
+        return [{"name": f"projects/local/models/{model}/versions/v{number}"} for number in (2, 1)][:limit]
 
     def version_log_page(
         self, model: str, *, version: str, server: str = "", cursor: str = "", filter_text: str = ""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.server
 import json
+import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,9 +29,13 @@ from lockstep.errors import (
 )
 from lockstep.home import Home
 from lockstep.jobs.input.spec import AcceleratorConfig, AcceleratorType
+from lockstep.jobs.running.metrics import Sample, encode_sample
 from lockstep.jobs.running.order_parts import ContainerRoutes, FileOrder
 from lockstep.jobs.running.orders import ReplicaPhase
 from lockstep.jobs.scheduling import NodeSpec
+from lockstep.runner.series import sample_key
+from lockstep.service.control.job_urls import metrics_url
+from lockstep.service.prediction.servers import server_name
 from lockstep.service.settings import Settings
 from lockstep.service.store import (
     JobRecord,
@@ -39,6 +45,7 @@ from lockstep.service.store import (
     VersionRecord,
     VersionState,
 )
+from lockstep.storage import open_bucket
 from lockstep.testing.bench import Bench, open_bench
 from lockstep.testing.served import HOME_TOKEN, Served
 
@@ -79,7 +86,7 @@ class Site:
             files = (FileOrder(url=str(self.file), name="net.keras", sha256="0"),)
             assert self.models.update_version(self.record(name), files=files)
         jobs = self.served.context.jobs
-        return make_ready(jobs, record_server(jobs, self.record(name)))
+        return make_ready(jobs, record_server(jobs, self.record(name), bucket=str(self.bench.home.bucket)))
 
     def step(self) -> None:
         self.served.context.deployments.step()
@@ -178,7 +185,7 @@ def test_a_version_that_scales_shows_its_servers_its_bounds_and_what_they_follow
     assert "1/2 (0-4)" in site.run("models", "list").stdout
     report(site.served.context.jobs, server, phase=ReplicaPhase.SETUP, ready_time_s=None)
     shown = site.run("models", "describe", "m/auto").stdout
-    assert f"waiting for: server {server.job_id.rpartition('/')[2]}, which gets its files and packages\n" in shown
+    assert f"waiting for: server {server_name(server)}, which gets its files and packages\n" in shown
     assert "  servers: 0 of 2 ready\n" in shown
 
 
@@ -242,6 +249,32 @@ def test_the_bounds_of_a_number_of_servers_are_changed(site: Site) -> None:
             InvalidInputError, match=r"the number of servers; received .*; allowed: --nodes, or --min-n"
         ):
             site.run("models", "scale", "m/fixed", *flags)
+
+
+def test_the_metrics_of_a_versions_servers_are_shown(site: Site) -> None:
+    with pytest.raises(InvalidInputError, match=r"model m has no version; see `lockstep deploy`"):
+        site.run("metrics", "--model", "m")
+    site.version("v1")
+    server = site.serve("v1")
+    samples = [Sample(time_s=time.time() - 5, values={"cpuCores": 2.0})]
+    url = metrics_url(server, replica="master-0", attempt=0)
+    open_bucket(url).write(sample_key(samples[0].time_s), b"".join(map(encode_sample, samples)))
+    for arguments in (["--model", "m"], ["--model", "m/v1", "--server", server_name(server), "--since", "1m"]):
+        title, row = site.run("metrics", *arguments).stdout.splitlines()
+        assert title.split()[:2] == ["SERVER", "METRIC"]
+        assert row.split()[:4] == [server_name(server), "cpuCores", "cores", "2"]
+    (line,) = site.run("metrics", "--model", "m/v1", "--json").stdout.splitlines()
+    assert json.loads(line)["server"] == server_name(server)
+    assert site.run("metrics", "--model", "m/v1", "--name", "step").stdout == "no metrics\n"
+    for flags, message in (
+        (["--model", "m", "job"], "name either a job or --model; received 'job, m'"),
+        ([], "name either a job or --model"),
+        (["--model", "m", "--attempt", "0"], "--replica and --attempt are only for jobs; leave them out"),
+        (["job", "--server", "x"], "--server is only for --model; leave it out"),
+        (["--model", "m/"], "not the name of a model or version"),
+    ):
+        with pytest.raises(InvalidInputError, match=re.escape(message)):
+            site.run("metrics", *flags)
 
 
 def test_another_version_becomes_the_default(site: Site) -> None:

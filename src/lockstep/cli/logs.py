@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, ProjectOption, connect
+from lockstep.cli.operations import newest_version, split_version
 from lockstep.cli.stream import POLL_S, EntryPrinter, follow
 from lockstep.cli.times import read_moment
 from lockstep.client import Client
@@ -88,12 +89,8 @@ def logs(
 
 def _print_server_log(client: Client, model: str, *, filter_text: str, follows: bool, limit: int | None) -> None:
     """Prints the log of a version's newest server. While it follows, it goes on with the next server."""
-    name, _, version = model.partition("/")
-    if not version:
-        versions = client.versions(name)
-        if not versions:
-            raise InvalidInputError(f"model {name} has no version", action="see `lockstep deploy`")
-        version = versions[0]["name"].rpartition("/")[2]
+    name, version = split_version(model)
+    version = version or newest_version(client, name)
     printer, server, cursor = EntryPrinter(), "", ""
     while True:
         page = client.version_log_page(name, version=version, server=server, cursor=cursor, filter_text=filter_text)

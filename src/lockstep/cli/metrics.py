@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
 
-from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, JobArgument, ProjectOption, connect, print_json, size
+from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect, print_json, size
+from lockstep.cli.operations import newest_version, split_version
 from lockstep.cli.times import read_moment
+from lockstep.client import Client
+from lockstep.errors import InvalidInputError
 from lockstep.jobs.running.metrics import Unit
 
 NUM_BARS: Final = 40
@@ -18,8 +21,23 @@ GAP: Final = " "
 
 
 def metrics(
-    job: JobArgument,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="The job's name.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL[/VERSION]",
+            help="Show the metrics of a version's prediction servers instead. Default: the newest version.",
+        ),
+    ] = None,
     replica: Annotated[str | None, typer.Option(help="Only this replica, such as worker-replica-1.")] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            help="Only this prediction server, such as 3f2a90c1. Default: those that ran between --since and --until, "
+            "or those that run now."
+        ),
+    ] = None,
     name: Annotated[list[str] | None, typer.Option(help="Only this metric; may be repeated.")] = None,
     since: Annotated[
         str | None, typer.Option(help="Start at a time (2026-01-31T12:00:00Z), or this long ago (10m, 2h).")
@@ -31,23 +49,34 @@ def metrics(
     as_json: Annotated[bool, typer.Option("--json", help="Print all points as JSON, one series on each line.")] = False,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
-    """Show the metrics of a job's replicas over time: CPU, memory, disks, network, GPUs, steps and examples."""
+    """Show the metrics of a job's replicas, or of a model's prediction servers, over time.
+
+    These are CPU, memory, disks, network, GPUs, and what the programs report: steps and examples, or requests.
+    """
+    if (job is None) == (model is None):
+        raise InvalidInputError("name either a job or --model", received=f"{job or 'no job'}, {model or 'no model'}")
+    if model is not None and (replica is not None or attempt is not None):
+        raise InvalidInputError("--replica and --attempt are only for jobs", action="leave them out")
+    if job is not None and server is not None:
+        raise InvalidInputError("--server is only for --model", action="leave it out")
     query = {
         "name": name or [],
         "replica": replica,
+        "server": server,
         "attempt": attempt,
         "since": None if since is None else read_moment(since, flag="--since"),
         "until": None if until is None else read_moment(until, flag="--until"),
         "maxPoints": 2000 if as_json else NUM_BARS,
     }
+    query = {key: value for key, value in query.items() if value is not None}
     table = Table(box=None, pad_edge=False)
-    for title in ("REPLICA", "METRIC", "UNIT"):
+    for title in ("REPLICA" if model is None else "SERVER", "METRIC", "UNIT"):
         table.add_column(title, no_wrap=True)
     for title in ("MIN", "MEAN", "MAX", "LAST"):
         table.add_column(title, no_wrap=True, justify="right")
     table.add_column("OVER TIME", no_wrap=True)
     with connect(project) as client:
-        for page in client.metric_pages(job, query={key: value for key, value in query.items() if value is not None}):
+        for page in _pages(client, job=job, model=model, query=query):
             for series in page["series"]:
                 if as_json:
                     print_json(series)
@@ -57,13 +86,25 @@ def metrics(
         OUTPUT.print(table if table.row_count else "no metrics")
 
 
+def _pages(
+    client: Client, *, job: str | None, model: str | None, query: Mapping[str, Any]
+) -> Iterator[Mapping[str, Any]]:
+    if job is not None:
+        return client.metric_pages(job, query=query)
+    assert model is not None, "one of them is given"
+    name, version = split_version(model)
+    return client.version_metric_pages(name, version=version or newest_version(client, name), query=query)
+
+
 def _add(table: Table, series: Mapping[str, Any], *, interval_s: float) -> None:
     points: Sequence[Sequence[float]] = series["points"]
     values = [value for _, value in points]
     written, unit = _writer(series["unit"])
     amounts = (min(values), sum(values) / len(values), max(values), values[-1])
     line = sparkline(points, interval_s=interval_s)
-    table.add_row(series["replica"], series["name"], unit, *(written(amount) for amount in amounts), line)
+    table.add_row(
+        series.get("server", series["replica"]), series["name"], unit, *(written(amount) for amount in amounts), line
+    )
 
 
 def _writer(unit: str) -> tuple[Callable[[float], str], str]:

@@ -63,6 +63,18 @@ def split_version(name: str) -> tuple[str, str | None]:
     return model, version or None
 
 
+def newest_version(client: Client, model: str) -> str:
+    """Returns the name of a model's newest version.
+
+    Raises:
+        InvalidInputError: the model has no version.
+    """
+    versions = client.versions(model, limit=1)
+    if not versions:
+        raise InvalidInputError(f"model {model} has no version", action="see `lockstep deploy`")
+    return short_name(versions[0])
+
+
 def wait_for_operation(
     client: Client,
     operation: Mapping[str, Any],

@@ -268,9 +268,26 @@ class Client(AbstractModelRequests):
         Yields:
             ``{"series": [{"replica", "attempt", "name", "unit", "points"}], "intervalSeconds"}``.
         """
+        yield from self._metric_pages(self._job(job_id), query=query)
+
+    def version_metric_pages(self, model: str, *, version: str, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yields the metrics of a version's prediction servers over time, server by server; sends as many requests.
+
+        Args:
+            model: the model's name.
+            version: the version's name.
+            query: the query parameters ``name`` (a list), ``server``, ``since``, ``until`` and ``maxPoints``; see
+                docs/watching.md.
+
+        Yields:
+            As `metric_pages`. Each series has ``"server"``.
+        """
+        yield from self._metric_pages(self._version(model, version), query=query)
+
+    def _metric_pages(self, resource: str, *, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         token = ""
         while True:
-            page = self._call("GET", f"{self._job(job_id)}/metrics", query={**query, "pageToken": token})
+            page = self._call("GET", f"{resource}/metrics", query={**query, "pageToken": token})
             yield page
             token = page.get("nextPageToken", "")
             if not token:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.service.recorded_servers import record_server, release, report
 
 import lockstep
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running.metrics import Sample, encode_sample
-from lockstep.jobs.running.orders import GANG_ORDER
-from lockstep.jobs.running.states import JobState
+from lockstep.jobs.running.order_parts import FileOrder
+from lockstep.jobs.running.orders import GANG_ORDER, ReplicaPhase
+from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.jobs.security.access import Scope
 from lockstep.runner.series import sample_key
+from lockstep.service.api.resources import timestamp
 from lockstep.service.api.telemetry import prometheus
 from lockstep.service.control.job_inputs import gang_of
 from lockstep.service.control.job_urls import metrics_url
 from lockstep.service.control.orders import gang_order
+from lockstep.service.prediction.servers import server_name
+from lockstep.service.store import VersionRecord
 from lockstep.service.telemetry import series as series_module
 from lockstep.storage import open_bucket
 from lockstep.testing.bench import Bench
@@ -34,7 +40,10 @@ WORKERS = {
 
 
 def _write(bench: Bench, job_id: str, replica: str, *, samples: list[Sample], attempt: int = 0) -> None:
-    url = metrics_url(bench.job(job_id), replica=replica, attempt=attempt)
+    _write_to(metrics_url(bench.job(job_id), replica=replica, attempt=attempt), samples)
+
+
+def _write_to(url: str, samples: list[Sample]) -> None:
     open_bucket(url).write(sample_key(samples[0].time_s), b"".join(encode_sample(sample) for sample in samples))
 
 
@@ -177,3 +186,108 @@ def test_the_controllers_passes_are_timed(bench: Bench, service: Served) -> None
     assert families["lockstep_controller_pass_seconds"][0].value == 0.75
     assert families["lockstep_controller_passes"][0].value == 2
     assert families["lockstep_controller_last_pass_seconds"][0].value == 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Version:
+    """A version of a model whose servers were recorded, and measured for 100 s each."""
+
+    bench: Bench
+    service: Served
+    record: VersionRecord
+
+    def serve(self, *, start_s: float, end_s: float | None = None) -> str:
+        """Records a server from a time on; returns its name."""
+        jobs = self.service.context.jobs
+        server = record_server(jobs, self.record, bucket=str(self.bench.home.bucket))
+        ready = {"started_time_s": start_s, "ready_time_s": start_s}
+        server = report(jobs, server, phase=ReplicaPhase.RUNNING, **ready)
+        jobs.update(server.uid, create_time_s=start_s)
+        if end_s is not None:
+            release(jobs, server, JobEvent.SUCCEEDED)
+            jobs.update(server.uid, end_time_s=end_s)
+        samples = _samples(20, start_s=start_s, cpuCores=start_s - START_S)
+        _write_to(metrics_url(server, replica="master-0", attempt=0), samples)
+        return server_name(server)
+
+    def get(self, *, status: int = 200, **query: Any) -> dict[str, Any]:
+        answer = self.service.http.get("/v1/projects/local/models/m/versions/v1/metrics", params=query)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    def names(self, **query: Any) -> list[str]:
+        """Returns the names of the servers on all pages."""
+        found: list[str] = []
+        token = ""
+        while True:
+            page = self.get(**query, pageToken=token)
+            found += [series["server"] for series in page["series"]]
+            if (token := page.get("nextPageToken", "")) == "":
+                return found
+
+
+@pytest.fixture
+def version(bench: Bench, service: Served) -> Version:
+    models = service.context.models
+    models.create_model(project="local", name="m", description="", labels={})
+    fields: dict[str, Any] = {"project": "local", "model": "m", "name": "v1", "machine_type": "n1-standard-4"}
+    models.create_version(**fields, description="", labels={}, deployment_uri="/m")
+    record = models.get_version(project="local", model="m", name="v1")
+    models.update_version(record, files=(FileOrder(url="/m", name="m", sha256="0"),))
+    record = models.get_version(project="local", model="m", name="v1")
+    return Version(bench=bench, service=service, record=record)
+
+
+def test_the_series_of_a_versions_servers_are_in_a_jobs_form(version: Version) -> None:
+    name = version.serve(start_s=START_S + 1)
+    until = timestamp(START_S + 101)
+    page = version.get(maxPoints=2000, until=until)
+    (series,) = page["series"]
+    assert series == {
+        "server": name,
+        "replica": "master-0",
+        "attempt": 0,
+        "name": "cpuCores",
+        "unit": "cores",
+        "points": [[START_S + 1 + 5 * number, 1.0] for number in range(20)],
+    }
+    assert page["intervalSeconds"] == 5.0
+    assert "nextPageToken" not in page
+    assert version.get(name=["step"])["series"] == []
+    assert version.get(server=name, maxPoints=2000, until=until)["series"] == [series]
+
+
+def test_the_servers_are_those_that_run_now_or_ran_in_an_interval(version: Version) -> None:
+    message = version.get(status=404)["error"]["message"]
+    assert message == "version v1 of model m has had no server yet; try again soon"
+    first = version.serve(start_s=START_S, end_s=START_S + 100)
+    second = version.serve(start_s=START_S + 1000, end_s=START_S + 1100)
+    assert version.names() == [second], "none runs: it is the newest"
+    third, fourth = (version.serve(start_s=START_S + 2000 + number) for number in (1, 2))
+    assert version.names() == [third, fourth]
+    assert version.names(server=first) == [first]
+    since = timestamp(START_S + 50)
+    assert version.names(since=since) == [first, second, third, fourth]
+    assert version.names(since=since, until=timestamp(START_S + 1050)) == [first, second]
+    assert version.names(until=timestamp(START_S + 50)) == [first]
+
+
+def test_a_page_goes_on_with_the_next_server_when_one_ends_meanwhile(version: Version) -> None:
+    names = [version.serve(start_s=START_S + number) for number in range(3)]
+    jobs = version.service.context.jobs
+    token = version.get()["nextPageToken"]
+    assert token == names[1]
+    second = jobs.last_server(version.record.uid, job_id=f"m/v1/{token}")
+    assert second is not None
+    release(jobs, second, JobEvent.FAILED)
+    page = version.get(pageToken=token)
+    assert [series["server"] for series in page["series"]] == [names[2]]
+    assert "nextPageToken" not in page
+
+
+def test_a_server_that_is_not_there_is_refused(version: Version) -> None:
+    version.serve(start_s=START_S)
+    assert "has no server 'other'" in version.get(status=404, server="other")["error"]["message"]
+    assert "not issued by this service" in version.get(status=400, pageToken="other")["error"]["message"]
+    answer = version.service.http.get("/v1/projects/local/models/m/versions/v2/metrics")
+    assert answer.status_code == 404

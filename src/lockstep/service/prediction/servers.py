@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.service.security.job_folders import MODELS
-from lockstep.service.store import JobKind, JobStore, VersionRecord
+from lockstep.service.store import JobKind, JobRecord, JobStore, VersionRecord
 from lockstep.serving.model_files import MODEL_FOLDER
 from lockstep.storage import join_url
 
@@ -48,6 +48,11 @@ def start_server(version: VersionRecord, *, jobs: JobStore, bucket: str, simulat
         priority=PRIORITY,
         submitted_by="service",
     )
+
+
+def server_name(server: JobRecord) -> str:
+    """Returns the name of a prediction server within its version."""
+    return server.job_id.rpartition("/")[2]
 
 
 def version_folder(version: VersionRecord, *, bucket: str) -> str:

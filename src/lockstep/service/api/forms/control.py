@@ -214,8 +214,12 @@ class LogPageForm(TypedDict):
 
 @with_config(STRICT)
 class SeriesForm(TypedDict):
-    """One metric of one replica over time. Points are pairs of an interval's start and its mean."""
+    """One metric of one replica over time. Points are pairs of an interval's start and its mean.
 
+    Series of a version say which prediction server they are of.
+    """
+
+    server: NotRequired[str]
     replica: str
     attempt: int
     name: str

@@ -13,6 +13,7 @@ from lockstep.service.api.resources import describe_waiting, timestamp
 from lockstep.service.context import ServiceContext
 from lockstep.service.control.job_inputs import order_of
 from lockstep.service.prediction.deployments import is_ready, pause_end_s, why_ended
+from lockstep.service.prediction.servers import server_name
 from lockstep.service.store import JobRecord, VersionRecord, VersionState
 
 _ENDING: Final = (JobState.CANCELLING, *TERMINAL)
@@ -65,7 +66,7 @@ def _describe_start(server: JobRecord, *, version: VersionRecord, context: Servi
         if missing is not None:
             return missing
     status = server.replicas[0].status if server.replicas else None
-    text = f"server {_name(server)}"
+    text = f"server {server_name(server)}"
     if status is not None and status.restarts:
         last = status.restarts[-1]
         text += f", launched again (restart {last.number}, after {last.reason})"
@@ -110,7 +111,7 @@ def _describe_removal(servers: Sequence[JobRecord], *, draining: Sequence[JobRec
     if draining:
         return _describe_drain(draining[-1])
     if servers:
-        return "the end of " + (f"server {_name(servers[0])}" if len(servers) == 1 else f"{len(servers)} servers")
+        return "the end of " + (f"server {server_name(servers[0])}" if len(servers) == 1 else f"{len(servers)} servers")
     return "the deletion of its files"
 
 
@@ -118,8 +119,4 @@ def _describe_drain(server: JobRecord) -> str:
     progress = server.replicas[0].status.progress if server.replicas else None
     num_open = None if progress is None else progress.metrics.get("open")
     reported = "" if num_open is None else f" ({num_open:.0f} at its last report)"
-    return f"server {_name(server)}, which drains: it answers its open requests{reported}, and is then ended"
-
-
-def _name(server: JobRecord) -> str:
-    return server.job_id.rpartition("/")[2]
+    return f"server {server_name(server)}, which drains: it answers its open requests{reported}, and is then ended"

@@ -8,7 +8,6 @@ from typing import Annotated, Final
 from fastapi import Query
 from fastapi.responses import JSONResponse
 
-from lockstep.errors import NotFoundError
 from lockstep.jobs.logs.filters import parse_log_filter
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import requires_scope
@@ -16,6 +15,8 @@ from lockstep.service.api.forms import LogPageForm
 from lockstep.service.api.pages import Filter
 from lockstep.service.api.requests import Context, Name, Project
 from lockstep.service.api.routes import make_router
+from lockstep.service.api.telemetry.servers import find_server
+from lockstep.service.prediction.servers import server_name
 from lockstep.service.store import JobRecord
 from lockstep.service.telemetry.logs import Cursor, read_log
 
@@ -62,16 +63,8 @@ def server_entries(
     By default, it is the version's newest server. A reader continues with the returned server and cursor.
     """
     record = context.models.get_version(project=project, model=model, name=version)
-    job = context.jobs.last_server(record.uid, job_id=f"{model}/{version}/{server}" if server else None)
-    if job is None:
-        raise NotFoundError(
-            f"version {version} of model {model} has no server {server!r}"
-            if server
-            else f"version {version} of model {model} has had no server yet",
-            action="leave out the server" if server else "try again soon",
-        )
-    name = job.job_id.rpartition("/")[2]
-    return _page(job, context, filter_text=filter_text, cursor=cursor, size=page_size, server=name)
+    job = find_server(record, name=server, context=context)
+    return _page(job, context, filter_text=filter_text, cursor=cursor, size=page_size, server=server_name(job))
 
 
 def _page(

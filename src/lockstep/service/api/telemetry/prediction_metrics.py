@@ -12,6 +12,7 @@ from lockstep.jobs.running.orders import BUSY_SECONDS
 from lockstep.service.context import ServiceContext
 from lockstep.service.prediction.deployments import is_ready
 from lockstep.service.prediction.metrics import LATENCY_BUCKETS_S, RequestCounts, VersionName
+from lockstep.service.prediction.servers import server_name
 from lockstep.service.store import JobRecord, VersionRecord, VersionState
 from lockstep.serving.batch_counts import read_buckets
 
@@ -129,7 +130,7 @@ def _servers(versions: Mapping[str, VersionRecord], servers: Sequence[JobRecord]
         progress = server.replicas[0].status.progress if server.replicas else None
         if version is None or progress is None or not is_ready(server):
             continue
-        labels = [version.project, version.model, version.name, server.job_id.rpartition("/")[2]]
+        labels = [version.project, version.model, version.name, server_name(server)]
         for key, family in families.items():
             if key in progress.metrics:
                 family.add_metric(labels, progress.metrics[key])

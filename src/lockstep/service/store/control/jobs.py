@@ -221,6 +221,27 @@ class JobStore:
         wanted = true() if version_uid is None else JOBS.c.version_uid == version_uid
         return self._oldest_first(and_(is_left, JOBS.c.kind == JobKind.SERVER.value, wanted))
 
+    def servers_between(
+        self, version_uid: str, *, since_s: float | None, until_s: float, first: JobRecord | None, limit: int
+    ) -> list[JobRecord]:
+        """Returns prediction servers of a version that ran at some time in an interval, the oldest first.
+
+        Args:
+            version_uid: the uid of the version.
+            since_s: the start of the interval, in seconds since 1970 UTC; None for servers that are not over.
+            until_s: its end.
+            first: the server to begin with, or with the next one if it did not run in the interval; None for the first.
+            limit: the maximum number of servers.
+        """
+        key, is_left = (JOBS.c.create_time_s, JOBS.c.uid), JOBS.c.end_time_s.is_(None)
+        ended = is_left if since_s is None else or_(is_left, JOBS.c.end_time_s > since_s)
+        query = select(JOBS.c.uid).where(JOBS.c.version_uid == version_uid, JOBS.c.start_time_s < until_s, ended)
+        if first is not None:
+            query = query.where(tuple_(*key) >= tuple_(first.create_time_s, first.uid))
+        with reading(self._engine) as connection:
+            uids = list(connection.execute(query.order_by(*key).limit(limit)).scalars())
+            return read_jobs(connection, JOBS.c.uid.in_(uids)) if uids else []
+
     def last_server(self, version_uid: str, *, job_id: str | None = None) -> JobRecord | None:
         """Returns a version's prediction server by its name, or the one started last; None if there is none."""
         if job_id is not None:
