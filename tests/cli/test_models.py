@@ -277,6 +277,19 @@ def test_the_metrics_of_a_versions_servers_are_shown(site: Site) -> None:
             site.run("metrics", *flags)
 
 
+@pytest.mark.parametrize(("by", "name"), [("model", "m"), ("version", "m/v1")])
+def test_what_a_model_costs_is_shown_with_its_unused_time(site: Site, by: str, name: str) -> None:
+    site.version("v1")
+    began_s = time.time() - 3600
+    report(site.served.context.jobs, site.serve("v1"), phase=ReplicaPhase.RUNNING, seen_time_s=time.time())
+    (server,) = site.served.context.jobs.servers()
+    site.served.context.jobs.update(server.uid, start_time_s=began_s, run_start_time_s=began_s)
+    shown = site.run("costs", "--by", by).stdout
+    rows = [line.split() for line in shown.splitlines() if line.startswith((by.upper(), name))]
+    assert [row[0] for row in rows] == [by.upper(), name, by.upper(), name]
+    assert rows[1][1][:3] == rows[3][1][:3] == rows[3][2][:3] == "1.0", "its hours, and all of them without a request"
+
+
 def test_another_version_becomes_the_default(site: Site) -> None:
     site.version("v1")
     site.version("v2")

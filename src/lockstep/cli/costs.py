@@ -15,7 +15,7 @@ _SHARES: Final = ("used", "provisioning", "idle", "failed")
 
 def costs(
     by: Annotated[
-        str, typer.Option(metavar="job|day|project|node-type|label:KEY", help="What each row stands for.")
+        str, typer.Option(metavar="job|day|project|node-type|model|version|label:KEY", help="What each row stands for.")
     ] = "job",
     since: Annotated[str, typer.Option(help="Start at this day or time (UTC), such as 2026-11-01.")] = "",
     until: Annotated[str, typer.Option(help="End before this day or time; by default now.")] = "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.billing.bills import ReplicaUsage
 from lockstep.jobs.billing.costs import JobUsage, report_costs
+from lockstep.jobs.billing.served_models import ServedModel
 from lockstep.jobs.input.spec import AcceleratorConfig, AcceleratorType
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import NodeRecord
@@ -128,9 +130,9 @@ def test_nodes_are_owed_from_up_to_down_and_divided_as_wanted() -> None:
     assert report_costs(runs, by="job", catalogue=CATALOGUE, nodes=[node], project="q").rows == ()
 
 
-@pytest.mark.parametrize("by", ["", "jobs", "label", "label:", "Day"])
+@pytest.mark.parametrize("by", ["", "jobs", "label", "label:", "Day", "models"])
 def test_another_division_is_refused(by: str) -> None:
-    with pytest.raises(InvalidInputError, match="allowed: job, day, project, node-type or label:KEY"):
+    with pytest.raises(InvalidInputError, match="allowed: job, day, project, node-type, model, version or label:KEY"):
         report_costs([], by=by, catalogue=CATALOGUE)
 
 
@@ -182,3 +184,63 @@ def test_a_part_of_a_servers_time_has_the_same_share_of_it() -> None:
 def test_a_server_that_claims_more_than_its_time_was_used_all_the_time(busy_s: float) -> None:
     report = report_costs([replace(usage_of("a", usage(0, 3600)), busy_s=busy_s)], by="job", catalogue=CATALOGUE)
     assert (report.total.server_hours, report.total.unused_hours) == (Decimal("1.0000"), Decimal("0.0000"))
+
+
+def _server(name: str, *usages: ReplicaUsage, busy_s: float, project: str = "p") -> JobUsage:
+    model, version, _ = name.split("/")
+    served = ServedModel(model=model, version=version)
+    return replace(usage_of(name, *usages), busy_s=busy_s, served=served, project=project)
+
+
+def test_models_and_versions_have_their_servers_and_the_time_without_requests() -> None:
+    runs = [
+        _server("m/v1/a", usage(0, 3600), busy_s=900.0),
+        _server("m/v1/b", usage(0, 3600), busy_s=0.0),
+        _server("m/v2/c", usage(0, 1800), busy_s=1800.0),
+        _server("n/v1/d", usage(0, 3600), busy_s=3600.0),
+        replace(usage_of("batch", usage(0, 3600)), served=ServedModel(model="m", version=None)),
+        usage_of("train", usage(0, 7200)),
+    ]
+
+    def rows(by: str, **options: Any) -> dict[str, tuple[str, ...]]:
+        report = report_costs(runs, by=by, catalogue=CATALOGUE, **options)
+        assert report.total == report_costs(runs, by="job", catalogue=CATALOGUE, **options).total
+        return {
+            row.name: (str(row.machine_hours), str(row.server_hours), str(row.unused_hours), str(row.unused_usd))
+            for row in report.rows
+        }
+
+    assert rows("model", project="p") == {
+        "(none)": ("2.0000", "0.0000", "0.0000", "0.0000"),
+        "m": ("3.5000", "2.5000", "1.7500", "0.3325"),
+        "n": ("1.0000", "1.0000", "0.0000", "0.0000"),
+    }
+    assert rows("version", project="p") == {
+        "(none)": ("2.0000", "0.0000", "0.0000", "0.0000"),
+        "m": ("1.0000", "0.0000", "0.0000", "0.0000"),
+        "m/v1": ("2.0000", "2.0000", "1.7500", "0.3325"),
+        "m/v2": ("0.5000", "0.5000", "0.0000", "0.0000"),
+        "n/v1": ("1.0000", "1.0000", "0.0000", "0.0000"),
+    }
+    runs.append(_server("m/v1/e", usage(0, 3600), busy_s=0.0, project="q"))
+    assert list(rows("model")) == ["(none)", "p/m", "p/n", "q/m"]
+    assert list(rows("version"))[1:4] == ["p/m", "p/m/v1", "p/m/v2"]
+
+
+def test_a_models_nodes_are_those_of_its_servers() -> None:
+    node = NodeRecord(
+        name="n",
+        slot="cpu-0",
+        node_type="cpu",
+        asked_for="uid-m/v1/a",
+        asked_time_s=0.0,
+        up_time_s=0.0,
+        ready_time_s=0.0,
+        down_time_s=7200.0,
+        usd_per_hour="0.2",
+        price_source="cluster.yaml",
+    )
+    server = _server("m/v1/a", replace(usage(0, 3600), machine="n"), busy_s=0.0)
+    for by, name in (("model", "m"), ("version", "m/v1")):
+        [row] = report_costs([server], by=by, catalogue=CATALOGUE, nodes=[node], project="p").rows
+        assert (row.name, row.owed_usd) == (name, Decimal("0.4"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from decimal import ROUND_HALF_UP, Decimal
 from fractions import Fraction
 from itertools import accumulate
@@ -232,6 +233,8 @@ def check_bill(site: Site) -> None:
     report = accounts(site.lab).report(project="local", by="job", since_s=0.0, until_s=now_s, now_s=now_s)
     assert (report.total.cost_usd, len(report.rows)) == (rounded(total_usd, 4), 5)
     assert report.total.cost_usd > 0
+    by_version = accounts(site.lab).report(project="local", by="version", since_s=0.0, until_s=now_s, now_s=now_s)
+    assert [replace(row, name="total") for row in by_version.rows] == [report.total]
     assert max(accumulate(change for _, change in sorted(runs))) == 4
     nodes = site.lab.ledger
     assert {node.usd_per_hour for node in nodes} == {"0.190000"}

@@ -1,4 +1,4 @@
-"""The costs of many jobs by job, day or label, from the same recorded intervals as each job's bill.
+"""The costs of many jobs by job, day, model or label, from the same recorded intervals as each job's bill.
 
 Sums are exact. Each row, and the total, is rounded once to `COST_DECIMALS` (half up). The bill of a job rounds its ML
 units to two decimals first, as the contract reports them, so the row of a job may differ by that.
@@ -24,6 +24,7 @@ from lockstep.errors import InvalidInputError
 from lockstep.jobs.billing.bills import COST_DECIMALS, LINE_DECIMALS, ReplicaUsage, round_half_up
 from lockstep.jobs.billing.days import cut_slice_by_day, cut_usage, day_name
 from lockstep.jobs.billing.node_costs import NodeShare, NodeSlice, NodeUse, microseconds, split_nodes
+from lockstep.jobs.billing.served_models import ServedModel
 from lockstep.jobs.billing.storage_costs import StoredSpan
 from lockstep.jobs.input.gangs import describe_machine
 from lockstep.jobs.machines.catalogue import Catalogue, StoragePrice
@@ -34,10 +35,12 @@ BY_JOB: Final = "job"
 BY_DAY: Final = "day"
 BY_PROJECT: Final = "project"
 BY_NODE_TYPE: Final = "node-type"
+BY_MODEL: Final = "model"
+BY_VERSION: Final = "version"
 BY_LABEL: Final = "label:"
 SECOND_DECIMALS: Final = 3
 NO_LABEL: Final = "(none)"
-"""The row of jobs without such a label, and of costs that belong to no job."""
+"""The row of jobs without such a label or model, and of costs that belong to no job."""
 
 BUCKET: Final = "(bucket)"
 """The row of the bucket's storage in a report by node type."""
@@ -56,6 +59,7 @@ class JobUsage:
         simulated: whether the machines are simulated, so that nothing is owed.
         usages: intervals in RUNNING; those of running replicas end now.
         busy_s: for how long a prediction server had at least one request, in seconds; None for other jobs.
+        served: the model that a prediction server or a batch prediction works for; None for other jobs.
     """
 
     uid: str
@@ -65,6 +69,7 @@ class JobUsage:
     simulated: bool
     usages: tuple[ReplicaUsage, ...]
     busy_s: float | None = None
+    served: ServedModel | None = None
 
     @property
     def unused_share(self) -> Fraction | None:
@@ -96,7 +101,8 @@ class CostRow:
     """One row of a report.
 
     Attributes:
-        name: the job, the day (UTC, such as 2026-11-22), the project, the node type, or the value of the label.
+        name: the job, the day (UTC, such as 2026-11-22), the project, the node type, the model, the version with its
+            model (``digits/v1``), or the value of the label. In a report of all projects, a model has its project, too.
         machine_hours: the running time of all replicas together, in hours.
         ml_units: the ML units of priced machines.
         cost_usd: their list price, in US dollars.
@@ -274,7 +280,7 @@ def report_costs(
 
     Args:
         jobs: the usages of all jobs that used one of the nodes, including jobs of other projects.
-        by: what a row is: ``job``, ``day``, ``project``, ``node-type`` or ``label:KEY``.
+        by: what a row is: ``job``, ``day``, ``project``, ``node-type``, ``model``, ``version`` or ``label:KEY``.
         catalogue: machines and prices.
         nodes: nodes of the ledger.
         stored: what jobs stored in the bucket.
@@ -287,7 +293,7 @@ def report_costs(
         InvalidInputError: If `by` is none of those.
         ConfigError: If a machine type or a region is not in the catalogue.
     """
-    names = _Names(by, nodes=nodes)
+    names = _Names(by, nodes=nodes, has_projects=project is None)
     sums: defaultdict[str, _Sum] = defaultdict(partial(_Sum, storage_price=storage_price))
     total = _Sum(storage_price=storage_price)
     for job in jobs:
@@ -325,11 +331,13 @@ def report_costs(
 class _Names:
     """Finds the name of the row that a cost belongs to."""
 
-    def __init__(self, by: str, *, nodes: Iterable[NodeRecord]) -> None:
+    def __init__(self, by: str, *, nodes: Iterable[NodeRecord], has_projects: bool) -> None:
         is_label = by.startswith(BY_LABEL) and len(by) > len(BY_LABEL)
-        if by not in (BY_JOB, BY_DAY, BY_PROJECT, BY_NODE_TYPE) and not is_label:
-            raise InvalidInputError("costs by what", received=by, allowed="job, day, project, node-type or label:KEY")
+        if by not in (BY_JOB, BY_DAY, BY_PROJECT, BY_NODE_TYPE, BY_MODEL, BY_VERSION) and not is_label:
+            allowed = "job, day, project, node-type, model, version or label:KEY"
+            raise InvalidInputError("costs by what", received=by, allowed=allowed)
         self._by = by
+        self._has_projects = has_projects
         self._types = {node.name: node.node_type for node in nodes}
 
     def has_node(self, usage: ReplicaUsage) -> bool:
@@ -358,6 +366,11 @@ class _Names:
     def _of_job(self, job: JobUsage | StoredSpan) -> str:
         if self._by == BY_JOB:
             return job.job
+        if self._by in (BY_MODEL, BY_VERSION):
+            if job.served is None:
+                return NO_LABEL
+            name = job.served.model if self._by == BY_MODEL else job.served.version_name
+            return f"{job.project}/{name}" if self._has_projects else name
         return job.project if self._by == BY_PROJECT else job.labels.get(self._by.removeprefix(BY_LABEL), NO_LABEL)
 
 

@@ -12,6 +12,7 @@ from typing import Final, final
 
 from lockstep.jobs.billing.days import next_day_s
 from lockstep.jobs.billing.node_costs import microseconds
+from lockstep.jobs.billing.served_models import ServedModel
 
 MONTH_HOURS: Final = 730
 GIB_BYTES: Final = 2**30
@@ -31,6 +32,7 @@ class StoredSpan:
         size_bytes: the size in bytes.
         start_s: the start of that time, in seconds since 1970 UTC.
         end_s: its end.
+        served: the model that a batch prediction works for; None for other jobs.
     """
 
     project: str
@@ -39,6 +41,7 @@ class StoredSpan:
     size_bytes: int
     start_s: float
     end_s: float
+    served: ServedModel | None = None
 
     @property
     def gib_months(self) -> Fraction:

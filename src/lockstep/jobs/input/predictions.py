@@ -111,17 +111,30 @@ class PredictionInput(AbstractDocument):
     @property
     def model_path(self) -> tuple[str, str, str | None] | None:
         """The project, the model and the version that predict, the version None for the default; None with a URI."""
-        if self.version_name is not None:
-            found = _VERSION.fullmatch(self.version_name)
-            return None if found is None else (found[1], found[2], found[3])
-        found = None if self.model_name is None else _MODEL.fullmatch(self.model_name)
-        return None if found is None else (found[1], found[2], None)
+        return named_model(model_name=self.model_name, version_name=self.version_name)
 
     @property
     def output_url(self) -> str:
         """The bucket URL of the folder for predictions."""
         assert self.output_path is not None, "checked when it was parsed"
         return self.output_path
+
+
+def named_model(*, model_name: str | None, version_name: str | None) -> tuple[str, str, str | None] | None:
+    """Returns the project, the model and the version that a prediction input names.
+
+    Args:
+        model_name: its ``modelName``; None if it has none.
+        version_name: its ``versionName``, which counts if it has both; None if it has none.
+
+    Returns:
+        The names, the version None for the default; None if it names a URI, or has another form.
+    """
+    if version_name is not None:
+        found = _VERSION.fullmatch(version_name)
+        return None if found is None else (found[1], found[2], found[3])
+    found = None if model_name is None else _MODEL.fullmatch(model_name)
+    return None if found is None else (found[1], found[2], None)
 
 
 @final

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from lockstep.jobs.billing.bills import Bill, ReplicaUsage, bill
 from lockstep.jobs.billing.costs import JobUsage
+from lockstep.jobs.billing.served_models import served_model
 from lockstep.jobs.input.gangs import resolve
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.evidence import billable_until_s
@@ -38,6 +39,7 @@ def job_usage(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: C
     """
     present = present_attempt(job, now_s=now_s)
     running = [] if present is None else [present]
+    is_server = job.kind is JobKind.SERVER
     return JobUsage(
         uid=job.uid,
         project=job.project,
@@ -45,7 +47,8 @@ def job_usage(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalogue: C
         labels=dict(job.labels),
         simulated=job.simulated,
         usages=tuple(replica_usages(job, attempts=[*attempts, *running], catalogue=catalogue)),
-        busy_s=sum(replica.status.busy_s for replica in job.replicas) if job.kind is JobKind.SERVER else None,
+        busy_s=sum(replica.status.busy_s for replica in job.replicas) if is_server else None,
+        served=served_model(job.job_id, is_server=is_server, prediction_input=job.prediction_input),
     )
 
 

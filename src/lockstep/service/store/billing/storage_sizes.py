@@ -7,6 +7,7 @@ from typing import Any, Final, final
 
 from sqlalchemy import Engine, Select, and_, func, insert, or_, select, update
 
+from lockstep.jobs.billing.served_models import served_model
 from lockstep.jobs.billing.storage_costs import StoredSpan
 from lockstep.jobs.running.states import JobState
 from lockstep.service.store.control.records import JobKind
@@ -101,7 +102,7 @@ class StoredSizeStore:
         """
         end_s = func.coalesce(STORED_SIZES.c.end_time_s, until_s).label("until_s")
         query = (
-            select(STORED_SIZES, end_s, JOBS.c.project, JOBS.c.job_id, JOBS.c.labels)
+            select(STORED_SIZES, end_s, JOBS.c.project, JOBS.c.job_id, JOBS.c.labels, JOBS.c.prediction_input)
             .join(JOBS, JOBS.c.uid == STORED_SIZES.c.job_uid)
             .where(STORED_SIZES.c.start_time_s < until_s, end_s > since_s)
             .order_by(STORED_SIZES.c.start_time_s)
@@ -117,6 +118,8 @@ class StoredSizeStore:
                     size_bytes=row["size_bytes"],
                     start_s=row["start_time_s"],
                     end_s=row["until_s"],
+                    # Only jobs that somebody submitted have a folder.
+                    served=served_model(row["job_id"], is_server=False, prediction_input=row["prediction_input"]),
                 )
                 for row in connection.execute(query).mappings()
             ]
