@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -179,6 +181,36 @@ def test_a_filter_narrows_operations(service: Served, operation: str) -> None:
         assert message in refused.reason, text
 
 
+OPERATION_METADATA = {
+    **dict.fromkeys(("createTime", "startTime", "endTime", "isCancellationRequested"), True),
+    **dict.fromkeys(("operationType", "modelName", "version", "labels"), True),
+    "projectNumber": False,
+}
+"""The fields of the metadata of an operation, and whether they are ever set."""
+
+
+def test_the_metadata_of_an_operation_has_the_fields_of_the_contract(service: Served) -> None:
+    schema = TypeAdapter(dict[str, Any]).validate_json(get_static_doc("ml", "v1") or "")["schemas"]
+    assert set(OPERATION_METADATA) == set(schema["GoogleCloudMlV1__OperationMetadata"]["properties"])
+    google = service.google()
+    google.models().create(parent="projects/local", body={"name": "m", "labels": {"of": "models"}}).execute()
+    body = {"name": "v1", "deploymentUri": "/m", "labels": {"of": "versions"}}
+    created = google.models().versions().create(parent="projects/local/models/m", body=body).execute()["metadata"]
+    assert created["startTime"] == created["createTime"]
+    assert created["labels"] == created["version"]["labels"] == {"of": "versions"}
+    patch = google.models().patch
+    changed = patch(name="projects/local/models/m", updateMask="description", body={"description": "x"}).execute()
+    assert changed["metadata"]["labels"] == {"of": "models"}
+    name = google.operations().list(name="projects/local").execute()["operations"][-1]["name"]
+    google.operations().cancel(name=name).execute()
+    cancelled = google.operations().get(name=name).execute()["metadata"]
+    seen = {*created, *changed["metadata"], *cancelled} - {"@type"}
+    assert seen == {field for field, is_set in OPERATION_METADATA.items() if is_set}
+    page = (Path(__file__).parents[3] / "docs" / "contract.md").read_text()
+    documented = set(re.findall(r"`(\w+)`", page.partition("| field of `metadata` |")[2].partition("\n\n")[0]))
+    assert set(OPERATION_METADATA) <= documented
+
+
 def test_a_creation_that_is_cancelled_ends_as_cancelled_and_takes_its_version_along(
     service: Served, operation: str
 ) -> None:
@@ -186,6 +218,7 @@ def test_a_creation_that_is_cancelled_ends_as_cancelled_and_takes_its_version_al
     assert ann.operations().cancel(name=operation).execute() == {}
     cancelled = ann.operations().get(name=operation).execute()
     assert (cancelled["done"], cancelled["error"]) == (True, {"code": 1, "message": "cancelled by ann"})
+    assert cancelled["metadata"]["isCancellationRequested"] is True
     assert "response" not in cancelled
     assert _listed(service, filter="error.code=1") == [operation]
     version = "projects/local/models/m/versions/v1"
@@ -214,4 +247,5 @@ def test_a_deletion_and_a_creation_that_it_ends_cannot_be_cancelled(service: Ser
     service.context.deployments.step()
     ended = service.google().operations().get(name=operation).execute()
     assert ended["error"] == {"code": 1, "message": "the version was deleted"}
+    assert "isCancellationRequested" not in ended["metadata"], "nobody has cancelled it"
     assert service.google().operations().get(name=deletion).execute()["done"] is True

@@ -358,15 +358,21 @@ def operation_resource(
         model: the model, if the operation is a change of it, which includes it when it is done.
         version: the version, if the operation is on one. A creation or a change includes it when it is done.
     """
-    model_name = f"projects/{operation.project}/models/{operation.model}"
+    time = timestamp(operation.create_time_s)
     metadata: OperationMetadataForm = {
         "@type": f"{TYPE_PREFIX}OperationMetadata",
         "operationType": operation.kind,
-        "createTime": timestamp(operation.create_time_s),
-        "modelName": model_name,
+        "createTime": time,
+        "startTime": time,  # no operation waits for another one
+        "modelName": f"projects/{operation.project}/models/{operation.model}",
     }
     if version is not None:
         metadata["version"] = version
+    labels = (version or model or {}).get("labels")
+    if labels:
+        metadata["labels"] = labels
+    if operation.is_cancellation_requested:
+        metadata["isCancellationRequested"] = True
     resource: OperationForm = {
         "name": f"projects/{operation.project}/operations/{operation.name}",
         "metadata": metadata,

@@ -198,9 +198,12 @@ OperationMetadataForm = TypedDict(
         "@type": str,
         "operationType": str,
         "createTime": str,
+        "startTime": str,
         "modelName": str,
         "version": NotRequired[VersionForm],
+        "labels": NotRequired[dict[str, str]],
         "endTime": NotRequired[str],
+        "isCancellationRequested": NotRequired[bool],
     },
 )
 """``GoogleCloudMlV1__OperationMetadata``."""

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, insert, update
 
 from lockstep.errors import WrongStateError
-from lockstep.service.store.prediction.records import OperationCode, VersionRecord, VersionState
+from lockstep.service.store.prediction.records import CANCELLED_BY, OperationCode, VersionRecord, VersionState
 from lockstep.service.store.prediction.rows import is_version, read_operation, read_version
 from lockstep.service.store.tables import OPERATIONS, VERSIONS
 
@@ -113,5 +113,5 @@ def cancel_creation(connection: Connection, project: str, name: str, *, principa
             f"operation {name} cannot be cancelled: version {record.name} is no longer being created",
             action="read the operation again",
         )
-    cancelled = (OperationCode.CANCELLED, f"cancelled by {principal_label}")
+    cancelled = (OperationCode.CANCELLED, f"{CANCELLED_BY}{principal_label}")
     end_operations(connection, record, "CREATE_VERSION", now_s=now_s, error=cancelled)

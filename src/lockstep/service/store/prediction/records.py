@@ -154,6 +154,10 @@ class OperationCode(IntEnum):
     FAILED_PRECONDITION = 9
 
 
+CANCELLED_BY: Final = "cancelled by "
+"""How the error message of an operation begins that somebody cancelled."""
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class OperationRecord:
@@ -173,3 +177,8 @@ class OperationRecord:
     end_time_s: float | None
     error_code: int | None
     error_message: str | None
+
+    @property
+    def is_cancellation_requested(self) -> bool:
+        """Whether somebody has cancelled it. Then it has ended, too."""
+        return self.error_code == OperationCode.CANCELLED and (self.error_message or "").startswith(CANCELLED_BY)
