@@ -19,6 +19,8 @@ from googleapiclient.errors import HttpError
 from lockstep.jobs.security.access import ALL_PROJECTS, Scope
 from lockstep.service.api import sockets
 from lockstep.service.api.access import PUBLIC_PATHS, required_scope, requires_scope
+from lockstep.service.api.refusals import CONTRACT
+from lockstep.service.api.vertex.refusals import VERTEX
 from lockstep.service.store import VersionState
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import HOME_TOKEN, Served
@@ -35,6 +37,11 @@ class Route:
     method: str
     path: str
     needed: Scope | None
+
+    @property
+    def end(self) -> str:
+        """The path behind the project."""
+        return self.path.rpartition("{project}")[2]
 
     def send(self, client: httpx.Client, names: dict[str, str]) -> httpx.Response:
         """Sends a request of which nothing but the names in its path matters."""
@@ -103,6 +110,8 @@ def walk(service: Served) -> Walk:
     return Walk(service=service, routes=routes, names=names)
 
 
+REFUSED = {refusal.path for refusal in (*CONTRACT, *VERTEX)}
+"""The routes of methods that are refused, by their ends. They neither show nor change anything."""
 OF_MODELS = {
     "/models/{model}:predict",
     "/v2/models/{model}",
@@ -123,10 +132,11 @@ OF_VERSIONS = {
 def test_every_route_says_who_may_use_it(walk: Walk) -> None:
     assert len(walk.routes) > 20
     assert [route for route in walk.routes if route.needed is None and route.path not in PUBLIC_PATHS] == []
-    asking = (":predict", ":rawPredict", "/infer", ":testIamPermissions", ":wait")
-    changing = [route for route in walk.routes if route.method != "GET" and not route.path.endswith(asking)]
+    asking = (":predict", ":rawPredict", "/infer", ":wait")
+    honoured = [route for route in walk.routes if route.end not in REFUSED]
+    changing = [route for route in honoured if route.method != "GET" and not route.path.endswith(asking)]
     assert [route for route in changing if route.needed in (CALLER, VIEWER)] == [], "who looks changes nothing"
-    of_callers = {route.path.rpartition("{project}")[2] for route in walk.routes if route.needed is CALLER}
+    of_callers = {route.end for route in honoured if route.needed is CALLER}
     assert of_callers == OF_MODELS | OF_VERSIONS
     elsewhere = {route.path for route in walk.routes} - {route.path for route in walk.of_projects}
     assert {"/healthz", "/v1/whoami", "/v1/service", "/v1/keys", "/v1/keys/{key}:revoke"} <= elsewhere
@@ -207,9 +217,11 @@ def test_a_callers_key_predicts_with_its_model_and_opens_nothing_else(walk: Walk
             message = error if isinstance(error, str) else error["message"]
             assert f"use it for projects/b/models/{name}:predict" in message, route
             assert walk.service.context.settings.bucket not in answer.text
+        elif route.end in REFUSED:
+            assert answer.status_code == 501, (route, answer.text)
         else:
             assert answer.status_code == 503, (route, answer.text)  # the version is CREATING
-            opened.add(route.path.rpartition("{project}")[2])
+            opened.add(route.end)
     assert opened == (OF_MODELS | OF_VERSIONS if version is None else OF_VERSIONS)
 
 

@@ -1,4 +1,4 @@
-"""Every method of the contract but ``projects.predict``, by Google's own client: built, or refused by its name."""
+"""The methods of jobs, models, versions and operations of the contract that are honoured, by Google's own client."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ REFUSED = {
     "setIamPolicy": ("lockstep keys create", "/v1/keys"),
     "testIamPermissions": ("lockstep whoami", "/v1/whoami"),
 }
+"""The methods of jobs and of models that are refused, with what their refusals name; test_refusals.py has them all."""
 
 
 def _methods(*collections: str) -> list[str]:
@@ -87,7 +88,7 @@ def test_every_method_of_jobs_and_operations_is_built_or_refused_by_its_name(ser
                 continue
             error = _refusal(request.execute)
             assert error.status_code == 501, method
-            assert error.reason.startswith(f"{method}: jobs have no IAM policies here"), method
+            assert error.reason.startswith(f"projects.jobs.{method}: jobs have no IAM policies here"), method
             for way in REFUSED[method]:
                 assert way in error.reason, method
 
@@ -116,7 +117,7 @@ def test_every_method_of_models_and_versions_is_built_or_refused_by_its_name(ser
             continue
         error = _refusal(request.execute)
         assert error.status_code == 501, method
-        assert error.reason.startswith(f"{method}: models have no IAM policies here"), method
+        assert error.reason.startswith(f"projects.models.{method}: models have no IAM policies here"), method
         for way in REFUSED[method]:
             assert way in error.reason, method
     calls = {

@@ -76,6 +76,11 @@ def test_a_model_is_uploaded_listed_and_deleted(locations: Any) -> None:
     assert (model["description"], model["labels"]) == ("a net", {"team": "vision"})
     assert model["containerSpec"] == {"imageUri": IMAGE}
     assert locations.models().get(name=f"{MODEL}@1").execute() == model
+    versions = locations.models().listVersions
+    for name, chosen, expected in ((MODEL, "", [model]), (f"{MODEL}@1", "labels.team=vision", [model])):
+        assert versions(name=name, filter=chosen, pageSize=1).execute() == {"models": expected}
+    assert versions(name=MODEL, filter="labels.team=speech").execute() == {"models": []}
+    assert _refusal(versions(name=f"{MODEL}x").execute)[0] == 404
     for chosen, expected in (('display_name="digits_net"', [model]), ("labels.team=speech", [])):
         assert locations.models().list(parent=PARENT, filter=chosen).execute()["models"] == expected
     elsewhere = PARENT.replace("us-central1", "europe-west4")

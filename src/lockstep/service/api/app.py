@@ -21,13 +21,15 @@ from lockstep.service.api.control import jobs, nodes, shell_route
 from lockstep.service.api.gate import Gate
 from lockstep.service.api.prediction import inference, models, operations, predictions
 from lockstep.service.api.prediction.forwarding import connect_to_servers
+from lockstep.service.api.refusals import CONTRACT, make_refusing_router
 from lockstep.service.api.routes import ERRORS
-from lockstep.service.api.security import keys, policies, secrets
+from lockstep.service.api.security import keys, secrets
 from lockstep.service.api.telemetry import logs, metrics, prometheus
 from lockstep.service.api.vertex import endpoints as vertex_endpoints
 from lockstep.service.api.vertex import models as vertex_models
 from lockstep.service.api.vertex import operations as vertex_operations
 from lockstep.service.api.vertex import predictions as vertex_predictions
+from lockstep.service.api.vertex.refusals import VERTEX
 from lockstep.service.context import ServiceContext
 from lockstep.service.problems import Part
 from lockstep.service.security.keys import Authenticator
@@ -109,12 +111,13 @@ def _make_routes() -> Sequence[BaseRoute]:
     """Returns the routes, which all applications of a process share: FastAPI takes long to prepare them."""
     router = APIRouter(dependencies=[Depends(guard)], responses=dict(ERRORS))
     # Each request is compared with the routes in this order: those for predictions come first, to be found fast, and
-    # ":getIamPolicy" before the routes that would match it as a part of a name.
+    # refused methods such as ":getIamPolicy" before the routes that would match them as a part of a name.
     in_project, in_location = "/v1/projects/{project}", "/v1/projects/{project}/locations/{location}"
     router.include_router(predictions.router, prefix=in_project)
     router.include_router(vertex_predictions.router, prefix=in_location)
     router.include_router(inference.router, prefix=f"{in_project}/v2")
-    for module in (policies, jobs, shell_route, logs, metrics, costs, models, operations, secrets):
+    router.include_router(make_refusing_router((*CONTRACT, *VERTEX)), prefix=in_project)
+    for module in (jobs, shell_route, logs, metrics, costs, models, operations, secrets):
         router.include_router(module.router, prefix=in_project)
     for module in (vertex_models, vertex_endpoints, vertex_operations):
         router.include_router(module.router, prefix=in_location)

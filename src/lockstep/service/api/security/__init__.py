@@ -1,1 +1,1 @@
-"""Routes for keys, secrets and policies."""
+"""Routes for keys and secrets."""

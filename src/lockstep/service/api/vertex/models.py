@@ -97,6 +97,30 @@ def list_models(
     )
 
 
+@router.get("/models/{model}:listVersions", dependencies=[WholeList])
+@requires_scope(Scope.VIEWER)
+def list_versions(
+    place: InPlace,
+    model: UploadedName,
+    context: Context,
+    filter_text: Filter = "",
+    page_size: PageSize = 0,
+    page_token: PageToken = "",
+) -> VertexModelListForm:
+    """``projects.locations.models.listVersions``: the only one."""
+    record = context.uploads.get(project=place.project, name=model, region=place.location)
+    predicate = parse_vertex_filter(filter_text)
+    return list_answer(
+        "models",
+        read=lambda *, size, before: [record] if before is None else [],
+        holds=(lambda found: predicate(model_resource(found, place=place))) if filter_text else None,
+        position=lambda found: (found.create_time_s, found.name),
+        show=lambda found: [_resource(each, place, context) for each in found],
+        size=page_size,
+        token=page_token,
+    )
+
+
 @router.get("/models/{model}")
 @requires_scope(Scope.VIEWER)
 def get_model(place: InPlace, model: UploadedName, context: Context) -> VertexModelForm:
