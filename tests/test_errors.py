@@ -29,3 +29,12 @@ def test_a_message_says_what_received_allowed_and_action_in_one_line() -> None:
 
 def test_a_long_value_is_shortened() -> None:
     assert len(str(ConfigError("x", received="y" * 10_000))) < 300
+
+
+def test_a_value_that_is_nested_too_deeply_for_python_is_named_without_its_inner_parts() -> None:
+    nested: object = 1
+    for _ in range(100_000):
+        nested = {"x": nested}
+    message = str(ConfigError("x", received=nested))
+    assert message.startswith("x; received {'x': {'x': ")
+    assert len(message) < 300

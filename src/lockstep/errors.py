@@ -11,6 +11,7 @@ A message is one line: what was wrong, what was received, what is allowed, and w
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
@@ -55,7 +56,7 @@ class LockstepError(Exception):
     def _message(self) -> str:
         parts = [self.what]
         if self.received is not None:
-            parts.append(f"received {_shorten(repr(self.received))}")
+            parts.append(f"received {_shorten(_spell(self.received))}")
         if self.allowed is not None:
             allowed = self.allowed if isinstance(self.allowed, str) else ", ".join(self.allowed)
             parts.append(f"allowed: {allowed}")
@@ -74,6 +75,14 @@ class LockstepError(Exception):
         """
         words = re.findall("[A-Z][a-z]*", cls.__name__.removesuffix("Error"))
         return "_".join(words).upper()
+
+
+def _spell(value: object) -> str:
+    """Returns the ``repr`` of a value; without its inner parts if it is nested more deeply than Python can print."""
+    try:
+        return repr(value)
+    except RecursionError:
+        return reprlib.repr(value)
 
 
 def _shorten(text: str, *, limit: int = 200) -> str:

@@ -7,8 +7,8 @@ import base64
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import httpx
@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import pytest
 from starlette.types import Message
+from tests.serving.asgi import running
 
 from lockstep.serving import app as serving_app
 from lockstep.serving.answering import base
@@ -39,20 +40,6 @@ SCOPE = {
 }
 
 Ask = Callable[..., httpx.Response]
-
-
-@asynccontextmanager
-async def running(app: PredictApp) -> AsyncIterator[None]:
-    """Starts and ends an application as a server of ASGI does."""
-    to_app: asyncio.Queue[Message] = asyncio.Queue()
-    from_app: asyncio.Queue[Message] = asyncio.Queue()
-    life = asyncio.create_task(app({"type": "lifespan"}, to_app.get, from_app.put))
-    await to_app.put({"type": "lifespan.startup"})
-    assert (await from_app.get())["type"] == "lifespan.startup.complete"
-    yield
-    await to_app.put({"type": "lifespan.shutdown"})
-    assert (await from_app.get())["type"] == "lifespan.shutdown.complete"
-    await life
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,8 @@ import httpx
 import keras
 import numpy as np
 import pytest
-from tests.serving.test_predict_app import HEADERS, TOKEN, running
+from tests.serving.asgi import running
+from tests.serving.test_predict_app import HEADERS, TOKEN
 
 from lockstep.serving.app import AppOptions, PredictApp
 from lockstep.serving.batch_policy import BatchPolicy

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import tritonclient.http as triton
 import uvicorn
+from hypothesis import HealthCheck, example, given, settings
+from tests.serving.bodies import bodies
 from tritonclient.utils import InferenceServerException
 
 import lockstep
@@ -189,3 +191,36 @@ def test_a_key_of_another_project_finds_no_model(routed: Served) -> None:
     with triton.InferenceServerClient(base) as client, pytest.raises(InferenceServerException) as caught:
         client.infer("m", _inputs(), headers={"authorization": f"Bearer {key}"})
     assert caught.value.status() == "404"
+
+
+FITTING = '{"image":[[1,2,3],[4,5,6]],"rate":[0.5]}'
+PREDICT = "/v1/projects/local/models/m:predict"
+QUICK = settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def test_bodies_that_nobody_thought_of_are_answered_by_a_server_that_is_ready(routed: Served) -> None:
+    statuses: set[int] = set()
+
+    @QUICK
+    @example(f'{{"instances":[{FITTING}]}}'.encode())
+    @example(b'{"instances":[' + b"[" * 1000 + b"]" * 1000 + b"]}")
+    @given(bodies(FITTING))
+    def check(body: bytes) -> None:
+        answers = [
+            routed.http.post(path, content=body)
+            for path in (PREDICT, PREDICT.replace("/models/", "/locations/us-central1/endpoints/"))
+        ]
+        first = answers[0]
+        assert first.status_code in (200, 400), first.text
+        assert list(first.json()) == (["predictions"] if first.status_code == 200 else ["error"])
+        assert [answer.content for answer in answers] == [first.content] * 2
+        statuses.add(first.status_code)
+
+    check()
+    assert statuses == {200, 400}

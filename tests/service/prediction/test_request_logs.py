@@ -127,8 +127,8 @@ def test_a_part_has_the_requests_of_ten_seconds_as_lines_of_json(site: Site) -> 
     assert site.logs.counts() == {V1: (2, 0)}
 
 
-@pytest.mark.parametrize("body", [b"\xff\n[", b"[1, NaN]", b"", "✓\n".encode()])
-def test_what_is_not_json_is_a_string_and_one_line(site: Site, body: bytes) -> None:
+@pytest.mark.parametrize("body", [b"\xff\n[", b"[1, NaN]", b"", "✓\n".encode(), b"[" * 300 + b"]" * 300])
+def test_what_is_not_json_that_can_be_written_is_a_string_and_one_line(site: Site, body: bytes) -> None:
     site.add(body, b'{"error": "not JSON"}', status=400)
     site.pass_time(PART_S)
     (line,) = site.lines

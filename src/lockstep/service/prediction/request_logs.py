@@ -291,7 +291,7 @@ def _value(body: bytes, *, is_json: bool) -> bytes:
     if not is_json and len(body) <= MAX_PARSED_BYTES:
         try:
             return orjson.dumps(orjson.loads(body))
-        except ValueError:
+        except (ValueError, TypeError):  # no JSON, or nested more deeply than orjson writes
             pass
     if not is_json:
         return orjson.dumps(body.decode(errors="replace"))
