@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from itertools import takewhile
@@ -48,6 +49,12 @@ def _commands(page: Path) -> list[list[str]]:
     lines = [line.removeprefix("$ ") for line in text.splitlines()]
     words = [shlex.split(line, comments=True) for line in lines if line.startswith(("lockstep ", "make "))]
     return [list(takewhile(lambda word: word not in (">", "<", "|"), line)) for line in words]
+
+
+def test_the_least_version_of_keras_is_the_one_that_the_page_about_security_gives_reasons_for() -> None:
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    (least,) = [each.removeprefix("keras>=") for each in needed if each.startswith("keras")]
+    assert f"Keras {least} or later" in (ROOT / "docs" / "security.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import keras
 import numpy as np
 import pytest
@@ -121,6 +123,24 @@ def test_a_model_with_code_in_its_file_is_refused(tmp_path: Path) -> None:
     lambda_model().save(tmp_path / "m.keras")
     with pytest.raises(ModelError, match=r"cannot load the model .*m\.keras: .*Lambda") as caught:
         LoadedModel.load(tmp_path / "m.keras")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_whose_weights_are_in_another_file_is_refused(tmp_path: Path) -> None:
+    whole, crafted, secret = tmp_path / "whole.keras", tmp_path / "m.keras", tmp_path / "secret"
+    keras.Sequential([keras.Input((2,)), keras.layers.Dense(3)]).save(whole)
+    secret.write_bytes(b"a secret of the server's machine")
+    kernel = "layers/dense/vars/0"
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(crafted, "w") as target:
+        for name in source.namelist():
+            content = io.BytesIO(source.read(name))
+            if name == "model.weights.h5":
+                with h5py.File(content, "r+") as weights:
+                    del weights[kernel]
+                    weights.create_dataset(kernel, (2, 3), "float32", external=[(str(secret), 0, 24)])
+            target.writestr(name, content.getvalue())
+    with pytest.raises(ModelError, match=r"cannot load the model .*m\.keras: ") as caught:
+        LoadedModel.load(crafted, max_batch_size=1)
     assert "\n" not in str(caught.value)
 
 
