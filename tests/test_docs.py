@@ -25,6 +25,10 @@ from lockstep.jobs.input.documents import parse_config
 from lockstep.jobs.input.spec import LockstepExtensions
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.scheduling import parse_quotas
+from lockstep.service import __main__ as service
+from lockstep.service.control.schedule import MAX_SERVERS
+from lockstep.service.prediction.draining import MAX_DRAIN_S
+from lockstep.serving import __main__ as serving
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
@@ -55,6 +59,14 @@ def test_the_least_version_of_keras_is_the_one_that_the_page_about_security_give
     needed = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
     (least,) = [each.removeprefix("keras>=") for each in needed if each.startswith("keras")]
     assert f"Keras {least} or later" in (ROOT / "docs" / "security.md").read_text("utf-8")
+
+
+def test_the_limits_of_predictions_are_those_of_the_code() -> None:
+    page = " ".join((ROOT / "docs" / "prediction.md").read_text("utf-8").split())
+    assert f"open ones for {service.SHUTDOWN_S} seconds" in page
+    assert f"answers the open ones for {serving.SHUTDOWN_S} seconds" in page
+    assert (MAX_DRAIN_S, "for two minutes at most" in page) == (120.0, True)
+    assert f"At most {MAX_SERVERS} prediction servers run at once there" in page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -17,10 +17,14 @@ import numpy as np
 import psutil
 import pytest
 from tests.serving.served_model import TOKEN, WAIT_S, ServedModel
+from tests.waiting import wait_until
 
 from lockstep.errors import ModelError
 from lockstep.jobs.running.orders import Fault
 from lockstep.serving import SERVER_TOKEN
+
+SHUTDOWN_S = 5.0
+"""How long a server answers its open requests after SIGTERM, in seconds, as docs/prediction.md says."""
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +87,66 @@ def test_a_server_that_hangs_or_dies_is_ended_within_seconds(
     assert end is not None
     assert (end.fault, end.signal) == (Fault.STUCK if number is signal.SIGSTOP else Fault.PROGRAM, "SIGKILL")
     assert not psutil.pid_exists(pid)
+
+
+PATIENT = """
+import pathlib, sys, time
+
+class Patient:
+    @classmethod
+    def from_path(cls, model_dir):
+        made = cls()
+        made.folder = pathlib.Path(model_dir)
+        return made
+
+    def predict(self, instances):
+        (self.folder / "asked").touch()
+        deadline = time.monotonic() + 60
+        while not (self.folder / "go").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return [["x" * 1000] * 1000 for _ in instances]
+"""
+"""A routine that answers with a megabyte for each instance, once a file is there."""
+
+
+def test_a_request_in_hand_is_answered_whole_after_sigterm(tmp_path: Path) -> None:
+    (tmp_path / "patient.py").write_text(PATIENT)
+    command = [sys.executable, "-m", "lockstep.serving", f"--model={tmp_path}", "--prediction-class=patient.Patient"]
+    env = {**os.environ, SERVER_TOKEN: TOKEN, "PYTHONPATH": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    answers: list[httpx.Response] = []
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = f"http://{server.stdout.readline().strip().rpartition(' ')[2]}"
+            wait_until(lambda: _is_open(url), what=lambda: "the server")
+
+            def ask() -> None:
+                headers = {"Authorization": f"Bearer {TOKEN}"}
+                answers.append(
+                    httpx.post(f"{url}/predict", json={"instances": [1, 2]}, headers=headers, timeout=WAIT_S)
+                )
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            wait_until((tmp_path / "asked").exists, what=lambda: "the request")
+            server.send_signal(signal.SIGTERM)
+            wait_until(lambda: not _is_open(url), timeout_s=SHUTDOWN_S, what=lambda: "the end of new connections")
+            asking.join(1.0)
+            assert asking.is_alive(), "the request was cut off at once"
+            (tmp_path / "go").touch()
+            asking.join(WAIT_S)
+            assert server.wait(WAIT_S) == -signal.SIGTERM
+        finally:
+            server.kill()
+    (answer,) = answers
+    assert (answer.status_code, answer.json()) == (200, {"predictions": [["x" * 1000] * 1000] * 2})
+
+
+def _is_open(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/healthz").status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def test_the_service_side_imports_neither_jax_nor_keras() -> None:

@@ -74,6 +74,8 @@ from lockstep.storage import open_bucket
 LOGGER: Final = logging.getLogger("lockstep.service")
 FLUSH_S: Final = 10.0
 """How long the end of the service waits until sampled requests are written, in seconds."""
+SHUTDOWN_S: Final = 3
+"""How long open requests are answered after SIGTERM, in seconds."""
 MAX_CONNECTIONS: Final = 1000
 """The maximum number of open connections. Requests beyond it are answered with status 503."""
 
@@ -335,7 +337,7 @@ def _server(context: ServiceContext) -> uvicorn.Server:
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=3,
+        timeout_graceful_shutdown=SHUTDOWN_S,
         limit_concurrency=MAX_CONNECTIONS,
         ssl_certfile=context.settings.tls_certificate,
         ssl_keyfile=context.settings.tls_key,

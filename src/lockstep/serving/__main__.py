@@ -31,6 +31,7 @@ from lockstep.topology import Topology
 HOST: Final = "127.0.0.1"
 BACKLOG: Final = 512
 SHUTDOWN_S: Final = 5
+"""How long open requests are answered after SIGTERM, in seconds."""
 SWITCH_S: Final = 0.0005
 """After how many seconds a thread gives others a turn. With Python's 5 ms, the thread of the model would wait for
 them while requests are read."""
