@@ -234,3 +234,15 @@ def test_a_server_that_is_killed_or_stopped_loses_the_requests_in_its_hands_alon
     # A caller has one request at a time, so each may have lost one.
     assert len(callers.lost) <= 4
     assert all(lost.startswith("503") and "ended or did not answer" in lost for lost in callers.lost), callers.lost
+
+
+def test_any_service_over_the_database_answers(site: Site) -> None:
+    site.deploy("v1")
+    other = Served(site.bench)
+    try:
+        assert other.context.routes is not site.service.context.routes
+        for served in (site.service, other):
+            answer = served.http.post(f"{MODEL}:predict", json={"instances": [0.0]})
+            assert (answer.status_code, answer.json()) == (200, {"predictions": ["I am v1"]})
+    finally:
+        other.close()
