@@ -38,6 +38,7 @@ from lockstep.service.control.job_urls import metrics_url
 from lockstep.service.prediction.servers import server_name
 from lockstep.service.settings import Settings
 from lockstep.service.store import (
+    Batching,
     JobRecord,
     RequestLogging,
     ScalingPolicy,
@@ -208,6 +209,9 @@ def test_what_a_container_or_a_routine_serves_is_described(site: Site) -> None:
         assert f"  {line}\n" in shown
     assert "model file" not in shown
     assert "files:" not in shown
+    site.version("batched", batching=Batching(max_batch_size=128, max_latency_s=0.005))
+    shown = site.run("models", "describe", "m/batched").stdout
+    assert "  batches: up to 128 instances, which wait 0.005s\n" in shown
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     site.version(
         "routine",

@@ -67,6 +67,8 @@ def _print_version(version: Mapping[str, Any], *, model: str) -> None:
     OUTPUT.print(f"  number of servers: {scaling_text(version)}")
     OUTPUT.print(f"  machine type: {version['machineType']}{_accelerator_text(version)}")
     _print_served(version)
+    if batching := version.get("lockstep", {}).get("batching"):
+        OUTPUT.print(f"  batches: up to {batching['maxBatchSize']} instances, which wait {batching['maxLatency']}")
     if logging := version.get("lockstep", {}).get("requestLogging"):
         OUTPUT.print(f"  logged requests: {100 * logging['samplingPercentage']:g}% of all, to {logging['uri']}")
     OUTPUT.print(f"  path of requests: POST /v1/{version['name']}:predict")
