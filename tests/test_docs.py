@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import subprocess
@@ -26,6 +27,7 @@ from lockstep.jobs.input.spec import LockstepExtensions
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.scheduling import parse_quotas
 from lockstep.service import __main__ as service
+from lockstep.service.api.prediction.model_requests import parse_version
 from lockstep.service.control.schedule import MAX_SERVERS
 from lockstep.service.prediction.draining import MAX_DRAIN_S
 from lockstep.serving import __main__ as serving
@@ -138,6 +140,14 @@ def test_configurations_are_ones_that_the_service_takes() -> None:
             else:
                 parse = parse_config
             parse(document, source=page.name)
+
+
+def test_settings_of_versions_are_ones_that_the_service_takes() -> None:
+    documents = [json.loads(text) for text in _blocks(ROOT / "docs" / "prediction.md", "json")]
+    versions = [document for document in documents if "lockstep" in document]
+    assert len(versions) == 2
+    for document in versions:
+        parse_version({"name": "v1", "deploymentUri": "gs://bucket/net.keras", **document})
 
 
 def test_commands_are_ones_that_exist() -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from string import Template
+from typing import Any
 
 import httpx
 import keras
+import numpy as np
 import pytest
 
 import lockstep  # selects Keras's backend, so it goes before Keras
@@ -194,6 +200,76 @@ def test_a_routine_and_an_exported_program_are_deployed_and_predict(
     machine.run("deploy", "exported", "--model-url", str(tmp_path / "sums.stablehlo"))
     assert _wait_for_answer(machine, model="exported") == [[3.0]]
     assert "compiled" in machine.run("logs", "--model", "exported")
+
+
+DOCS = Path(__file__).parents[2] / "docs"
+TRAINED = """
+import os, pathlib, shutil, sys
+shutil.copy(sys.argv[1], pathlib.Path(os.environ["AIP_MODEL_DIR"], "model.keras"))
+"""
+"""A program that leaves a model as one that trains does."""
+
+
+def _blocks(page: str, language: str) -> list[str]:
+    found = re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return [block.replace("\\\n", " ") for block in found]
+
+
+def _commands(page: str, verb: str) -> list[list[str]]:
+    """Returns the words of the commands with a verb in the shell blocks of a page."""
+    lines = "".join(_blocks(page, "bash")).splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith(f"lockstep {verb} ")]
+
+
+def _post_as_curl(command: str, variables: Mapping[str, str]) -> Any:
+    """Sends the request that a call of curl would send; returns the JSON of its answer."""
+    program, _, *words = shlex.split(Template(command).substitute(variables))
+    url, *flags = words
+    given = dict(zip(flags[::2], flags[1::2], strict=True))
+    assert (program, set(given)) == ("curl", {"--header", "--json"})
+    name, _, value = given["--header"].partition(": ")
+    headers = {name: value, "content-type": "application/json"}
+    return httpx.post(url, headers=headers, content=given["--json"], timeout=TIMEOUT_S).raise_for_status().json()
+
+
+@pytest.fixture(scope="module")
+def documented(machine: Machine, model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the page about predictions names, after a job that left a model."""
+    requests = [block for block in _blocks("prediction.md", "json") if block.startswith('{"instances"')]
+    folder = tmp_path_factory.mktemp("documented")
+    (folder / "request.json").write_text(requests[0])
+    code = folder / "code"
+    code.mkdir()
+    (code / "train.py").write_text(TRAINED)
+    program = ("--package-path", str(code), "--module-name", "train")
+    machine.run("submit", "train_1", *program, "--stream-logs", "--", str(model_folder / "model.keras"))
+    return folder
+
+
+def test_the_quick_start_of_the_page_runs(machine: Machine, documented: Path) -> None:
+    deploy, *_ = _commands("prediction.md", "deploy")
+    (predict,) = _commands("prediction.md", "predict")
+    assert deploy == ["deploy", "digits", "--job", "train_1"]
+    assert "version v1 (default), is ready" in machine.run(*deploy)
+    predictions = json.loads(machine.run(*predict, cwd=documented))["predictions"]
+    assert np.ravel(predictions) == pytest.approx([0.3, 0.7])
+    address = find_address(machine.home, env={})
+    variables = {"LOCKSTEP_URL": address.url, "LOCKSTEP_TOKEN": address.token}
+    calls = [block for block in _blocks("calling-models.md", "bash") if block.startswith("curl ")]
+    assert len(calls) == 2, "the contract's form and Vertex AI's"
+    for call in calls:
+        assert _post_as_curl(call, variables)["predictions"] == predictions
+
+
+@pytest.mark.heavy
+def test_every_way_to_deploy_of_the_page_runs(machine: Machine, documented: Path, model_folder: Path) -> None:
+    commands = _commands("prediction.md", "deploy")
+    assert len(commands) == 4
+    for command in commands:
+        local = [word.replace("gs://bucket/net.keras", str(model_folder / "model.keras")) for word in command]
+        bucket = machine.home.bucket / "local" / "request-logs"
+        assert "is ready" in machine.run(*(word.replace("gs://bucket/requests", str(bucket)) for word in local))
+        assert json.loads(machine.run("predict", command[1], "--json-request", str(documented / "request.json")))
 
 
 @pytest.mark.heavy

@@ -5,6 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
+from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -141,6 +144,18 @@ def model(*layers: keras.layers.Layer, dtype: str = "float32", name: str = "imag
 def test_which_models_take_pixels_is_read_from_the_model(made: object, takes: bool) -> None:
     (found,) = LoadedModel(made()).inputs  # type: ignore[operator]
     assert found.takes_pixels is takes
+
+
+def test_a_model_with_pixels_as_the_page_makes_one_takes_files() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "prediction.md").read_text("utf-8")
+    (block,) = [text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "with_pixels" in text]
+    made: dict[str, Any] = {}
+    exec(block, made)
+    trained = model(keras.layers.Conv2D(2, 3))
+    assert not LoadedModel(trained).inputs[0].takes_pixels
+    (of_page,) = LoadedModel(made["with_pixels"](trained)).inputs
+    assert of_page == spec(8, 6, 3)
+    np.testing.assert_array_equal(read(b64(PNG), of_page), PIXELS)
 
 
 def test_a_prediction_from_a_file_is_that_from_its_pixels() -> None:
