@@ -85,7 +85,12 @@ def _id(server: JobRecord) -> str:
 def test_a_new_version_waits_for_each_step_until_its_server_is_ready(site: Site) -> None:
     site.create()
     assert site.own() == {"waitingFor": "its files, which are being copied from gs://b/net.keras", "numReadyServers": 0}
-    site.change(files=FILES)
+    site.change(error_message="the bucket does not respond\nmore")
+    again = "; it is tried again, since it failed: the bucket does not respond"
+    assert site.waits() == f"its files, which are being copied from gs://b/net.keras{again}"
+    assert site.deployed_status().endswith(again)
+    assert "errorMessage" not in site.service.http.get(VERSION).json()
+    site.change(files=FILES, error_message=None)
     assert site.waits() == "a server, which the service starts next"
     server = site.serve()
     assert site.waits() == f"position 1: {site.service.context.controller.schedule.explain(server).reason}"

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from lockstep.cli.package import stage_folder
-from lockstep.errors import NotFoundError, UnavailableError
+from lockstep.errors import NotFoundError, StorageError, UnavailableError
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running import supervision
 from lockstep.jobs.running.states import JobState
@@ -214,7 +214,21 @@ def test_a_model_that_is_not_there_fails_its_version(site: Site) -> None:
     assert not site.servers()
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), ZeroDivisionError("a bug")])
+def _transient(message: str) -> StorageError:
+    """Returns the error of a bucket that may respond later."""
+    error = StorageError(message)
+    error.__cause__ = TimeoutError()
+    return error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        _transient("the bucket does not respond"),
+        ZeroDivisionError("a bug"),
+    ],
+)
 def test_a_version_that_cannot_be_copied_now_holds_up_no_other(
     site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -233,9 +247,12 @@ def test_a_version_that_cannot_be_copied_now_holds_up_no_other(
     site.step_until_state(VersionState.READY)
     assert not left.exists()
     assert site.version("v0").state is VersionState.CREATING
+    is_expected = not isinstance(error, ZeroDivisionError)
+    site.step_until(lambda: site.version("v0").error_message == (str(error) if is_expected else None))
     monkeypatch.undo()
     monkeypatch.setattr(servers_module, "SERVER_MODULE", "fake_server")
     site.step_until(lambda: site.version("v0").state is VersionState.READY)
+    assert site.version("v0").error_message is None
 
 
 def test_a_copy_that_takes_long_delays_no_other_version(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ from lockstep.service.store import (
     RecordedEvent,
     TrafficChange,
     VersionRecord,
+    VersionState,
     split_of,
 )
 
@@ -314,7 +315,7 @@ def version_resource(
         resource["description"] = version.description
     if version.labels:
         resource["labels"] = dict(version.labels)
-    if version.error_message:
+    if version.error_message and version.state is not VersionState.CREATING:  # until then, it may still succeed
         resource["errorMessage"] = version.error_message
     if version.package_uris:
         resource["packageUris"] = list(version.package_uris)

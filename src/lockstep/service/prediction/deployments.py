@@ -174,12 +174,15 @@ class Deployments:
     def _copy(self, version: VersionRecord) -> None:
         try:
             files = self._copies.poll(version)
-        except LockstepError as error:
-            if not may_succeed_later(error):
+        except (LockstepError, OSError) as error:
+            if isinstance(error, LockstepError) and not may_succeed_later(error):
                 self._models.update_version(version, state=VersionState.FAILED, error_message=str(error))
+            elif version.error_message != str(error):  # it is tried again; until then, the version says why it waits
+                self._models.update_version(version, error_message=str(error))
+                LOGGER.warning("the files of version %s of %s: %s", version.name, version.model, error)
             return
         if files is not None:
-            self._models.update_version(version, files=files)
+            self._models.update_version(version, files=files, error_message=None)
 
     def _copy_files(self, version: VersionRecord, folder: Path) -> tuple[FileOrder, ...]:
         if self._folders is not None:

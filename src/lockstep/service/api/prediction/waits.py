@@ -37,7 +37,9 @@ def describe_wait(version: VersionRecord, *, servers: Sequence[JobRecord], conte
     if version.state is VersionState.DELETING:
         return _describe_removal(servers, draining=draining)
     if not version.has_files:
-        return f"its files, which are being copied from {version.deployment_uri}"
+        failed = version.error_message
+        reason = "" if not failed else f"; it is tried again, since it failed: {failed.splitlines()[0]}"
+        return f"its files, which are being copied from {version.deployment_uri}{reason}"
     staying = [server for server in live if server.drain_time_s is None]
     starting = next((server for server in reversed(staying) if not is_ready(server)), None)
     if starting is not None:

@@ -100,7 +100,7 @@ def endpoint_resource(model: ModelRecord, *, place: Place, context: ServiceConte
 def deployed_model(version: VersionRecord, *, place: Place, context: ServiceContext) -> DeployedModelForm:
     """Returns a version as ``GoogleCloudAiplatformV1DeployedModel``. Its status says its state, and why."""
     servers = context.jobs.servers(version_uid=version.uid)
-    reason = version.error_message or describe_wait(version, servers=servers, context=context)
+    reason = describe_wait(version, servers=servers, context=context) or version.error_message
     resource: DeployedModelForm = {
         "id": version.name,
         "displayName": version.name,

@@ -77,6 +77,7 @@ class VersionRecord:
 
     Attributes:
         uid: the permanent, unique id of the version.
+        error_message: why it failed, or why its files could not be copied yet; None if nothing failed.
         deployment_uri: the bucket URL of the model's file, or of the folder that contains it; for a custom prediction
             routine or a container, of a folder of files. A container may have none; then it is "".
         files: the version's own copies of the deployed files; empty until they have been copied.
