@@ -1,9 +1,11 @@
 """One real service for all tests of this folder."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from lockstep.cli.main import main
 from lockstep.testing.machine import Machine
 
 
@@ -14,3 +16,20 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     yield made
     made.run("down", "--cancel")
     assert made.processes() == []
+
+
+@pytest.fixture
+def refuse(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Has the command line refuse something, as `Machine.run` does, but in this process; returns its error output."""
+
+    def run(*arguments: str, code: int) -> str:
+        monkeypatch.setenv("LOCKSTEP_HOME", str(machine.home.path))
+        monkeypatch.setattr(sys, "argv", ["lockstep", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        assert ended.value.code == code, f"{arguments}: {ended.value.code}\n{said.out}\n{said.err}"
+        assert "Traceback" not in said.err
+        return said.err
+
+    return run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,9 @@ results.mkdir(parents=True, exist_ok=True)
     ],
 )
 def test_what_is_no_key_is_said_in_a_line(
-    machine: Machine, arguments: tuple[str, ...], code: int, message: str
+    refuse: Callable[..., str], arguments: tuple[str, ...], code: int, message: str
 ) -> None:
-    error = machine.run("keys", *arguments, code=code)
+    error = refuse("keys", *arguments, code=code)
     assert message in error
     assert len(error.splitlines()) == 1
     assert "secret" not in error
@@ -140,12 +141,3 @@ def test_a_program_is_given_no_key_of_the_service_or_the_engine(machine: Machine
     for what, secret in secrets.items():
         assert secret.strip(), what
         assert json.dumps(secret.strip())[1:-1] not in everything, what
-
-
-def test_the_summary_says_who_submitted_and_who_cancelled(machine: Machine) -> None:
-    machine.submit("told", lines=10_000, pause_s=0.05)
-    machine.run("cancel", "told")
-    machine.wait("told", _over)
-    shown = machine.run("describe", "told")
-    assert "submitted by: home" in shown
-    assert "ended: CANCELLED(by home)" in shown

@@ -401,7 +401,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[tupl
         return received
 
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         monkeypatch.setenv("LOCKSTEP_URL", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("LOCKSTEP_TOKEN", "t")

@@ -44,6 +44,7 @@ def _await_end_of_runners(machine: Machine) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.heavy
 def test_an_outage_is_billed_to_nobody_and_describe_shows_what_is(own: Machine) -> None:
     own.submit("job", lines=10_000, pause_s=0.05)
     own.wait("job", lambda job: "line 20" in own.log_texts("job"))

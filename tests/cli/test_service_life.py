@@ -13,6 +13,7 @@ import socket
 import stat
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,26 +83,26 @@ def test_a_second_up_is_refused(machine: Machine) -> None:
     assert len(error.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.heavy)]
-)
-def test_a_stream_that_ends_leaves_the_job_to_finish(machine: Machine, number: signal.Signals) -> None:
-    job = f"unwatched_{number.name}"
-    stream = machine.start("submit", job, *machine.package(), "--", "40", "0.05")
+def _await_line(stream: subprocess.Popen[str], text: str) -> None:
     assert stream.stdout is not None
-    assert stream.stderr is not None
-    for line in stream.stdout:
-        if "line 5" in line:
-            break
-    stream.send_signal(number)
-    errors = stream.stderr.read()
-    stream.communicate()
-    if number is signal.SIGINT:
-        assert stream.returncode == 130
-        assert f"job {job} continues; `lockstep logs" in errors
+    assert any(text in line for line in stream.stdout)
+
+
+def test_streams_that_end_leave_the_job_to_finish(machine: Machine) -> None:
+    job = "unwatched"
+    submit = machine.start("submit", job, *machine.package(), "--", "80", "0.05")
+    _await_line(submit, "line 5")
+    others = {number: machine.start("logs", "-f", job) for number in (signal.SIGKILL, signal.SIGHUP)}
+    for number, stream in ((signal.SIGINT, submit), *others.items()):
+        _await_line(stream, "line 6")
+        stream.send_signal(number)
+        _, errors = stream.communicate(timeout=TIMEOUT_S)
+        if number is signal.SIGINT:
+            assert stream.returncode == 130
+            assert f"job {job} continues; `lockstep logs" in errors
     assert machine.wait(job, _over)["state"] == "SUCCEEDED"
     machine.run("logs", "-f", job)
-    assert machine.log_texts(job) == _expected(40)
+    assert machine.log_texts(job) == _expected(80)
 
 
 def test_a_killed_service_leaves_the_job_to_finish_with_its_log_whole(machine: Machine) -> None:
@@ -161,6 +162,9 @@ def test_cancel_ends_a_job(machine: Machine) -> None:
     pid = machine.wait("cancelled", _running)["lockstep"]["replicas"][0]["pid"]
     machine.run("cancel", "cancelled")
     assert machine.wait("cancelled", _over)["state"] == "CANCELLED"
+    shown = machine.run("describe", "cancelled")
+    assert "submitted by: home" in shown
+    assert "ended: CANCELLED(by home)" in shown
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     assert "job cancelled is over already: CANCELLED" in machine.run("cancel", "cancelled", code=16)
 
@@ -210,18 +214,18 @@ def test_relative_paths_are_those_of_whoever_submits(machine: Machine, tmp_path:
     ],
 )
 def test_bad_input_is_one_line_with_an_exit_code(
-    machine: Machine, arguments: tuple[str, ...], code: int, message: str
+    refuse: Callable[..., str], arguments: tuple[str, ...], code: int, message: str
 ) -> None:
-    error = machine.run(*arguments, code=code)
+    error = refuse(*arguments, code=code)
     assert message in error
     assert len(error.splitlines()) == 1
     assert error.startswith("lockstep: error: ")
 
 
-def test_an_unknown_key_of_a_config_is_named_with_its_file(machine: Machine, tmp_path: Path) -> None:
+def test_an_unknown_key_of_a_config_is_named_with_its_file(refuse: Callable[..., str], tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("trainingInput:\n  scaleTier: CUSTOM\n  masterTyp: n1-standard-8\n")
-    error = machine.run("submit", "x", "--config", str(config), "--module-name", "count", code=78)
+    error = refuse("submit", "x", "--config", str(config), "--module-name", "count", code=78)
     assert str(config) in error
     assert "masterTyp" in error
     assert "did you mean 'masterType'" in error
@@ -231,7 +235,7 @@ def test_an_unknown_key_of_a_config_is_named_with_its_file(machine: Machine, tmp
         ("jobId: other", "jobId; received 'other'; allowed: x"),
     ):
         config.write_text(text)
-        error = machine.run("submit", "x", "--config", str(config), code=78)
+        error = refuse("submit", "x", "--config", str(config), code=78)
         assert message in error
         assert len(error.splitlines()) == 1
 

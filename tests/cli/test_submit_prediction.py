@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import keras
@@ -53,6 +54,6 @@ def test_files_are_predicted_and_described(machine: Machine, folder: Path, tmp_p
         (("--model-dir", "d", "--data-format", "avro"), "--data-format; received 'avro'; allowed: json, text"),
     ],
 )
-def test_flags_that_do_not_fit_are_refused(machine: Machine, flags: tuple[str, ...], message: str) -> None:
+def test_flags_that_do_not_fit_are_refused(refuse: Callable[..., str], flags: tuple[str, ...], message: str) -> None:
     paths = ("--input-paths", "/d/*", "--output-path", "/o")
-    assert message in machine.run("submit-prediction", "b", *flags, *paths, code=64)
+    assert message in refuse("submit-prediction", "b", *flags, *paths, code=64)

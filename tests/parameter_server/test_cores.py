@@ -87,7 +87,8 @@ with shared_cores(Topology(cluster={"chief": ("h:1",), "worker": ("h:2",), "ps":
 
 
 @pytest.mark.parametrize(
-    ("role", "platforms", "expected"), [("ps", "cuda,cpu", "True cpu"), ("worker", "cpu", "False cpu")]
+    ("role", "platforms", "expected"),
+    [("ps", "cuda,cpu", "True cpu"), pytest.param("worker", "cpu", "False cpu", marks=pytest.mark.heavy)],
 )
 def test_a_server_computes_on_the_processor_and_in_the_thread_that_answers(
     role: str, platforms: str, expected: str

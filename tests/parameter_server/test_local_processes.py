@@ -173,7 +173,9 @@ def test_every_role_runs_the_script_as_the_chief_does(tmp_path: Path, start: Cal
     wait_until(lambda: not left(tmp_path))
 
 
-@pytest.mark.parametrize(("last", "code"), [("processes", 0), ("raise", 1)], ids=["well", "badly"])
+@pytest.mark.parametrize(
+    ("last", "code"), [pytest.param("processes", 0, marks=pytest.mark.heavy), ("raise", 1)], ids=["well", "badly"]
+)
 def test_the_chiefs_end_waits_for_those_that_end_too(
     tmp_path: Path, start: Callable[..., Chief], last: str, code: int
 ) -> None:

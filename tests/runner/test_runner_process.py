@@ -318,8 +318,9 @@ def test_a_runner_that_waits_for_its_code_can_be_stopped(tmp_path: Path, how: st
     assert status.end.problem == "stopped before its program started"
 
 
-def test_a_program_that_ends_at_once_is_told_as_it_ended(tmp_path: Path) -> None:
-    for number in range(10):
+@pytest.mark.parametrize("num_runs", [3, pytest.param(20, marks=pytest.mark.heavy)])
+def test_a_program_that_ends_at_once_is_told_as_it_ended(tmp_path: Path, num_runs: int) -> None:
+    for number in range(num_runs):
         status = _run(_order(tmp_path / str(number), "/bin/echo", "gone"))
         assert status.end is not None
         assert (status.end.exit_code, status.end.problem, status.end.num_log_entries) == (0, None, 1)

@@ -11,7 +11,7 @@ from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.provisioning import NodeRecord, parse_cluster
 from lockstep.service.billing.accounting import Accounts
 from lockstep.service.store import NodeStore, StoredSizeStore, open_database
-from lockstep.testing.bench import Bench
+from lockstep.testing.bench import Bench, step_pauses_s
 from lockstep.testing.machines import FakeMachines
 
 DEFINITION: dict[str, Any] = {
@@ -62,10 +62,11 @@ class Lab:
 
     def step_until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 30
+        pauses_s = step_pauses_s()
         while not condition():
             assert time.monotonic() < deadline, self.ledger
             self.bench.step()
-            time.sleep(0.01)
+            time.sleep(next(pauses_s))
 
     def events(self, job_id: str) -> list[str]:
         return [event.kind for event in self.bench.store.events(self.bench.job(job_id).uid)]

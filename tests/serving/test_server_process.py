@@ -74,7 +74,7 @@ def test_it_has_nothing_of_the_services_secrets_and_shows_none_of_its_own(server
     assert TOKEN not in repr(server.order)
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.heavy)])
 def test_a_server_that_hangs_or_dies_is_ended_within_seconds(
     model_url: str, tmp_path: Path, number: signal.Signals
 ) -> None:

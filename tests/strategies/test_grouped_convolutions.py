@@ -178,7 +178,7 @@ def test_one_device_compiles_what_it_compiled_before():
     assert "manual_computation" not in text
 
 
-@pytest.mark.parametrize("num_rows", [8, 7])
+@pytest.mark.parametrize("num_rows", [pytest.param(8, marks=pytest.mark.heavy), 7])
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("divides_convolution", [False, True])
 def test_images_whose_height_a_layout_map_would_divide(groups, num_rows, divides_convolution):

@@ -110,7 +110,9 @@ def test_processes_with_different_seeds_are_told_so(tmp_path):
             assert "the processes were given different random seeds; received [1, 0]" in process.last_line
 
 
-@pytest.mark.parametrize("strategy", ["MultiWorkerMirroredStrategy", "ShardedStrategy"])
+@pytest.mark.parametrize(
+    "strategy", ["MultiWorkerMirroredStrategy", pytest.param("ShardedStrategy", marks=pytest.mark.heavy)]
+)
 def test_processes_with_different_numbers_of_devices_are_told_so(tmp_path, strategy):
     code = f"from lockstep.strategies import {strategy}; {strategy}()"
     counts = {0: "1", 1: "3"}

@@ -81,7 +81,7 @@ def network(size):
         built.destroy()
 
 
-@pytest.mark.parametrize("cut_off", [0, 2])
+@pytest.mark.parametrize("cut_off", [pytest.param(0, marks=pytest.mark.heavy), 2])
 def test_a_cut_cable_ends_all_processes_within_the_bound(tmp_path, cut_off):
     with (
         network(3) as net,

@@ -148,7 +148,7 @@ drawn = given(
 
 
 @drawn
-@settings(DRAWN, max_examples=3)
+@settings(DRAWN, max_examples=2)
 def test_a_few(numbers, strategy, num_rows):
     check(numbers, strategy, num_rows)
 

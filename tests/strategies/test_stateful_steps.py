@@ -167,7 +167,7 @@ def on_one_device(kind):
     return train(OneDeviceStrategy("cpu:0"), kind)[1]
 
 
-LIGHT = {("mirrored", "gan"), ("central", "gan"), ("sharded", "distiller"), ("tpu", "distiller")}
+LIGHT = {("central", "gan"), ("sharded", "distiller")}
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ class CallsKeras(Plain):
 
 
 @pytest.mark.parametrize(
-    "name", ["mirrored", "sharded", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("central", "tpu"))]
+    "name", ["mirrored", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("sharded", "central", "tpu"))]
 )
 def test_keras_own_step_may_be_called_with_the_batch_alone(name):
     found = {}
@@ -256,7 +256,7 @@ def test_keras_own_step_may_be_called_with_the_batch_alone(name):
         np.testing.assert_allclose(own, plain, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["mirrored", "central"])
+@pytest.mark.parametrize("name", ["mirrored", pytest.param("central", marks=pytest.mark.heavy)])
 def test_all_optimizers_of_a_model_are_backed_up(name, tmp_path):
     strategy = STRATEGIES[name]()
 

@@ -186,6 +186,7 @@ def test_within_an_epoch_the_data_has_to_be_what_it_was(tmp_path):
     assert history.epoch == [1, 2]
 
 
+@pytest.mark.heavy
 def test_steps_per_epoch_is_followed_through_the_data(tmp_path):
     options = {"epochs": 6, "steps_per_epoch": 3, "verbose": 0}
     whole = make_linear(OneDeviceStrategy())

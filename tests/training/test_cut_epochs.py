@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import tempfile
 from collections.abc import Callable
@@ -100,9 +99,17 @@ WAYS = [("Batches", 1, True), ("Batches", 2, False), ("Batches", "epoch", True),
 """The kind of data, how often it is saved, and whether the backup is the first of the callbacks."""
 
 
-# Each end runs with one of the ways in `make test`.
+LIGHT = (
+    "stop_training",
+    "stop_training at the last step",
+    "an error before a step",
+    "an error in validation",
+    "an error at an epoch's end",
+    "Ctrl-C",
+)
+# Each of these ends runs with one of the ways in `make test`, and each way with one of them at least.
 CELLS = [
-    pytest.param(end, *way, marks=() if index == number % len(WAYS) else pytest.mark.product)
+    pytest.param(end, *way, marks=() if end in LIGHT and index == number % len(WAYS) else pytest.mark.product)
     for number, end in enumerate(ENDS)
     for index, way in enumerate(WAYS)
 ]
@@ -185,7 +192,15 @@ def test_what_was_infinite_from_the_beginning_says_nothing_of_the_training(tmp_p
         assert directory.latest_step() == NUM_EPOCHS * NUM_STEPS
 
 
-@pytest.mark.parametrize(("steps_per_epoch", "is_repeated"), [(4, False), (5, True), (7, False), (13, True)])
+@pytest.mark.parametrize(
+    ("steps_per_epoch", "is_repeated"),
+    [
+        pytest.param(4, False, marks=pytest.mark.heavy),
+        pytest.param(5, True, marks=pytest.mark.heavy),
+        (7, False),
+        (13, True),
+    ],
+)
 def test_any_number_of_steps_is_followed_through_the_data(
     tmp_path: Any, steps_per_epoch: int, is_repeated: bool
 ) -> None:
@@ -238,7 +253,7 @@ def test_a_model_without_a_strategy_is_cut_alike(tmp_path: Any) -> None:
         model.compile("adam", "mse")
         return model
 
-    for kind, number in itertools.product(["Batches", "arrays"], [NUM_STEPS, CUT_AT, 2 * NUM_STEPS]):
+    for kind, number in (("Batches", CUT_AT), ("arrays", NUM_STEPS), ("arrays", CUT_AT)):
         whole, cut, again = make(), make(), make()
         fit(whole, kind)
         directory = tmp_path / f"{kind}-{number}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -35,6 +36,11 @@ from lockstep.service.store import (
 from lockstep.testing.local_cluster import LocalCluster
 
 TIMEOUT_S = 30.0
+
+
+def step_pauses_s() -> Iterator[float]:
+    """Yields the pauses between steps, in seconds: longer ones once a step only waits for a process."""
+    return itertools.chain(itertools.repeat(0.02, 15), itertools.repeat(0.1))
 
 
 def make_controller(
@@ -170,12 +176,14 @@ class Bench:
     def step_until(self, job_id: str, condition: Callable[[JobRecord], bool]) -> JobRecord:
         """Steps the controller until a job meets a condition. Fails after `TIMEOUT_S`."""
         deadline = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline:
+        for pause_s in step_pauses_s():
             self.step()
             job = self.job(job_id)
             if condition(job):
                 return job
-            time.sleep(0.02)
+            if time.monotonic() > deadline:
+                break
+            time.sleep(pause_s)
         raise AssertionError(f"job {job_id} did not get there: {self.job(job_id)}")
 
     def step_until_state(self, job_id: str, state: JobState) -> JobRecord:

@@ -193,7 +193,7 @@ def azure_management(tls: ssl.SSLContext) -> Iterator[AzureManagement]:
     server.daemon_threads = True
     server.socket = tls.wrap_socket(server.socket, server_side=True)
     azure.url = f"https://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield azure

@@ -71,7 +71,7 @@ def compute_engine() -> Iterator[ComputeEngine]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     engine.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield engine

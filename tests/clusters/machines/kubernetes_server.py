@@ -117,7 +117,7 @@ def kubernetes(tls: ssl.SSLContext | None = None, *, keeps_alive: bool = False) 
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     state.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield state

@@ -64,7 +64,13 @@ def expected():
     return weights, model.evaluate(X, Y, batch_size=8, verbose=0), model.predict(X, batch_size=8, verbose=0)
 
 
-@pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup.name)
+LIGHT = {"one_device", "mirrored", "central_storage", "sharded_3"}
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [pytest.param(setup, id=setup.name, marks=() if setup.name in LIGHT else pytest.mark.heavy) for setup in SETUPS],
+)
 def test_each_strategy_trains_on_it_as_one_device_does(setup, expected):
     weights, evaluated, predicted = trained(MAKERS["numbered"], strategy=setup.make(setup.replicas[-1]))
     for found, wanted in zip(weights, expected[0], strict=True):
@@ -88,7 +94,10 @@ def test_each_epoch_has_another_order():
     assert len({tuple(next(iter(data)).tolist()) for _ in range(4)}) == 4
 
 
-@pytest.mark.parametrize("kind", [*MAKERS, "endless"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.heavy if kind == "numbered" else ()) for kind in [*MAKERS, "endless"]],
+)
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, of data whose length nobody knows
 @pytest.mark.filterwarnings(f"ignore:{INT64}")
 def test_a_run_that_was_broken_off_goes_on_at_the_very_next_batch(tmp_path, kind):

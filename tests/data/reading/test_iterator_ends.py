@@ -86,10 +86,10 @@ if how == "exit":
     ("data", "how"),
     [
         ("threads", "left"),
-        ("threads", "exit"),
-        ("threads", "distributed"),
+        pytest.param("threads", "exit", marks=pytest.mark.heavy),
+        pytest.param("threads", "distributed", marks=pytest.mark.heavy),
         ("processes", "left"),
-        ("repeated", "left"),
+        pytest.param("repeated", "left", marks=pytest.mark.heavy),
         ("py_dataset", "distributed"),
     ],
 )

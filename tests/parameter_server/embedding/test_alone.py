@@ -58,7 +58,7 @@ def train(run_roles: RoleThreads, optimizer: Any, *, num_servers: int, epochs: i
     return run_roles(script, num_servers=num_servers, num_backup_workers=0)
 
 
-@pytest.mark.parametrize("num_servers", [1, 2])
+@pytest.mark.parametrize("num_servers", [pytest.param(1, marks=pytest.mark.heavy), 2])
 def test_rows_on_servers_without_a_variable_are_those_of_one_device(run_roles: RoleThreads, num_servers: int) -> None:
     found, loss = train(run_roles, lambda: keras.optimizers.SGD(0.5), num_servers=num_servers, epochs=2)
     inputs, ratings = make_ratings()

@@ -374,12 +374,23 @@ def test_what_cannot_be_is_refused(arguments: dict[str, Any], said: str) -> None
 @pytest.mark.parametrize(
     ("optimizer", "received"),
     [
-        pytest.param(lambda: keras.optimizers.RMSprop(), "RMSprop", id="another"),
+        pytest.param(lambda: keras.optimizers.RMSprop(), "RMSprop", id="another", marks=pytest.mark.heavy),
         pytest.param(lambda: keras.optimizers.SGD(0.1, momentum=0.9), "SGD with momentum", id="momentum"),
-        pytest.param(lambda: keras.optimizers.Adam(amsgrad=True), "Adam with amsgrad", id="amsgrad"),
-        pytest.param(lambda: keras.optimizers.SGD(clipvalue=0.5), "SGD with clipvalue", id="clipvalue"),
-        pytest.param(lambda: keras.optimizers.Adagrad(clipnorm=0.5), "Adagrad with clipnorm", id="clipnorm"),
-        pytest.param(lambda: keras.optimizers.AdamW(use_ema=True), "AdamW with use_ema", id="averages"),
+        pytest.param(
+            lambda: keras.optimizers.Adam(amsgrad=True), "Adam with amsgrad", id="amsgrad", marks=pytest.mark.heavy
+        ),
+        pytest.param(
+            lambda: keras.optimizers.SGD(clipvalue=0.5), "SGD with clipvalue", id="clipvalue", marks=pytest.mark.heavy
+        ),
+        pytest.param(
+            lambda: keras.optimizers.Adagrad(clipnorm=0.5),
+            "Adagrad with clipnorm",
+            id="clipnorm",
+            marks=pytest.mark.heavy,
+        ),
+        pytest.param(
+            lambda: keras.optimizers.AdamW(use_ema=True), "AdamW with use_ema", id="averages", marks=pytest.mark.heavy
+        ),
         pytest.param(
             lambda: keras.optimizers.SGD(
                 keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5), gradient_accumulation_steps=8

@@ -91,7 +91,9 @@ def test_a_training_that_is_stopped_has_the_steps_that_it_says(run_roles: RoleTh
     assert second == first + STEPS
 
 
-@pytest.mark.parametrize("options", [{}, {"max_staleness": 1}, {"num_backup_workers": 0}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"max_staleness": 1}, marks=pytest.mark.heavy), {"num_backup_workers": 0}], ids=str
+)
 def test_a_variable_that_is_set_at_each_step_takes_nothing_of_the_others_back(
     run_roles: RoleThreads, options: dict[str, Any]
 ) -> None:
@@ -149,7 +151,7 @@ def test_averages_of_weights_stay_where_a_worker_is_late_in_the_last_step(run_ro
     assert number == pytest.approx(NUM_STEPS - 1), "half of the last one, a quarter of the one before, and so on"
 
 
-@pytest.mark.parametrize("options", [{}, {"num_backup_workers": 0}], ids=str)
+@pytest.mark.parametrize("options", [pytest.param({}, marks=pytest.mark.heavy), {"num_backup_workers": 0}], ids=str)
 def test_after_the_error_of_a_callback_the_model_has_what_the_servers_have(
     run_roles: RoleThreads, options: dict[str, Any]
 ) -> None:

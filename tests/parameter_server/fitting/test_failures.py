@@ -29,7 +29,7 @@ from lockstep.strategies import InputContext
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
 
 
-@pytest.mark.parametrize("steps_per_execution", [1, 2, 4])
+@pytest.mark.parametrize("steps_per_execution", [1, pytest.param(2, marks=pytest.mark.heavy), 4])
 def test_data_that_ends_before_the_training_is_said_with_the_worker(
     run_roles: RoleThreads, steps_per_execution: int
 ) -> None:
@@ -93,7 +93,7 @@ def make_other(what: str) -> Any:
     return model
 
 
-@pytest.mark.parametrize("what", ["shape", "dtype", "optimizer"])
+@pytest.mark.parametrize("what", ["shape", pytest.param("dtype", marks=pytest.mark.heavy), "optimizer"])
 def test_a_worker_with_another_model_is_told_so_and_the_others_train(
     run_roles: RoleThreads, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
@@ -162,7 +162,7 @@ class Losing(keras.utils.PyDataset):
         return tuple(array[index * BATCH_SIZE : (index + 1) * BATCH_SIZE] for array in make_rows())
 
 
-@pytest.mark.parametrize(("steps_per_execution", "held_at"), [(1, 4), (2, 5)])
+@pytest.mark.parametrize(("steps_per_execution", "held_at"), [pytest.param(1, 4, marks=pytest.mark.heavy), (2, 5)])
 def test_weights_set_while_a_worker_is_lost_leave_each_batch_to_be_trained_once(
     run_roles: RoleThreads, steps_per_execution: int, held_at: int
 ) -> None:

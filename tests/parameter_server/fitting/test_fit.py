@@ -104,7 +104,9 @@ def test_history_validation_and_the_model_are_those_of_one_device(run_roles: Rol
     assert np.any(model.optimizer.variables[2].numpy()), "moments come back from the servers"
 
 
-@pytest.mark.parametrize("options", [{}, {"max_staleness": 1}], ids=["free", "bounded"])
+@pytest.mark.parametrize(
+    "options", [pytest.param({}, marks=pytest.mark.heavy), {"max_staleness": 1}], ids=["free", "bounded"]
+)
 def test_each_row_is_trained_once_an_epoch_whoever_takes_it(run_roles: RoleThreads, options: dict[str, Any]) -> None:
     def script(strategy: ParameterServerStrategy) -> list[float]:
         with strategy.scope():
@@ -119,7 +121,12 @@ def test_each_row_is_trained_once_an_epoch_whoever_takes_it(run_roles: RoleThrea
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"max_staleness": 1}, {"max_staleness": 4}, {"num_backup_workers": 0}],
+    [
+        {},
+        pytest.param({"max_staleness": 1}, marks=pytest.mark.heavy),
+        pytest.param({"max_staleness": 4}, marks=pytest.mark.heavy),
+        {"num_backup_workers": 0},
+    ],
     ids=["free", "close", "bounded", "synchronous"],
 )
 def test_an_execution_of_several_steps_takes_all_of_them(run_roles: RoleThreads, options: dict[str, Any]) -> None:
@@ -170,7 +177,9 @@ def test_staleness_is_in_the_history_and_in_tensorboard(run_roles: RoleThreads, 
     np.testing.assert_allclose(found, history["staleness"], rtol=1e-6)
 
 
-@pytest.mark.parametrize("options", [{"num_backup_workers": 0}, {"overlaps": False}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"num_backup_workers": 0}, pytest.param({"overlaps": False}, marks=pytest.mark.heavy)], ids=str
+)
 def test_a_training_that_is_restored_goes_on_with_nothing_of_what_came_after_the_checkpoint(
     run_roles: RoleThreads, tmp_path: Path, options: dict[str, Any]
 ) -> None:

@@ -175,7 +175,7 @@ def test_an_epochs_checkpoint_waits_for_one_batch_of_each_worker_that_is_left_ou
     assert written == [0, 1, 2]
 
 
-@pytest.mark.parametrize("max_staleness", [0, 2])
+@pytest.mark.parametrize("max_staleness", [pytest.param(0, marks=pytest.mark.heavy), 2])
 def test_a_worker_waits_for_the_slowest_once_it_is_so_many_steps_ahead(
     run_roles: RoleThreads, max_staleness: int
 ) -> None:
@@ -207,7 +207,9 @@ def test_a_worker_waits_for_the_slowest_once_it_is_so_many_steps_ahead(
     assert leads == [max_staleness + 1], "by the step that it has ended last, or just begun"
 
 
-@pytest.mark.parametrize("options", [{"num_backup_workers": 0}, {"max_staleness": 1}, {}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"num_backup_workers": 0}, pytest.param({"max_staleness": 1}, marks=pytest.mark.heavy), {}], ids=str
+)
 def test_a_worker_whose_data_hang_is_named_when_the_others_can_only_wait(
     run_roles: RoleThreads, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, options: dict[str, Any]
 ) -> None:

@@ -424,7 +424,7 @@ def give(gradient: Any) -> None:
     own.optimizer.apply([gradient], [own.weight])
 
 
-@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize("num_devices", [1, pytest.param(2, marks=pytest.mark.heavy)])
 def test_closures_push_in_bfloat16_and_what_it_cannot_hold_adds_up(run_roles: RoleThreads, num_devices: int) -> None:
     gradients = np.random.default_rng(0).normal(size=(20, 50)).astype(np.float32)
 

@@ -236,6 +236,7 @@ def test_a_coordinator_is_of_a_strategy_whose_steps_do_not_wait(monkeypatch: pyt
         ClusterCoordinator(ParameterServerStrategy(evaluator)).join()
 
 
+@pytest.mark.heavy
 def test_a_script_that_trains_by_closures_does_not_fit(run_roles: RoleThreads) -> None:
     def script(strategy: ParameterServerStrategy) -> None:
         coordinator = ClusterCoordinator(strategy)

@@ -55,8 +55,10 @@ def train_by_closures(strategy: ParameterServerStrategy) -> list[Any]:
     return [np.asarray(coordinator.fetch(losses)), *own.model.get_weights(), int(own.num_rows.value)]
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
-@pytest.mark.parametrize("num_fits", [1, 2])
+@pytest.mark.parametrize(
+    ("num_fits", "num_workers"),
+    [pytest.param(1, 1, marks=pytest.mark.heavy), (1, 2), (2, 1), pytest.param(2, 2, marks=pytest.mark.heavy)],
+)
 def test_closures_may_follow_fit_in_one_script(run_roles: RoleThreads, num_fits: int, num_workers: int) -> None:
     rows = make_rows()
     seen: dict[str, list[Any]] = defaultdict(list)

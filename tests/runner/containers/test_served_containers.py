@@ -118,6 +118,7 @@ def test_a_container_that_ends_ends_its_gateway(asked: ReplicaOrder) -> None:
     assert end.tail[-1] == "no model here"
 
 
+@pytest.mark.heavy
 def test_a_container_that_answers_nothing_is_ended_as_stuck(asked: ReplicaOrder) -> None:
     run = Run(asked)
     ready(run)

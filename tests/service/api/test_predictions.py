@@ -189,7 +189,7 @@ def digits(service: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     assert service.http.post("/v1/projects/local/models/digits/versions", json=version).status_code == 200
     uid = service.context.models.get_version(project="local", model="digits", name="v1").uid
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as answers:
-        thread = threading.Thread(target=answers.serve_forever)
+        thread = threading.Thread(target=answers.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         url = f"http://127.0.0.1:{answers.server_port}"
         found = [ServerAddress(uid="s", url=url, token="t", version_uid=uid)]

@@ -60,7 +60,7 @@ def _fill(bench: Bench, served: Served) -> dict[str, str]:
 @pytest.mark.parametrize(
     "num_examples",
     [
-        pytest.param(8, marks=pytest.mark.timeout(120)),
+        pytest.param(4, marks=pytest.mark.timeout(120)),
         pytest.param(200, marks=[pytest.mark.heavy, pytest.mark.timeout(900)]),
     ],
 )

@@ -290,6 +290,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.heavy
 def test_a_killed_service_loses_nothing_and_keeps_the_order(bench: Bench, receiver: Receiver, tmp_path: Path) -> None:
     config = tmp_path / "hooks.yaml"
     config.write_text(json.dumps({"webhooks": {"ops": {"url": receiver.url}}}))

@@ -76,7 +76,7 @@ def test_a_job_whose_program_is_killed_starts_again_and_predicts_each_instance_o
         if num_done_at_kill is None and len(done) >= 4 and job.state is JobState.RUNNING:
             num_done_at_kill = len(done)
             os.kill(int(job.replicas[-1].status.pid or 0), signal.SIGKILL)
-        time.sleep(0.01)
+        time.sleep(0.05)
     assert job.state is JobState.SUCCEEDED, job.error_message
     assert num_done_at_kill is not None
     assert job.num_restarts == 1

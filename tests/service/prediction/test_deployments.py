@@ -39,7 +39,7 @@ from lockstep.service.store import (
     VersionState,
     open_database,
 )
-from lockstep.testing.bench import Bench
+from lockstep.testing.bench import Bench, step_pauses_s
 
 WAIT_S = 30.0
 
@@ -131,10 +131,11 @@ class Site:
 
     def step_until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_S
+        pauses_s = step_pauses_s()
         while not condition():
             assert time.monotonic() < deadline, "\n".join(map(str, (*self.models.list_versions(), *self.servers())))
             self.step()
-            time.sleep(0.02)
+            time.sleep(next(pauses_s))
 
     def step_until_state(self, state: VersionState) -> VersionRecord:
         self.step_until(lambda: self.version().state is state)
@@ -226,7 +227,7 @@ def _transient(message: str) -> StorageError:
     [
         OSError(errno.ENOSPC, "No space left on device"),
         _transient("the bucket does not respond"),
-        ZeroDivisionError("a bug"),
+        pytest.param(ZeroDivisionError("a bug"), marks=pytest.mark.heavy),
     ],
 )
 def test_a_version_that_cannot_be_copied_now_holds_up_no_other(
@@ -286,7 +287,7 @@ def test_a_copy_that_takes_long_delays_no_other_version(site: Site, monkeypatch:
     assert sorted(begun) == sorted([*others, "v1", "x0"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.heavy)])
 def test_a_server_that_dies_or_hangs_is_launched_again_in_its_place(site: Site, number: signal.Signals) -> None:
     site.create()
     site.step_until_state(VersionState.READY)

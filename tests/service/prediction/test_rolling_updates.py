@@ -185,6 +185,7 @@ def callers(site: Site) -> Iterator[Callers]:
     made.stop()
 
 
+@pytest.mark.heavy
 def test_no_request_is_lost_while_the_default_moves_and_the_old_version_goes(site: Site, callers: Callers) -> None:
     site.step_until(lambda: callers.answered["v1"] > 100)
     site.deploy("v2")

@@ -109,13 +109,18 @@ def deploy(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     ("code", "reason"),
     [
         pytest.param(FORKS, "it was not ready within 6 s", id="forks without end"),
-        pytest.param(ALLOCATES, "it used more than 0.5 GiB of memory, its limit", id="allocates without end"),
+        pytest.param(
+            ALLOCATES,
+            "it used more than 0.5 GiB of memory, its limit",
+            id="allocates without end",
+            marks=pytest.mark.heavy,
+        ),
         pytest.param(
             ALLOCATES_ELSEWHERE,
             "it used more than 0.5 GiB of memory, its limit",
             id="allocates in a process of its own",
         ),
-        pytest.param(SLEEPS, "it was not ready within 6 s", id="sleeps at import"),
+        pytest.param(SLEEPS, "it was not ready within 6 s", id="sleeps at import", marks=pytest.mark.heavy),
         pytest.param(SLEEPS_IN_ITS_FIRST_CALL, "it was not ready within 6 s", id="sleeps in its first call"),
         pytest.param(ENDS, "its server ended", id="ends itself"),
     ],

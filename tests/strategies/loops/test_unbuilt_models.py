@@ -61,7 +61,12 @@ def _losses(strategy, *, built, is_compiled=True):
     return [float(train(rows)) for rows in data]
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+LIGHT = ("none", "sharded")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in LIGHT else pytest.mark.heavy) for name in STRATEGIES]
+)
 def test_the_first_call_of_a_loss_builds_its_models(name):
     strategy = STRATEGIES[name]()
     expected = _losses(strategy, built=(0, 1))

@@ -45,7 +45,7 @@ def test_a_killed_process_is_named_by_all_others_at_once(tmp_path, victim):
         assert time.monotonic() - killed_at < TIMEOUT_S
 
 
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", [0, pytest.param(2, marks=pytest.mark.heavy)])
 def test_a_stopped_process_is_named_within_the_bound_and_ends_when_it_goes_on(tmp_path, victim):
     with start(tmp_path, "wait") as processes:
         for process in processes.values():
@@ -98,7 +98,7 @@ def test_a_regular_end_alarms_nobody(tmp_path):
             assert process.last_line.startswith("met"), process.text
 
 
-@pytest.mark.parametrize("leaver", [0, 1])
+@pytest.mark.parametrize("leaver", [0, pytest.param(1, marks=pytest.mark.heavy)])
 def test_one_that_ends_earlier_does_not_end_the_others(tmp_path, leaver):
     with start(tmp_path, "leave", victim=leaver) as processes:
         assert processes[leaver].end() == 0
