@@ -6,6 +6,7 @@ import os
 import signal
 import zlib
 from pathlib import Path
+from typing import Any
 
 from lockstep.topology import virtual_devices_env
 from lockstep.upstream.jax_processes import knows_xla_option
@@ -35,24 +36,30 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
 
 import jax  # noqa: E402 - reads the environment when it is imported
 import pytest  # noqa: E402
+from xdist.scheduler import LoadFileScheduling  # noqa: E402
 
 jax.config.update("jax_num_cpu_devices", NUM_DEVICES)
 
 
+ON_ONE_SERVICE = (
+    "tests/cli/test_service_life.py",
+    "tests/cli/test_keys.py",
+    "tests/cli/test_secrets.py",
+    "tests/cli/test_submit_prediction.py",
+    "tests/cli/test_watching.py",
+    "tests/cli/test_deployed_model.py",
+)
+"""Files that share one service of the command line, so they run one after the other in one worker: elsewhere each would
+start one of its own."""
 WAITING_S = {
-    "tests/cli/test_service_life.py": 160,
-    "tests/clusters/test_embedded.py": 120,
-    "tests/cli/test_deployed_model.py": 110,
-    "tests/cli/test_head_deaths.py": 80,
-    "tests/cli/test_outage.py": 50,
-    "tests/cli/test_secrets.py": 40,
-    "tests/cli/test_watching.py": 40,
-    "tests/cli/test_submit_prediction.py": 40,
+    ON_ONE_SERVICE[0]: 200,
+    "tests/clusters/test_embedded.py": 80,
+    "tests/cli/test_head_deaths.py": 60,
     "tests/clusters/test_machines.py": 20,
 }
 """Files that mostly wait for processes, and how long they take, in seconds. One after the other, they fill the time in
 which other workers compute."""
-RUN_S = 900
+RUN_S = 500
 """How long all tests take with three workers, in seconds, on a machine of the same speed."""
 LONG = (
     "tests/migration/test_scripts.py",
@@ -60,7 +67,7 @@ LONG = (
     "tests/strategies/test_stateful_steps.py",
 )
 """Files that compute for a minute or more, so they come early."""
-for _name in (*WAITING_S, *LONG):
+for _name in (*WAITING_S, *ON_ONE_SERVICE, *LONG):
     assert (Path(__file__).parent.parent / _name).is_file(), f"{_name} is gone"
 
 _STARTS = dict(zip(WAITING_S, itertools.accumulate(WAITING_S.values(), initial=0), strict=False))
@@ -71,11 +78,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def place(item: pytest.Item) -> tuple[float, str]:
         name = item.nodeid.partition("::")[0]
+        if name in ON_ONE_SERVICE:
+            return _STARTS[ON_ONE_SERVICE[0]] / RUN_S, f"{ON_ONE_SERVICE.index(name)}"
         if name in _STARTS:
             return _STARTS[name] / RUN_S, name
         return (0.0 if name in LONG else zlib.crc32(name.encode()) / 2**32), name
 
     items.sort(key=place)
+
+
+class _OneServiceScheduling(LoadFileScheduling):
+    """Hands whole files to workers, as `--dist loadfile` does, and the files that share a service together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        name = super()._split_scope(nodeid)
+        return ON_ONE_SERVICE[0] if name in ON_ONE_SERVICE else name
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    """Returns how tests are handed to workers; None for what pytest-xdist does itself."""
+    return _OneServiceScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:

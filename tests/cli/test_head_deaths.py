@@ -29,6 +29,8 @@ from lockstep.testing.machine import Machine
 JOBS: Final = ("first", "second", "third")
 WELL_S: Final = 20.0
 """So soon after the head's death all is well again."""
+LIMIT_S: Final = 150.0
+"""So long a test waits for it on a machine that is busy with other things."""
 DEAD_S: Final = 3.0
 """So long the service may name a process that is gone."""
 START_S: Final = 5.0
@@ -116,7 +118,7 @@ def await_well(machine: Machine, *, num_restarts: int, since_s: float) -> float:
             named_dead_since_s = None
         if named is not None and not said["problems"] and all(_is_well(job, num_restarts) for job in jobs):
             return now_s
-        assert now_s < 3 * WELL_S, (said, jobs, machine.home.service_log.read_text()[-3000:])
+        assert now_s < LIMIT_S, (said, jobs, machine.home.service_log.read_text()[-3000:])
         time.sleep(0.1)
 
 
@@ -191,7 +193,11 @@ def _check_attempt(attempt: dict[str, Any], *, first_s: float, last_s: float, sl
     assert latest_s >= last_s, said
 
 
-def test_a_service_with_process_1_as_its_parent_outlives_the_engines_head(machine: Machine, tmp_path: Path) -> None:
+@pytest.mark.timeout(500)
+def test_a_service_with_process_1_as_its_parent_outlives_the_engines_head(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "JOBS", JOBS[:1])  # three of them, and ten deaths, are in `make test-all`
     machine.run("up", "--max-running-jobs", "3")
     start_jobs(machine, tmp_path)
     pid = orphan(machine)
@@ -259,7 +265,7 @@ def _settled_restarts(machine: Machine, *, since_s: float) -> list[int]:
         is_up = EmbeddedHead(machine.home).find() is not None and not said["problems"]
         if is_up and all(_is_well(job, count) for job, count in zip(jobs, counts, strict=True)):
             return counts
-        assert time.monotonic() - since_s < 3 * WELL_S, (said, jobs)
+        assert time.monotonic() - since_s < LIMIT_S, (said, jobs)
         time.sleep(0.1)
 
 

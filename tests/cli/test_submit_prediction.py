@@ -43,6 +43,7 @@ def test_files_are_predicted_and_described(machine: Machine, folder: Path, tmp_p
     [errors] = (tmp_path / "out").glob("prediction.errors_stats-*")
     assert [json.loads(line)["line"] for line in errors.read_text().splitlines()] == [11, 11]
     assert f"predictions  {tmp_path / 'out'}" in machine.run("describe", "sums")
+    assert "sums" in machine.run("jobs", "--sort-by", "mlUnits")
     assert "is a batch prediction, which saves no model" in machine.run("deploy", "m", "--job", "sums", code=18)
 
 

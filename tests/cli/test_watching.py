@@ -50,10 +50,13 @@ def test_its_progress_is_shown(machine: Machine, watched: str) -> None:
 
 
 def test_its_metrics_are_shown(machine: Machine, watched: str) -> None:
-    def shown() -> str:
-        return machine.run("metrics", watched, "--replica", "master-replica-0", "--since", "1h")
+    def names() -> set[str]:
+        with machine.client() as client:
+            pages = list(client.metric_pages(watched, query={}))
+        return {series["name"] for page in pages for series in page["series"]}
 
-    out = _until(shown, lambda out: "cpuCores" in out)
+    _until(names, lambda found: "cpuCores" in found)
+    out = machine.run("metrics", watched, "--replica", "master-replica-0", "--since", "1h")
     assert "REPLICA" in out
     rows = {line.split()[1]: line for line in out.splitlines()[1:]}
     assert {"cpuCores", "memoryBytes", "step", "program/loss"} <= set(rows)
@@ -67,6 +70,7 @@ def _until(look: Callable[[], Any], condition: Callable[[Any], bool]) -> Any:
     deadline = time.monotonic() + TIMEOUT_S
     while not condition(seen := look()):
         assert time.monotonic() < deadline, seen
+        time.sleep(0.05)
     return seen
 
 

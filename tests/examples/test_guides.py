@@ -44,6 +44,7 @@ def test_multi_worker_keras(programs: Path, tmp_path: Path) -> None:
     assert {"checkpoints", "logs", "model.keras"} == {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.heavy
 def test_multi_worker_custom_loop(programs: Path, tmp_path: Path) -> None:
     arguments = (*DIGITS, "--rows", 640, "--folder", tmp_path)
     chief, worker = run_pair("guides/multi_worker_custom_loop.py", *arguments, "--epochs", 1, cache=programs)

@@ -50,7 +50,7 @@ def test_a_server_is_ready_with_its_first_heartbeat(tmp_path: Path) -> None:
     ("hangs", "limits", "problem"),
     [
         ("os.kill(os.getpid(), signal.SIGSTOP)", (30.0, 1.0), "it did not respond for [12] s"),
-        ("time.sleep(600)", (30.0, 1.0), "it did not respond for [12] s"),
+        pytest.param("time.sleep(600)", (30.0, 1.0), "it did not respond for [12] s", marks=pytest.mark.heavy),
         ("", (0.5, 1.0), "it was not ready within 0 s"),
     ],
     ids=["stopped", "deadlocked", "slow to load"],

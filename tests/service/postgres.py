@@ -19,6 +19,7 @@ from typing import Final
 
 import pytest
 
+from lockstep.service.store import open_database
 from lockstep.testing.ports import free_port
 
 IS_DEFAULT: Final = os.environ.get("LOCKSTEP_TEST_DATABASE") == "postgresql"
@@ -77,6 +78,7 @@ class Server:
     def __post_init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = count()
+        self._with_tables: str | None = None
 
     def url(self, database: str, *, port: int | None = None) -> str:
         """Returns the URL of a database, without a password."""
@@ -86,6 +88,15 @@ class Server:
         """Returns the name of a new, empty database."""
         name = f"test{next(self._numbers)}"
         self.run("psql", "-d", "postgres", "-c", f"CREATE DATABASE {name}")
+        return name
+
+    def create_database_with_tables(self) -> str:
+        """Returns the name of a new database with the tables of the service, which are made once and copied then."""
+        if self._with_tables is None:
+            self._with_tables = self.create_database()
+            open_database(self.url(self._with_tables), password=PASSWORD).dispose()
+        name = f"test{next(self._numbers)}"
+        self.run("psql", "-d", "postgres", "-c", f"CREATE DATABASE {name} TEMPLATE {self._with_tables}")
         return name
 
     def run(self, program: str, *arguments: str) -> str:

@@ -112,6 +112,7 @@ def test_a_model_of_the_programs_own_class_is_served(job: Job, serve: Callable[.
     assert "trains" not in server.text
 
 
+@pytest.mark.heavy
 def test_a_model_of_keras_own_layers_needs_no_package(job: Job, serve: Callable[..., ServedModel]) -> None:
     assert serve(job.model("plain")).predict([[-1.0, 2.0]]) == [[0.0, 2.0]]
 

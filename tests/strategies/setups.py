@@ -46,10 +46,6 @@ def of_each_value(cell):
     return {cell.setup.name, cell.net, (cell.dtype, cell.optimizer)}
 
 
-def of_each_strategy(cell):
-    return {cell.setup.name}
-
-
 def few_light(cells, values_of):
     """Marks cells as heavy, but for a few that have each of the values once at least."""
     params, seen = [], set()

@@ -153,7 +153,9 @@ def plain(method: str, kind: str, argument: str | None) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     ("method", "argument", "kind"),
     [
-        (method, argument, kind)
+        pytest.param(
+            method, argument, kind, marks=() if method == "fit" or kind in ("arrays", *OURS) else pytest.mark.heavy
+        )
         for method, tried in TRIED.items()
         for argument in tried
         for kind in ("arrays", *KINDS)

@@ -84,7 +84,11 @@ def test_who_is_lost_in_training_is_the_last_thing_that_the_others_say(tmp_path,
 @pytest.mark.parametrize(
     ("what", "difference"),
     [
-        ("another model", "the processes differ at variable sequential/dense/kernel: chief 0"),
+        pytest.param(
+            "another model",
+            "the processes differ at variable sequential/dense/kernel: chief 0",
+            marks=pytest.mark.heavy,
+        ),
         pytest.param(
             "another optimizer", "the processes differ at variable sgd/learning_rate", marks=pytest.mark.heavy
         ),

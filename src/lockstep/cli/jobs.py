@@ -25,7 +25,7 @@ SORTED_BY: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "state": lambda job: job["state"],
     "createTime": lambda job: job["createTime"],
     "endTime": lambda job: job.get("endTime", ""),
-    "mlUnits": lambda job: job["trainingOutput"].get("consumedMLUnits", -1.0),
+    "mlUnits": lambda job: job.get("trainingOutput", {}).get("consumedMLUnits", -1.0),
 }
 """The sort key of a job for each field that ``--sort-by`` accepts; a job without the field sorts first."""
 
@@ -67,7 +67,7 @@ def jobs(
     for title in ("JOB", "STATE", "CREATED", "ENDED", "ML UNITS", "NOTE"):
         table.add_column(title, no_wrap=True)
     for job in found:
-        units = job["trainingOutput"].get("consumedMLUnits")
+        units = job.get("trainingOutput", {}).get("consumedMLUnits")  # a batch prediction has none
         note = job["lockstep"]["waitingFor"] or ""
         if job["state"] == "RUNNING" and job["lockstep"]["progress"] is not None:
             note = progress_text(job["lockstep"]["progress"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -106,7 +107,8 @@ class Served:
         file, key = certificate or (None, None)
         config = uvicorn.Config(self.app, port=0, log_level="critical", ssl_certfile=file, ssl_keyfile=key)
         self.server = uvicorn.Server(config)
-        self.thread = threading.Thread(target=self.server.run)
+        self._ended = threading.Event()
+        self.thread = threading.Thread(target=self._run)
         self.thread.start()
         while not self.server.started:
             assert self.thread.is_alive()
@@ -153,5 +155,26 @@ class Served:
         """Closes all clients and the database, and stops the server."""
         for close in self.closing:
             close()
-        self.server.should_exit = True
+        self._ended.set()
         self.thread.join(10)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=self.server.config.get_loop_factory()) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        """Serves until the end, as uvicorn's own `serve` does, which takes a fifth of a second to notice it."""
+        self.server.config.load()
+        self.server.lifespan = self.server.config.lifespan_class(self.server.config)
+        await self.server.startup()
+        await self.server.on_tick(0)  # makes the headers of all responses
+        while not self._ended.is_set():
+            await asyncio.sleep(0.01)
+        for listening in self.server.servers:
+            listening.close()
+        state, deadline = self.server.server_state, time.monotonic() + WAIT_S
+        for connection in list(state.connections):
+            connection.shutdown()
+        while (state.connections or state.tasks) and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        await self.server.lifespan.shutdown()

@@ -139,6 +139,7 @@ def test_over_several_servers_as_well(num_servers: int) -> None:
     assert_close(found, expected)
 
 
+@pytest.mark.heavy
 def test_who_was_left_out_of_a_synchronous_step_begins_the_next_with_its_values() -> None:
     expected, _ = train_here(keras.optimizers.SGD(0.05))
     found, results = train_served(keras.optimizers.SGD(0.05), num_servers=2, num_functions=2)

@@ -194,6 +194,7 @@ def test_a_checkpoint_that_would_lack_a_failed_closure_is_not_written(run_roles:
     run_roles(script)
 
 
+@pytest.mark.heavy
 def test_what_is_counted_since_checkpoints_does_not_grow_with_their_number(
     run_roles: RoleThreads, tmp_path: Path
 ) -> None:
@@ -258,6 +259,7 @@ def test_a_loop_may_go_back_while_it_runs(run_roles: RoleThreads, tmp_path: Path
     assert run_roles(script, num_servers=2) == [7 + 7 * 16, 7 + 11 * 16, 7 + 11 * 16]
 
 
+@pytest.mark.heavy
 def test_a_learning_rate_that_is_set_again_after_going_back_holds(run_roles: RoleThreads, tmp_path: Path) -> None:
     def script(strategy: ParameterServerStrategy) -> Any:
         coordinator = ClusterCoordinator(strategy)

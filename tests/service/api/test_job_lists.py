@@ -234,7 +234,7 @@ def test_texts_leave_out_jobs_that_do_not_have_them(bench: Bench, jobs: list[Job
 
 
 def test_bounds_mean_the_same_on_postgresql(postgres: Server) -> None:
-    engine = open_database(postgres.url(postgres.create_database()), password=PASSWORD)
+    engine = open_database(postgres.url(postgres.create_database_with_tables()), password=PASSWORD)
     store = JobStore(engine)
     for number in range(5):
         labels = {"owner": "ann" if number % 2 else "bob"}

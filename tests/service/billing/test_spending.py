@@ -194,7 +194,7 @@ def test_at_any_time_it_is_what_the_report_says(town: Town, seed: int) -> None:
 
 @pytest.mark.heavy
 def test_on_postgresql_it_is_the_same(postgres: Server) -> None:
-    engine = open_database(postgres.url(postgres.create_database()), password=PASSWORD)
+    engine = open_database(postgres.url(postgres.create_database_with_tables()), password=PASSWORD)
     try:
         town = Town(engine)
         _live(town, random.Random(0))

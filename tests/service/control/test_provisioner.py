@@ -38,18 +38,16 @@ def test_a_gang_of_six_gets_six_nodes_that_are_kept_for_the_next(lab: Lab) -> No
     lab.bench.create("next", **SIX)
     assert lab.bench.step_until_over("next").state is JobState.SUCCEEDED
     assert lab.machines.num_created == {"cpu": 4, "mem": 2}  # the same ones
+    check_all_are_given_back(lab)
 
 
-def test_idle_nodes_go_after_their_time(lab: Lab) -> None:
-    lab.define(idleTimeout="0.2s")
-    lab.bench.create("six", **SIX)
-    lab.bench.step_until_over("six")
-    lab.step_until(lambda: all(node.state is NodeState.DOWN for node in lab.ledger))
+def check_all_are_given_back(lab: Lab) -> None:
+    """Ends the service, as far as the six nodes that it has are concerned."""
+    said: list[str] = []
+    release_all(lab.store, lab.provisioning, is_own=True, progress=said.append)
     assert lab.machines.names() == frozenset()
-    for node in lab.ledger:
-        assert node.reason == "idle for 0 s"
-        times = (node.asked_time_s, node.up_time_s, node.ready_time_s, node.released_time_s, node.down_time_s)
-        assert list(times) == sorted(time_s for time_s in times if time_s is not None)
+    assert said == ["releasing 6 machines"]
+    assert {(node.state, node.reason) for node in lab.ledger} == {(NodeState.DOWN, "the service was ended")}
 
 
 def test_a_job_that_is_cancelled_while_its_machines_come_up_gives_them_back(lab: Lab) -> None:
@@ -69,11 +67,16 @@ def test_a_job_that_is_cancelled_while_its_machines_come_up_gives_them_back(lab:
     assert {node.reason for node in lab.ledger if node.node_type == "mem"} == {"no job waits for it any more"}
 
 
-def test_what_its_nodes_cost_stands_beside_a_jobs_bill(lab: Lab) -> None:
+def test_idle_nodes_go_after_their_time_and_what_they_cost_stands_beside_a_jobs_bill(lab: Lab) -> None:
     lab.define(idleTimeout="0.2s")
     lab.bench.create("six", **SIX)
     job = lab.bench.step_until_over("six")
     lab.step_until(lambda: all(node.state is NodeState.DOWN for node in lab.ledger))
+    assert lab.machines.names() == frozenset()
+    for node in lab.ledger:
+        assert node.reason == "idle for 0 s"
+        times = (node.asked_time_s, node.up_time_s, node.ready_time_s, node.released_time_s, node.down_time_s)
+        assert list(times) == sorted(time_s for time_s in times if time_s is not None)
     assert {len(attempt.machines) for attempt in lab.bench.store.attempts(job.uid)} == {6}
     assert {(node.machine, node.usd_per_hour, node.price_source) for node in lab.ledger} == {
         ("n1-standard-4, spot", None, ""),  # no list says what spot costs
@@ -242,16 +245,6 @@ def test_a_job_that_no_node_holds_is_refused_in_words(lab: Lab) -> None:
     assert never == (
         "no node of the cluster holds n1-standard-32: it has n1-standard-4, spot, n1-highmem-2, n1-standard-16"
     )
-
-
-def test_all_are_given_back_when_the_service_ends(lab: Lab) -> None:
-    lab.bench.create("six", **SIX)
-    lab.bench.step_until_over("six")
-    said: list[str] = []
-    release_all(lab.store, lab.provisioning, is_own=True, progress=said.append)
-    assert lab.machines.names() == frozenset()
-    assert said == ["releasing 6 machines"]
-    assert {(node.state, node.reason) for node in lab.ledger} == {(NodeState.DOWN, "the service was ended")}
 
 
 def test_machines_that_take_their_time_to_go_are_said_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

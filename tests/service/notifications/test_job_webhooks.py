@@ -281,7 +281,7 @@ def test_nothing_is_sent_unsigned_where_the_secret_is_gone_or_sealed_with_anothe
 
 
 def test_postgresql_has_them_too(postgres: Server, bench: Bench) -> None:
-    database = open_database(postgres.url(postgres.create_database()), password=PASSWORD)
+    database = open_database(postgres.url(postgres.create_database_with_tables()), password=PASSWORD)
     store, jobs = WebhookStore(database), JobStore(database)
     hook = JobWebhook(url="https://h.example/x", secret="k", states=(JobState.FAILED,))
     try:

@@ -37,6 +37,7 @@ from lockstep.service.store import (
     VersionState,
     open_database,
 )
+from lockstep.testing.bench import step_pauses_s
 
 WAIT_S = 60.0
 WINDOW_S = 600.0
@@ -146,10 +147,11 @@ class Site:
 
     def step_until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_S
+        pauses_s = step_pauses_s()
         while not condition():
             assert time.monotonic() < deadline, "\n".join(map(str, (self.version(), *self.servers())))
             self.step()
-            time.sleep(0.02)
+            time.sleep(next(pauses_s))
 
     def step_until_reported(self, each: float) -> None:
         """Steps until two reports of every server say how many requests each has."""
@@ -251,6 +253,7 @@ def check_bill(site: Site) -> None:
     assert 0 < report.total.unused_hours < report.total.server_hours
 
 
+@pytest.mark.heavy
 def test_a_service_that_starts_again_goes_on_from_the_recorded_last_use(site: Site) -> None:
     site.set_load(1.0)
     site.step_until_settled(1)

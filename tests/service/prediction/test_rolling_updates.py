@@ -166,7 +166,7 @@ class Site:
             assert time.monotonic() < deadline, "\n".join(map(str, (self.states(), *self.bench.store.servers())))
             self.bench.step()
             self.service.context.deployments.step()
-            time.sleep(0.02)
+            time.sleep(0.05)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from lockstep.service.prediction.deployments import Deployments
 from lockstep.service.security.users import UserPool
 from lockstep.service.store import JobRecord, ModelStore, VersionRecord
-from lockstep.testing.bench import Bench
+from lockstep.testing.bench import Bench, step_pauses_s
 
 WAIT_S = 60.0
 
@@ -73,11 +73,12 @@ class Site:
 
     def step_until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_S
+        pauses_s = step_pauses_s()
         while not condition():
             assert time.monotonic() < deadline, (self.version, self.bench.store.servers())
             self.bench.step()
             self.deployments.step()
-            time.sleep(0.02)
+            time.sleep(next(pauses_s))
 
 
 def processes_of(users: Container[int]) -> list[psutil.Process]:

@@ -121,7 +121,12 @@ def deploy(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             id="allocates in a process of its own",
         ),
         pytest.param(SLEEPS, "it was not ready within 6 s", id="sleeps at import", marks=pytest.mark.heavy),
-        pytest.param(SLEEPS_IN_ITS_FIRST_CALL, "it was not ready within 6 s", id="sleeps in its first call"),
+        pytest.param(
+            SLEEPS_IN_ITS_FIRST_CALL,
+            "it was not ready within 6 s",
+            id="sleeps in its first call",
+            marks=pytest.mark.heavy,
+        ),
         pytest.param(ENDS, "its server ended", id="ends itself"),
     ],
 )

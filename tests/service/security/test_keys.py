@@ -58,7 +58,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]
         engine = open_database(f"sqlite:///{tmp_path / 'd.db'}")
     else:
         server: Server = request.getfixturevalue("postgres")
-        engine = open_database(server.url(server.create_database()), password=PASSWORD)
+        engine = open_database(server.url(server.create_database_with_tables()), password=PASSWORD)
     yield engine
     engine.dispose()
 

@@ -30,6 +30,6 @@ def database(request: pytest.FixtureRequest) -> Iterator[Engine]:
         yield request.getfixturevalue("sqlite")
         return
     server: Server = request.getfixturevalue("postgres")
-    engine = open_database(server.url(server.create_database()), password=PASSWORD)
+    engine = open_database(server.url(server.create_database_with_tables()), password=PASSWORD)
     yield engine
     engine.dispose()

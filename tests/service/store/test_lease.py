@@ -32,7 +32,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]
         engine = open_database(f"sqlite:///{tmp_path / 'd.db'}")
     else:
         server: Server = request.getfixturevalue("postgres")
-        engine = open_database(server.url(server.create_database()), password=PASSWORD)
+        engine = open_database(server.url(server.create_database_with_tables()), password=PASSWORD)
     yield engine
     engine.dispose()
 
@@ -161,7 +161,7 @@ class Services:
 
     def __init__(self, folder: Path, server: Server) -> None:
         self.folder = folder
-        self._url = server.url(server.create_database())
+        self._url = server.url(server.create_database_with_tables())
         self._database = open_database(self._url, password=PASSWORD)
         self.store = JobStore(self._database)
         self.cluster = ScriptedCluster(folder / "engine", script=[AttemptScript.RUNS])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import lockstep
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running.states import JobState
@@ -38,6 +40,7 @@ def test_a_job_that_hangs_is_started_again(bench: Bench, tmp_path: Path) -> None
     assert first.end_reason == "STUCK(master-0, 3 s without a heartbeat or a line)"
 
 
+@pytest.mark.heavy
 def test_one_that_always_hangs_says_so(bench: Bench) -> None:
     own = {"stuckAfter": "3s", "restartPolicy": {"condition": "NEVER"}}
     bench.create("hangs", "import time; print('here', flush=True); time.sleep(600)", lockstep=own)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import keras
 import numpy as np
+import pytest
 from tests.serving.batch.conftest import expected
 
 WAIT_S = 120.0
@@ -27,6 +28,7 @@ def _start(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.heavy
 def test_a_killed_worker_loses_at_most_the_shard_in_hand(tmp_path: Path, numbers_model: keras.Model) -> None:
     numbers_model.save(tmp_path / "model.keras")
     values = np.random.default_rng(0).normal(size=(NUM_LINES, 4)).astype("float32")
