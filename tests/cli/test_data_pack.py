@@ -21,8 +21,8 @@ from typer.testing import CliRunner
 from lockstep.cli import main
 from lockstep.cli.commands import make_app
 from lockstep.cli.data import app
-from lockstep.cli.data.pack import EXAMPLES
 from lockstep.cli.data.progress import LINE_EVERY_S, Lines, show_progress
+from lockstep.cli.examples import EXAMPLES
 from lockstep.data import RecordSource, parse_batch
 from lockstep.data.packing.options import Compression, OnError
 from lockstep.data.packing.run import Progress
@@ -305,7 +305,7 @@ def test_another_format_under_an_image_s_name_is_named(pets: str, bucket: str) -
 
 
 def test_the_help_ends_with_commands_that_can_be_read(tmp_path: Path) -> None:
-    for line in EXAMPLES.split("\n\n")[1:]:
+    for line in EXAMPLES["data pack"]:
         words = shlex.split(line)
         assert words[:3] == ["lockstep", "data", "pack"]
         result = CliRunner().invoke(app, ["pack", str(tmp_path / "none.csv"), *words[4:]])

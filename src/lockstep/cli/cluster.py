@@ -12,6 +12,7 @@ import yaml
 from rich.table import Table
 
 from lockstep.cli.console import OUTPUT, connect, local_time, print_line
+from lockstep.cli.help import App
 from lockstep.client import find_service
 from lockstep.clusters import EngineChoice, read_choice, write_choice
 from lockstep.clusters.choice import ATTACHED, PROVISIONED
@@ -33,7 +34,7 @@ class ClusterForm(StrEnum):
     KUBERAY = "kuberay"
 
 
-app = typer.Typer(help="Choose and show the machines that jobs run on.", no_args_is_help=True)
+app = App("Choose and show the machines that jobs run on.", name="cluster")
 
 
 @app.command("use")

@@ -6,39 +6,66 @@ Importing all of them takes several times as long as most commands.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final, final
 
 import typer
 
 import lockstep
 from lockstep.cli.console import print_line
+from lockstep.cli.help import App, Group
 
-_COMMANDS: Final = {
-    "up": "up:up",
-    "down": "down:down",
-    "status": "status:status",
-    "whoami": "whoami:whoami",
-    "plan": "plan:plan",
-    "migrate": "migrate:migrate",
-    "submit": "submit:submit",
-    "submit-prediction": "submit_prediction:submit_prediction",
-    "jobs": "jobs:jobs",
-    "describe": "describe:describe",
-    "logs": "logs:logs",
-    "metrics": "metrics:metrics",
-    "update": "update:update",
-    "cancel": "cancel:cancel",
-    "exec": "shell:execute",
-    "costs": "costs:costs",
-    "deploy": "deploy:deploy",
-    "export": "export:export",
-    "undeploy": "undeploy:undeploy",
-    "predict": "predict:predict",
+_SECTIONS: Final = {
+    "Service": {
+        "up": "up:up",
+        "down": "down:down",
+        "status": "status:status",
+        "cluster": "cluster:app",
+        "costs": "costs:costs",
+    },
+    "Jobs": {
+        "submit": "submit:submit",
+        "submit-prediction": "submit_prediction:submit_prediction",
+        "jobs": "jobs:jobs",
+        "describe": "describe:describe",
+        "logs": "logs:logs",
+        "metrics": "metrics:metrics",
+        "exec": "shell:execute",
+        "update": "update:update",
+        "cancel": "cancel:cancel",
+    },
+    "Models": {
+        "deploy": "deploy:deploy",
+        "predict": "predict:predict",
+        "models": "models:app",
+        "undeploy": "undeploy:undeploy",
+        "export": "export:export",
+    },
+    "Data": {
+        "data": "data:app",
+        "bucket": "bucket:app",
+    },
+    "Scripts, without a service": {
+        "local": "local:app",
+        "image": "image:app",
+        "plan": "plan:plan",
+        "migrate": "migrate:migrate",
+    },
+    "Access": {
+        "whoami": "whoami:whoami",
+        "keys": "keys:app",
+        "secrets": "secrets:app",
+    },
 }
-"""The commands, in the order of the help, with their modules and functions."""
+"""The commands and groups of commands, in the order and under the titles of the help, with their modules and names."""
 
-_GROUPS: Final = ("models", "keys", "secrets", "cluster", "local", "image", "bucket", "data")
-"""The groups of commands, each with a module of its name that has a Typer application."""
+_PLACES: Final = {name: place for section in _SECTIONS.values() for name, place in section.items()}
+
+
+@final
+class _Sections(Group):
+    """The top level of the command line."""
+
+    sections: ClassVar = {title: list(places) for title, places in _SECTIONS.items()}
 
 
 def make_app(used: str | None = None) -> typer.Typer:
@@ -48,21 +75,20 @@ def make_app(used: str | None = None) -> typer.Typer:
         used: the first argument, which names the only command that is used. If there is no such command, or it is
             None, the command line has all of them, for its help and its error messages.
     """
-    app = typer.Typer(
-        name="lockstep",
-        help="Train Keras models as managed jobs, from a laptop to a cluster, and serve them.",
-        no_args_is_help=True,
+    app = App(
+        "Train Keras models as managed jobs, from a laptop to a cluster, and serve them.",
+        cls=_Sections,
         add_completion=False,
         pretty_exceptions_enable=False,
-        rich_markup_mode=None,
     )
     app.callback()(_options)
-    names = [] if used == "--version" else [*_COMMANDS, *_GROUPS]
+    names = [] if used == "--version" else [*_PLACES]
     for name in [used] if used in names else names:
-        if name in _COMMANDS:
-            app.command(name)(_load(_COMMANDS[name]))
+        loaded = _load(_PLACES[name])
+        if isinstance(loaded, typer.Typer):
+            app.add_typer(loaded, name=name)
         else:
-            app.add_typer(_load(f"{name}:app"), name=name)
+            app.command(name)(loaded)
     return app
 
 

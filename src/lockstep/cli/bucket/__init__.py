@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
 from lockstep.cli.bucket import cp, ls, mb, rm
+from lockstep.cli.help import App
 
-app = typer.Typer(help="Make buckets, and list, copy and delete what is in them.", no_args_is_help=True)
+app = App("Make buckets, and list, copy and delete what is in them.", name="bucket")
 app.command("mb")(mb.mb)
 app.command("ls")(ls.ls)
 app.command("cp")(cp.cp)

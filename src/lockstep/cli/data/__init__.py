@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
 from lockstep.cli.data import inspect, pack, verify
+from lockstep.cli.help import App
 
-app = typer.Typer(help="Pack data sets into a bucket, and look at what is packed.", no_args_is_help=True)
-app.command("pack", epilog=pack.EXAMPLES)(pack.pack)
+app = App("Pack data sets into a bucket, and look at what is packed.", name="data")
+app.command("pack")(pack.pack)
 app.command("inspect")(inspect.inspect)
 app.command("verify")(verify.verify)

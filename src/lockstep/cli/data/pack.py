@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.filesize import decimal
@@ -27,19 +27,6 @@ from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, 
 if TYPE_CHECKING:
     from lockstep.data.packing.packer import Packed
     from lockstep.data.sources import AbstractSource
-
-EXAMPLES: Final = """Examples:
-
-    lockstep data pack fashion-mnist data/
-
-    lockstep data pack PetImages/ gs://b/pets --image-size 224x224
-
-    lockstep data pack 'part-*.csv' data/ --column zip_code=text --delimiter ';'
-
-    lockstep data pack users.parquet s3://b/users --key id --split train=0.9,val=0.1
-
-    lockstep data pack table.npz data/ --shard-size 64MiB --compression gzip"""
-"""The end of the command's help."""
 
 
 def pack(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import typer
-
+from lockstep.cli.help import App
 from lockstep.cli.image import build, push
 
-app = typer.Typer(help="Build and push container images for jobs, with podman or docker.", no_args_is_help=True)
+app = App("Build and push container images for jobs, with podman or docker.", name="image")
 app.command("build")(build.build)
 app.command("push")(push.push)

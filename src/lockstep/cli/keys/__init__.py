@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
+from lockstep.cli.help import App
 from lockstep.cli.keys import create, listing, revoke
 
-app = typer.Typer(help="Create, list and revoke API keys. For operators of all projects.", no_args_is_help=True)
+app = App("Create, list and revoke API keys. For operators of all projects.", name="keys")
 app.command("create")(create.create)
 app.command("list")(listing.list_keys)
 app.command("revoke")(revoke.revoke)

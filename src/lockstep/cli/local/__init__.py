@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
+from lockstep.cli.help import App
 from lockstep.cli.local import train
 
-app = typer.Typer(help="Run a job's program on this machine, without a service.", no_args_is_help=True)
+app = App("Run a job's program on this machine, without a service.", name="local")
 
 
 @app.callback()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
+from lockstep.cli.help import App
 from lockstep.cli.models import default, delete, describe, listing, rollback, scale, traffic, update, versions
 
-app = typer.Typer(
-    help="List, describe, release, scale and delete deployed models and their versions.", no_args_is_help=True
-)
+app = App("List, describe, release, scale and delete deployed models and their versions.", name="models")
 app.command("list")(listing.list_models)
 app.command("describe")(describe.describe)
 app.command("versions")(versions.versions)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
+from lockstep.cli.help import App
 from lockstep.cli.secrets import listing, rm, setting
 
-app = typer.Typer(help="Set, list and remove a project's secrets.", no_args_is_help=True)
+app = App("Set, list and remove a project's secrets.", name="secrets")
 app.command("set")(setting.set_secret)
 app.command("list")(listing.list_secrets)
 app.command("rm")(rm.rm)

@@ -1,0 +1,72 @@
+"""The form of the help: whole sentences in lists of commands, and examples at the end of each command's help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, final
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from lockstep.cli.examples import EXAMPLES
+
+_LONGEST_TEXT: Final = 1000
+
+
+@final
+class Command(TyperCommand):
+    """A command whose help ends with examples: its epilog, each line of which is shown as it is, to be copied."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Writes the examples."""
+        if self.epilog:
+            title, *examples = [line.strip() for line in self.epilog.splitlines() if line.strip()]
+            with formatter.section(title.removesuffix(":")):
+                for example in examples:
+                    formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
+
+
+class Group(TyperGroup):
+    """A group whose help shows the whole first sentence of each command.
+
+    Attributes:
+        sections: the names of the commands below each title; all of them below one title if it is empty.
+    """
+
+    sections: ClassVar[Mapping[str, Sequence[str]]] = {}
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Writes the commands."""
+        width = max(len(name) for name in self.commands)
+        for title, names in (self.sections or {"Commands": list(self.commands)}).items():
+            rows = [
+                (name.ljust(width), self.commands[name].get_short_help_str(_LONGEST_TEXT))
+                for name in names
+                if name in self.commands
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
+@final
+class App(typer.Typer):
+    """A Typer application whose commands show examples in their help.
+
+    Args:
+        text: what its help says of the group.
+        name: the name of the group; empty for the command line itself.
+        cls: the class of the group.
+        **options: further options of Typer.
+    """
+
+    def __init__(self, text: str, *, name: str = "", cls: type[Group] = Group, **options: Any) -> None:
+        super().__init__(cls=cls, help=text, no_args_is_help=True, rich_markup_mode=None, **options)
+        self._prefix = f"{name} " if name else ""
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
+        """Registers a command; see `typer.Typer.command`."""
+        lines = EXAMPLES[f"{self._prefix}{name}"]
+        # Indented lines with empty ones between them are code in Markdown, as which the reference is written.
+        options = {"cls": Command, "epilog": "\n\n".join(("Examples:", *(f"    {line}" for line in lines))), **options}
+        return super().command(name, **options)
