@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTED = "tests/cli/test_data_pack.py::test_an_interrupted_run_goes_on"
 
 
+@pytest.mark.heavy
 def test_programs_are_interrupted_although_the_parent_ignores_it() -> None:
     folder = Path(__file__).parent.parent
     tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", TESTED]

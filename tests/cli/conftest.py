@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from lockstep.cli.main import main
+from lockstep.home import Home
 from lockstep.testing.machine import Machine
 
 
@@ -22,8 +23,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 def refuse(machine: Machine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Has the command line refuse something, as `Machine.run` does, but in this process; returns its error output."""
 
-    def run(*arguments: str, code: int) -> str:
-        monkeypatch.setenv("LOCKSTEP_HOME", str(machine.home.path))
+    def run(*arguments: str, code: int, home: Home | None = None) -> str:
+        monkeypatch.setenv("LOCKSTEP_HOME", str((home or machine.home).path))
         monkeypatch.setattr(sys, "argv", ["lockstep", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()

@@ -84,6 +84,7 @@ def test_what_does_not_fit_is_told_to_scripts_too(tmp_path):
     assert "try a smaller batch" in done.stdout
 
 
+@pytest.mark.heavy
 def test_cpus_stand_in_where_there_is_no_compiler_for_tpus(tmp_path):
     done = plan(tmp_path, "train.py", "--on=cpu:2", "--", "--rows-per-replica=5", script=TRAINS)
     assert done.returncode == 0, done.stderr

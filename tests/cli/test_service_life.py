@@ -293,7 +293,7 @@ def test_down_waits_for_a_service_that_is_starting(tmp_path: Path) -> None:
     assert other.processes() == []
 
 
-def test_a_port_in_use_and_a_bucket_that_cannot_be_written_are_said(tmp_path: Path) -> None:
+def test_a_port_in_use_and_a_bucket_that_cannot_be_written_are_said(tmp_path: Path, refuse: Callable[..., str]) -> None:
     other = Machine(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -303,8 +303,8 @@ def test_a_port_in_use_and_a_bucket_that_cannot_be_written_are_said(tmp_path: Pa
     (tmp_path / "file").write_text("")
     at_a_file = Machine(tmp_path / "file_home")
     at_a_file.home.path.write_text("")
-    assert "set LOCKSTEP_HOME" in at_a_file.run("up", code=73)
-    assert "--bucket" in other.run("up", "--bucket", "memory://x", code=64)
+    assert "set LOCKSTEP_HOME" in refuse("up", code=73, home=at_a_file.home)
+    assert "--bucket" in refuse("up", "--bucket", "memory://x", code=64, home=other.home)
     error = other.run("up", "--bucket", "file/bucket", code=73, cwd=tmp_path)
     assert str(tmp_path / "file") in error
     assert len(error.splitlines()) == 1

@@ -320,6 +320,7 @@ def test_on_an_engine_that_others_use_what_a_replica_has_is_seen_and_kept(
     attached.close()
 
 
+@pytest.mark.heavy
 def test_a_lost_engine_is_said_and_a_new_one_started(tmp_path: Path, home: Home, embedded: AbstractCluster) -> None:
     record = EmbeddedHead(home).find()
     assert record is not None

@@ -67,7 +67,7 @@ print(sum("XLAEigen" in name for name in names), os.environ.get("PJRT_NPROC"))
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted by /proc")
-@pytest.mark.parametrize("chosen", [None, "3"])
+@pytest.mark.parametrize("chosen", [None, pytest.param("3", marks=pytest.mark.heavy)])
 def test_xla_has_as_many_threads_as_it_is_to_have(chosen: str | None) -> None:
     env = {name: value for name, value in os.environ.items() if name not in THREADS_VARIABLES}
     env |= {} if chosen is None else {"NPROC": chosen}

@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
 from tests.runner.test_runner_process import RunnerProcess, _await_log, _log, _order, _run
 
 import lockstep
@@ -44,6 +45,7 @@ def test_a_program_that_hangs_is_ended_and_says_where(tmp_path: Path) -> None:
     assert ", line 3 in wait_for_ever\n" in str(stacks["text"])
 
 
+@pytest.mark.heavy
 def test_one_that_does_not_end_by_that_is_killed(tmp_path: Path) -> None:
     script = "import faulthandler, signal, time; signal.signal(signal.SIGABRT, signal.SIG_IGN); time.sleep(600)"
     status = _run(_order(tmp_path, sys.executable, "-c", script, stuck_after_s=3.0, grace_s=0.5))

@@ -107,6 +107,7 @@ def test_the_second_server_of_a_version_compiles_nothing(tmp_path: Path, model_u
     assert (num_compiled_again, num_found) == (0, num_compiled + found[0][1])
 
 
+@pytest.mark.heavy
 def test_an_exported_program_answers_as_the_model_does(
     tmp_path: Path, model_url: str, image_model: keras.Model
 ) -> None:

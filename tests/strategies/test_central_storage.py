@@ -177,6 +177,7 @@ class Stepping(keras.Sequential):
         return {"loss": value}, (trainable, non_trainable, optimizer_values, metrics)
 
 
+@pytest.mark.heavy
 def test_a_step_of_ones_own():
     assert_same(train(central(3), kind=Stepping, num_epochs=2)[1], on_one_device(kind=Stepping, num_epochs=2))
 

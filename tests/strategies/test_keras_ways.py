@@ -226,6 +226,7 @@ class Regressor(keras.Model):
         )
 
 
+@pytest.mark.heavy
 def test_generator_and_a_train_step_of_ones_own() -> None:
     images, labels = digits()
     inputs, targets = images.reshape(NUM_ROWS, -1), labels[:, None].astype(np.float32)

@@ -237,6 +237,7 @@ def test_a_model_axis_needs_no_sum_of_the_gradients_that_it_cuts():
     assert compiled.memory_analysis().argument_size_in_bytes == pytest.approx(3 * 4 * 256 * 256 * 4 / 2, rel=0.04)
 
 
+@pytest.mark.heavy
 def test_single_batches_and_steps_per_execution():
     inputs, targets = make_rows()
     with sharded(4).scope():

@@ -20,7 +20,7 @@ FEATURES = {"image": RawFeature((4, 4), np.uint8), "label": FixedLenFeature((), 
 COUNT = 70
 
 
-@pytest.fixture(params=["s3", "gs"])
+@pytest.fixture(params=[pytest.param("s3", marks=pytest.mark.heavy), "gs"])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     with (s3_server if request.param == "s3" else gs_server)() as variables, environment(variables):
         client: Any = s3fs.S3FileSystem if request.param == "s3" else gcsfs.core.GCSFileSystem

@@ -173,7 +173,9 @@ class SGDOfWholeTable:
 DEFINITIONS = {"adam": LazyAdamOfWholeTable, "adagrad": RowwiseAdagradOfWholeTable, "sgd": SGDOfWholeTable}
 
 
-@pytest.mark.parametrize("kind", DEFINITIONS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.heavy if kind == "sgd" else ()) for kind in DEFINITIONS]
+)
 def test_an_optimizer_of_rows_is_its_definition_for_fifty_steps(kind: str) -> None:
     """The gradients of the whole table come from Keras, and the definition moves the rows that the batch has met."""
     options = {"optimizer": row_optimizer(kind, learning_rate=RATE), "penalty": PENALTY}
@@ -375,7 +377,9 @@ def test_what_cannot_be_is_refused(arguments: dict[str, Any], said: str) -> None
     ("optimizer", "received"),
     [
         pytest.param(lambda: keras.optimizers.RMSprop(), "RMSprop", id="another", marks=pytest.mark.heavy),
-        pytest.param(lambda: keras.optimizers.SGD(0.1, momentum=0.9), "SGD with momentum", id="momentum"),
+        pytest.param(
+            lambda: keras.optimizers.SGD(0.1, momentum=0.9), "SGD with momentum", id="momentum", marks=pytest.mark.heavy
+        ),
         pytest.param(
             lambda: keras.optimizers.Adam(amsgrad=True), "Adam with amsgrad", id="amsgrad", marks=pytest.mark.heavy
         ),

@@ -93,7 +93,10 @@ def make_other(what: str) -> Any:
     return model
 
 
-@pytest.mark.parametrize("what", ["shape", pytest.param("dtype", marks=pytest.mark.heavy), "optimizer"])
+@pytest.mark.parametrize(
+    "what",
+    ["shape", pytest.param("dtype", marks=pytest.mark.heavy), pytest.param("optimizer", marks=pytest.mark.heavy)],
+)
 def test_a_worker_with_another_model_is_told_so_and_the_others_train(
     run_roles: RoleThreads, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
@@ -211,6 +214,7 @@ class Deadly(keras.utils.PyDataset):
         return tuple(array[index * BATCH_SIZE : (index + 1) * BATCH_SIZE] for array in make_rows())
 
 
+@pytest.mark.heavy
 def test_a_step_that_ends_worker_after_worker_ends_fit_and_the_model_is_what_the_servers_have(
     run_roles: RoleThreads,
 ) -> None:
@@ -231,6 +235,7 @@ def test_a_step_that_ends_worker_after_worker_ends_fit_and_the_model_is_what_the
     assert all(np.any(one != other) for one, other in zip(before, after, strict=True)), "it has learned until then"
 
 
+@pytest.mark.heavy
 def test_an_error_of_a_callback_leaves_the_model_whole(run_roles: RoleThreads) -> None:
     class Fails(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -104,6 +104,7 @@ def test_history_validation_and_the_model_are_those_of_one_device(run_roles: Rol
     assert np.any(model.optimizer.variables[2].numpy()), "moments come back from the servers"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "options", [pytest.param({}, marks=pytest.mark.heavy), {"max_staleness": 1}], ids=["free", "bounded"]
 )
@@ -152,6 +153,7 @@ def test_an_execution_of_several_steps_takes_all_of_them(run_roles: RoleThreads,
     assert num_calls == 2 * -(-STEPS // 4), "callbacks are told of executions"
 
 
+@pytest.mark.heavy
 def test_executions_of_several_steps_give_what_single_steps_give(run_roles: RoleThreads) -> None:
     def script(strategy: ParameterServerStrategy) -> tuple[dict[str, list[float]], list[np.ndarray[Any, Any]]]:
         with strategy.scope():

@@ -208,7 +208,13 @@ def test_a_worker_waits_for_the_slowest_once_it_is_so_many_steps_ahead(
 
 
 @pytest.mark.parametrize(
-    "options", [{"num_backup_workers": 0}, pytest.param({"max_staleness": 1}, marks=pytest.mark.heavy), {}], ids=str
+    "options",
+    [
+        {"num_backup_workers": 0},
+        pytest.param({"max_staleness": 1}, marks=pytest.mark.heavy),
+        pytest.param({}, marks=pytest.mark.heavy),
+    ],
+    ids=str,
 )
 def test_a_worker_whose_data_hang_is_named_when_the_others_can_only_wait(
     run_roles: RoleThreads, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, options: dict[str, Any]

@@ -223,7 +223,7 @@ def lookup_by_rows(ids: Any) -> Any:
             marks=pytest.mark.heavy,
         ),
         pytest.param(lookup_by_rows, [0, 1, 2], "ids that a step looks up depend on rows", id="ids-of-rows"),
-        pytest.param(eager_step, None, "was called in code that JAX traces", id="eager"),
+        pytest.param(eager_step, None, "was called in code that JAX traces", id="eager", marks=pytest.mark.heavy),
     ],
 )
 def test_what_cannot_be_looked_up_is_said(run_roles: RoleThreads, step: Any, ids: Any, expected: str) -> None:
@@ -242,6 +242,7 @@ def test_what_cannot_be_looked_up_is_said(run_roles: RoleThreads, step: Any, ids
     assert run_roles(script) == BATCH_SIZE
 
 
+@pytest.mark.heavy
 def test_a_distributed_batch_keeps_its_ids_too(run_roles: RoleThreads) -> None:
     def script(strategy: ParameterServerStrategy) -> None:
         coordinator = ClusterCoordinator(strategy)
@@ -261,6 +262,7 @@ def test_a_distributed_batch_keeps_its_ids_too(run_roles: RoleThreads) -> None:
     run_roles(script, num_devices=2)
 
 
+@pytest.mark.heavy
 def test_what_is_no_id_may_be_of_any_size(run_roles: RoleThreads) -> None:
     def script(strategy: ParameterServerStrategy) -> Any:
         coordinator = ClusterCoordinator(strategy)

@@ -372,6 +372,7 @@ def test_servers_are_as_many_as_wanted_and_share_the_requests(site: Site) -> Non
     assert site.version().state is VersionState.READY
 
 
+@pytest.mark.heavy
 def test_an_update_of_the_number_of_servers_ends_when_they_are_ready(site: Site) -> None:
     site.create()
     site.step_until_ready()

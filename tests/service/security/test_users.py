@@ -137,7 +137,9 @@ def _assert_closed(bench: Bench, name: str) -> None:
 
 
 @IS_ROOT
-@pytest.mark.parametrize("terminal", [None, Terminal()], ids=["pipes", "terminal"])
+@pytest.mark.parametrize(
+    "terminal", [None, pytest.param(Terminal(), marks=pytest.mark.heavy)], ids=["pipes", "terminal"]
+)
 def test_a_shell_is_the_programs_user_too(confined: Bench, terminal: Terminal | None) -> None:
     job = _submit(confined, "shelled", "import time; time.sleep(600)", enableWebAccess=True)
     confined.step_until_state("shelled", JobState.RUNNING)

@@ -61,7 +61,7 @@ def _losses(strategy, *, built, is_compiled=True):
     return [float(train(rows)) for rows in data]
 
 
-LIGHT = ("none", "sharded")
+LIGHT = ("sharded",)
 
 
 @pytest.mark.parametrize(
