@@ -21,7 +21,7 @@ def closing() -> Iterator[str]:
         connection.socket.close()
 
     with serve(hang_up, "127.0.0.1", 0) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.socket.getsockname()[1]}"
         server.shutdown()
