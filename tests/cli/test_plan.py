@@ -98,10 +98,9 @@ def test_cpus_stand_in_where_there_is_no_compiler_for_tpus(tmp_path):
     [
         ("print('I train nothing')", "ended before its first training step"),
         pytest.param("raise SystemExit(3)", "failed with exit code 3 before its first", marks=pytest.mark.heavy),
-        pytest.param(
+        (
             "from lockstep.strategies import MirroredStrategy\nMirroredStrategy(['gpu:0'])",
             "there is no such device; received 'gpu:0'",
-            marks=pytest.mark.heavy,
         ),
     ],
 )

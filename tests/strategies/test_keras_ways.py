@@ -339,7 +339,6 @@ def check_data(make_data: Any, **options: Any) -> None:
     check(dense_net, use)
 
 
-@pytest.mark.heavy
 @OUT_OF_DATA
 def test_grain_data_loader() -> None:
     inputs, labels = flat_digits()

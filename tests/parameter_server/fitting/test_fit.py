@@ -153,7 +153,6 @@ def test_an_execution_of_several_steps_takes_all_of_them(run_roles: RoleThreads,
     assert num_calls == 2 * -(-STEPS // 4), "callbacks are told of executions"
 
 
-@pytest.mark.heavy
 def test_executions_of_several_steps_give_what_single_steps_give(run_roles: RoleThreads) -> None:
     def script(strategy: ParameterServerStrategy) -> tuple[dict[str, list[float]], list[np.ndarray[Any, Any]]]:
         with strategy.scope():

@@ -189,7 +189,6 @@ def test_a_metric_over_three_workers_counts_each_row_once(run_roles: RoleThreads
     assert run_roles(script, num_workers=3, num_servers=2) == [[rows, rows], [rows, 2 * rows]]
 
 
-@pytest.mark.heavy
 def test_a_metric_is_reset_where_nobody_has_joined_since_the_last_time(run_roles: RoleThreads) -> None:
     def script(strategy: ParameterServerStrategy) -> list[float]:
         coordinator = ClusterCoordinator(strategy)
@@ -224,7 +223,6 @@ def test_an_iterator_an_epoch_over_endless_data_keeps_no_more_than_the_last(run_
     assert {1, 2} <= set(closed) <= {1, 2, 3, 4, 5}, "the first pass is the data set itself"
 
 
-@pytest.mark.heavy
 def test_an_iterator_that_a_closure_waits_with_is_not_dropped(run_roles: RoleThreads) -> None:
     may_end.clear()
 

@@ -242,7 +242,6 @@ def test_what_cannot_be_looked_up_is_said(run_roles: RoleThreads, step: Any, ids
     assert run_roles(script) == BATCH_SIZE
 
 
-@pytest.mark.heavy
 def test_a_distributed_batch_keeps_its_ids_too(run_roles: RoleThreads) -> None:
     def script(strategy: ParameterServerStrategy) -> None:
         coordinator = ClusterCoordinator(strategy)
