@@ -40,9 +40,9 @@ demo: $(STAMP) ## run the whole way once: data, service, job, model, predictions
 # With libtpu installed JAX would look for a TPU at every start.
 test test-all bench: export JAX_PLATFORMS := cpu
 
-# Many of these tests wait for processes: three at a time keep two cores busy. A file's tests stay together, in their
+# Many of these tests wait for processes: four at a time keep two cores busy. A file's tests stay together, in their
 # order. A process that crashes is not made anew: with files kept together, the new one waits for ever.
-PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 10
+PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --durations 10
 
 # Much of the time goes into compiling small programs, many of them alike: each is compiled once. `make test` has XLA
 # compile them with less effort, in a third of the time; `make test-all` has them as users have them.

@@ -194,7 +194,6 @@ def test_a_checkpoint_that_would_lack_a_failed_closure_is_not_written(run_roles:
     run_roles(script)
 
 
-@pytest.mark.heavy
 def test_what_is_counted_since_checkpoints_does_not_grow_with_their_number(
     run_roles: RoleThreads, tmp_path: Path
 ) -> None:

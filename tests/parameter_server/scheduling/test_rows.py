@@ -261,7 +261,6 @@ def test_a_distributed_batch_keeps_its_ids_too(run_roles: RoleThreads) -> None:
     run_roles(script, num_devices=2)
 
 
-@pytest.mark.heavy
 def test_what_is_no_id_may_be_of_any_size(run_roles: RoleThreads) -> None:
     def script(strategy: ParameterServerStrategy) -> Any:
         coordinator = ClusterCoordinator(strategy)
