@@ -92,4 +92,5 @@ def test_a_version_names_nothing_of_another_project(service: Served) -> None:
     body["lockstep"] = {"pythonModule": "my_job.train"}
     assert ann.post("/v1/projects/a/models/m/versions", json=body).status_code == 200
     version = ann.get("/v1/projects/a/models/m/versions/v1").json()
-    assert (version["packageUris"], version["lockstep"]) == (body["packageUris"], body["lockstep"])
+    assert version["packageUris"] == body["packageUris"]
+    assert version["lockstep"]["pythonModule"] == "my_job.train"
