@@ -19,6 +19,7 @@ _SECTIONS: Final = {
         "up": "up:up",
         "down": "down:down",
         "status": "status:status",
+        "open": "open_console:open_console",
         "cluster": "cluster:app",
         "costs": "costs:costs",
     },

@@ -125,4 +125,5 @@ def up(
     OUTPUT.print(f"lockstep is up at {running.address.url} (pid {running.pid})")
     OUTPUT.print(f"home {home.path}, bucket {settings.bucket}")
     with Client.from_home(home) as client:
+        OUTPUT.print(f"console, signed in, once, for five minutes: {client.console_url()}", soft_wrap=True)
         warn_if_programs_run_as_root(client.service())

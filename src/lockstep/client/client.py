@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, final
+from urllib.parse import urlencode
 
 import httpx
 
@@ -146,6 +147,15 @@ class Client(AbstractModelRequests):
     def remove_secret(self, name: str) -> None:
         """Removes a secret of the project."""
         self._call("DELETE", self._secret(name))
+
+    def console_url(self, *, then: str = "/") -> str:
+        """Returns a URL that opens the console signed in as this client, once, within five minutes.
+
+        Args:
+            then: the path of the console that is shown.
+        """
+        made = self._call("POST", "/v1/console:link", body={})
+        return f"{self.url}{made['path']}&{urlencode({'then': then})}"
 
     def service(self) -> dict[str, Any]:
         """Returns the status of the service."""

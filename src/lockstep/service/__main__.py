@@ -29,13 +29,13 @@ from lockstep.jobs.billing.prices import apply_prices
 from lockstep.jobs.machines.catalogue import Catalogue, load_catalogue
 from lockstep.jobs.parsing.yaml_documents import read_yaml
 from lockstep.processes import ProcessIdentity
-from lockstep.service.api.app import create_app
 from lockstep.service.billing.spending import open_spending
 from lockstep.service.billing.storage_meter import StorageMeter
 from lockstep.service.context import ServiceContext
 from lockstep.service.control.controller import Controller
 from lockstep.service.control.leftovers import LeftoverUploader
 from lockstep.service.control.provisioner import Provisioner
+from lockstep.service.front import Front
 from lockstep.service.listening import LOOPBACK, bind, check_binding, local_url, read_certificate
 from lockstep.service.notifications.posting import RestrictedPost
 from lockstep.service.notifications.webhooks import Webhooks, read_webhooks
@@ -60,6 +60,7 @@ from lockstep.service.store import (
     ModelStore,
     NodeStore,
     SecretStore,
+    SessionStore,
     SpendingStore,
     StoredSizeStore,
     UploadStore,
@@ -183,8 +184,7 @@ def _build(settings: Settings) -> ServiceContext:
     home, problems = settings.home, Problems()
     # The password is removed from the environment first, so that engine, programs and servers do not inherit it.
     database = open_database(settings.database_url, password=take_password(os.environ))
-    lease = _lease(settings, database)
-    keys = KeyStore(database)
+    lease, keys = _lease(settings, database), KeyStore(database)
     check_binding(settings.host, has_tls=settings.has_tls, has_keys=keys.has_valid())
     catalogue = _catalogue(settings)
     cluster = open_cluster(settings.engine, home=home, catalogue=catalogue)
@@ -215,6 +215,7 @@ def _build(settings: Settings) -> ServiceContext:
         settings=settings,
         token=_token(home),
         keys=keys,
+        sessions=SessionStore(database),
         vault=vault,
         jobs=jobs,
         models=models,
@@ -332,7 +333,7 @@ def _certificate(settings: Settings) -> str | None:
 def _server(context: ServiceContext) -> uvicorn.Server:
     """Returns the server of the REST interface. SIGTERM and SIGINT end it."""
     config = uvicorn.Config(
-        create_app(context),
+        Front(context),
         http=LimitedProtocol,
         log_level="warning",
         access_log=False,

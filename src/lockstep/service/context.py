@@ -19,9 +19,10 @@ from lockstep.service.prediction.routing import Routes
 from lockstep.service.prediction.waking import Waking
 from lockstep.service.problems import Problems
 from lockstep.service.security.rates import Rates
+from lockstep.service.security.sign_in_links import SignInLinks
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobStore, KeyStore, ModelStore, NodeStore, StoredSizeStore, UploadStore
+from lockstep.service.store import JobStore, KeyStore, ModelStore, NodeStore, SessionStore, StoredSizeStore, UploadStore
 from lockstep.service.telemetry.segments import SegmentCache
 
 
@@ -54,11 +55,14 @@ class ServiceContext:
         webhooks: the delivery of webhooks, both the operator's and those of jobs.
         started_time_s: the start time of this service process, in seconds since 1970 UTC.
         segments: the cache of log segments.
+        sessions: the store of the console's sessions.
+        sign_in_links: the links that open the console signed in.
     """
 
     settings: Settings
     token: str = field(repr=False)
     keys: KeyStore
+    sessions: SessionStore
     vault: Vault
     jobs: JobStore
     models: ModelStore
@@ -79,6 +83,7 @@ class ServiceContext:
     rates: Rates = field(default_factory=Rates)
     prediction_metrics: PredictionMetrics = field(default_factory=PredictionMetrics)
     segments: SegmentCache = field(default_factory=SegmentCache)
+    sign_in_links: SignInLinks = field(default_factory=SignInLinks)
 
     @property
     def budgets(self) -> list[BudgetState]:

@@ -19,8 +19,8 @@ from sqlalchemy import Engine
 
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.security.access import ALL_PROJECTS, Principal, Scope
-from lockstep.service.api.app import create_app
 from lockstep.service.context import ServiceContext
+from lockstep.service.front import Front
 from lockstep.service.notifications.posting import RestrictedPost
 from lockstep.service.notifications.webhooks import Operators, Webhooks
 from lockstep.service.prediction.deployments import Deployments
@@ -33,6 +33,7 @@ from lockstep.service.store import (
     KeyStore,
     ModelStore,
     NodeStore,
+    SessionStore,
     StoredSizeStore,
     UploadStore,
     WebhookStore,
@@ -71,6 +72,7 @@ class Served:
             settings=bench.settings,
             token=HOME_TOKEN,
             keys=KeyStore(database),
+            sessions=SessionStore(database),
             vault=bench.vault,
             jobs=bench.store,
             models=models,
@@ -103,9 +105,10 @@ class Served:
             ),
             started_time_s=0.0,
         )
-        self.app = create_app(self.context)
+        self.front = Front(self.context)
+        self.app: Any = self.front.api
         file, key = certificate or (None, None)
-        config = uvicorn.Config(self.app, port=0, log_level="critical", ssl_certfile=file, ssl_keyfile=key)
+        config = uvicorn.Config(self.front, port=0, log_level="critical", ssl_certfile=file, ssl_keyfile=key)
         self.server = uvicorn.Server(config)
         self._ended = threading.Event()
         self.thread = threading.Thread(target=self._run)

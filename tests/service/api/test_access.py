@@ -132,7 +132,7 @@ OF_VERSIONS = {
 def test_every_route_says_who_may_use_it(walk: Walk) -> None:
     assert len(walk.routes) > 20
     assert [route for route in walk.routes if route.needed is None and route.path not in PUBLIC_PATHS] == []
-    asking = (":predict", ":rawPredict", "/infer", ":wait")
+    asking = (":predict", ":rawPredict", "/infer", ":wait", "console:link")  # the last one signs in as who asks
     honoured = [route for route in walk.routes if route.end not in REFUSED]
     changing = [route for route in honoured if route.method != "GET" and not route.path.endswith(asking)]
     assert [route for route in changing if route.needed in (CALLER, VIEWER)] == [], "who looks changes nothing"
@@ -160,7 +160,7 @@ def test_no_route_is_open_without_a_key_that_is_valid(walk: Walk) -> None:
         HOME_TOKEN[:-1],
     ):
         client = service.client(token)
-        for route in [*walk.routes, Route(method="GET", path="/nowhere", needed=None)]:
+        for route in [*walk.routes, Route(method="GET", path="/v1/nowhere", needed=None)]:
             answer = route.send(client, walk.in_project("b"))
             if route.path in PUBLIC_PATHS:
                 assert answer.status_code == 200
@@ -282,8 +282,8 @@ def test_a_route_that_does_not_say_who_may_use_it_is_nobodys(service: Served) ->
     async def undeclared() -> str:
         return "anything"
 
-    service.app.add_api_route("/undeclared", undeclared)
-    answer = service.client(service.key(OPERATOR)).get("/undeclared")
+    service.app.add_api_route("/v1/undeclared", undeclared)
+    answer = service.client(service.key(OPERATOR)).get("/v1/undeclared")
     assert answer.status_code == FORBIDDEN
     assert "declares no scope" in answer.json()["error"]["message"]
 

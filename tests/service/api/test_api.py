@@ -154,7 +154,7 @@ def test_a_name_is_taken_once(service: Served) -> None:
 
 
 def test_every_route_but_health_needs_the_token(service: Served) -> None:
-    paths = ["/v1/service", "/v1/projects/local/jobs", "/v1/projects/local/models", "/nowhere"]
+    paths = ["/v1/service", "/v1/projects/local/jobs", "/v1/projects/local/models", "/v1/nowhere"]
     for header in ({}, {"authorization": "Bearer wrong"}, {"authorization": HOME_TOKEN}, {"authorization": "Bearer ü"}):
         encoded = {name: value.encode() for name, value in header.items()}
         for path in paths:

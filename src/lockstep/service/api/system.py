@@ -12,7 +12,7 @@ from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.billing.budgets import budget_form
 from lockstep.service.api.control.replicas import job_progress_form
-from lockstep.service.api.forms import HealthForm, ProblemForm, RecordedForm, ServiceForm, WhoAmIForm
+from lockstep.service.api.forms import ConsoleLinkForm, HealthForm, ProblemForm, RecordedForm, ServiceForm, WhoAmIForm
 from lockstep.service.api.requests import Context
 from lockstep.service.api.resources import timestamp
 from lockstep.service.api.routes import make_router
@@ -20,6 +20,7 @@ from lockstep.service.api.webhooks import webhook_form
 from lockstep.service.problems import Part, Problem
 from lockstep.service.process.ends import read_death
 from lockstep.service.process.keeper import find_keeper
+from lockstep.service.security.sign_in_links import LASTS_S
 from lockstep.service.store import DATABASE_FAULTS, VersionState, describe_fault
 
 NUM_SHOWN_MAX: Final = 20
@@ -45,6 +46,14 @@ def whoami(context: Context, principal: RequestPrincipal) -> WhoAmIForm:
         "version": __version__,
         "bucket": context.settings.bucket,
     }
+
+
+@router.post("/v1/console:link")
+@requires_scope(Scope.VIEWER)
+def make_console_link(context: Context, principal: RequestPrincipal) -> ConsoleLinkForm:
+    """Returns a path of the console that opens it signed in as the sender of the request, once, within five minutes."""
+    code = context.sign_in_links.make(principal.key_id)
+    return {"path": f"/enter?code={code}", "lastsSeconds": LASTS_S}
 
 
 @router.get("/v1/service")

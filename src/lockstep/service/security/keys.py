@@ -95,6 +95,19 @@ class Authenticator:
         self._note_use(record, now_s=now_s)
         return record.principal
 
+    def principal_of_key(self, key_id: str) -> Principal:
+        """Returns the principal of a key that was shown before, by its public name.
+
+        Raises:
+            AuthenticationError: If the key is not valid any more.
+            UnavailableError: If the database cannot be read.
+        """
+        record = self._find(key_id)
+        if record is None:
+            raise _no_key()
+        _check_valid(record, now_s=self._clock())
+        return record.principal
+
     def authenticate_home(self, authorization: str, *, is_on_this_machine: bool) -> Principal | None:
         """Returns the principal of a request that has the home's token, without reading the database.
 

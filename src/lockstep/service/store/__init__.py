@@ -34,6 +34,7 @@ from lockstep.service.store.prediction.traffic import WHOLE, Share, Traffic, Tra
 from lockstep.service.store.prediction.uploads import UploadedModelRecord, UploadStore
 from lockstep.service.store.security.job_secrets import SecretRecord, SecretStore
 from lockstep.service.store.security.keys import KeyRecord, KeyStore
+from lockstep.service.store.security.sessions import SessionRecord, SessionStore
 
 __all__ = [
     "DATABASE_FAULTS",
@@ -67,6 +68,8 @@ __all__ = [
     "ScalingPolicy",
     "SecretRecord",
     "SecretStore",
+    "SessionRecord",
+    "SessionStore",
     "Share",
     "SpendingSnapshot",
     "SpendingStore",

@@ -287,6 +287,15 @@ API_KEYS = Table(
     Column("requests_per_second", Float),
 )
 
+SESSIONS = Table(
+    "sessions",
+    METADATA,
+    Column("id", String(64), primary_key=True),
+    Column("key_id", String(32), ForeignKey("api_keys.id"), nullable=True),
+    Column("create_time_s", Float, nullable=False),
+    Column("expire_time_s", Float, nullable=False, index=True),
+)
+
 SECRETS = Table(
     "secrets",
     METADATA,

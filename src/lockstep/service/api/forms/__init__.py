@@ -68,6 +68,7 @@ from lockstep.service.api.forms.previews import (
     ReplicaPreviewForm,
 )
 from lockstep.service.api.forms.service import (
+    ConsoleLinkForm,
     CostReportForm,
     CostRowForm,
     DeployedForm,
@@ -105,6 +106,7 @@ __all__ = [
     "BatchingForm",
     "BillForm",
     "BudgetForm",
+    "ConsoleLinkForm",
     "ContainerForm",
     "ContainerPreviewForm",
     "CostPreviewForm",

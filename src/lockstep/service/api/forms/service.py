@@ -123,6 +123,14 @@ class NodeListForm(TypedDict):
 
 
 @with_config(STRICT)
+class ConsoleLinkForm(TypedDict):
+    """A path that opens the console signed in, once, and for how many seconds it can be opened."""
+
+    path: str
+    lastsSeconds: float
+
+
+@with_config(STRICT)
 class WhoAmIForm(TypedDict):
     """The scope and project of a request's key, and the service's version and bucket."""
 

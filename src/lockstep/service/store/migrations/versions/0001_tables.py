@@ -381,6 +381,16 @@ def _make_keys_and_secrets() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_api_keys")),
     )
     op.create_table(
+        "sessions",
+        sa.Column("id", sa.String(length=64), nullable=False),
+        sa.Column("key_id", sa.String(length=32), nullable=True),
+        sa.Column("create_time_s", sa.Float(), nullable=False),
+        sa.Column("expire_time_s", sa.Float(), nullable=False),
+        sa.ForeignKeyConstraint(["key_id"], ["api_keys.id"], name=op.f("fk_sessions_key_id_api_keys")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_sessions")),
+    )
+    op.create_index(op.f("ix_sessions_expire_time_s"), "sessions", ["expire_time_s"])
+    op.create_table(
         "secrets",
         sa.Column("project", sa.String(length=128), nullable=False),
         sa.Column("name", sa.String(length=64), nullable=False),

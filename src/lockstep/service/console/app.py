@@ -1,0 +1,238 @@
+"""The ASGI application of the console: its paths, who may open them, and errors as pages."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, final
+from urllib.parse import parse_qsl, quote
+
+import anyio
+import htpy as h
+from anyio import to_thread
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lockstep.errors import AuthenticationError, BodyTooLargeError, LockstepError, NotFoundError
+from lockstep.service.console.assets_served import serve_asset
+from lockstep.service.console.layout import page
+from lockstep.service.console.pages import cluster, costs, health, job, job_log, job_metrics, jobs, models
+from lockstep.service.console.pages.signin import signin_page
+from lockstep.service.console.signing_in import (
+    CSRF_FIELD,
+    CSRF_HEADER,
+    Session,
+    SignIns,
+    check_csrf,
+    check_origin,
+    delete_cookie,
+    set_cookie,
+)
+from lockstep.service.context import ServiceContext
+from lockstep.service.security.keys import Authenticator
+
+NUM_THREADS: Final = 8
+"""How many pages are made at once. Readers of the console cannot keep the REST interface from its threads."""
+MAX_FORM_BYTES: Final = 2**20
+HEADERS: Final = {
+    "cache-control": "no-store",
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+
+Render = Callable[[Request, Session, ServiceContext], h.Node | Response]
+
+_JOB: Final = "/projects/{project}/jobs/{job_id}"
+VIEWS: Final[Mapping[str, Render]] = {
+    "/jobs": jobs.show,
+    "/jobs/table": jobs.show_table,
+    _JOB: job.show,
+    f"{_JOB}/status": job.show_status,
+    f"{_JOB}/log": job_log.show_more,
+    f"{_JOB}/metrics": job_metrics.show,
+    "/models": models.show,
+    "/projects/{project}/models/{model}": models.show_model,
+    "/projects/{project}/models/{model}/versions": models.show_versions,
+    "/costs": costs.show,
+    "/cluster": cluster.show,
+    "/health": health.show,
+}
+"""The pages, and the parts of them that are asked for again, by their paths."""
+CHANGES: Final[Mapping[str, Render]] = {f"{_JOB}/cancel": job.cancel}
+"""What changes something, by its path."""
+
+
+@final
+class Console:
+    """Serves the pages.
+
+    Args:
+        context: the parts of the service.
+    """
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+        authenticator = Authenticator(home_token=context.token, keys=context.keys)
+        self._sign_ins = SignIns(authenticator=authenticator, sessions=context.sessions, links=context.sign_in_links)
+        self._limiter: anyio.CapacityLimiter | None = None
+        own = (
+            Route("/", _to_jobs),
+            Route("/assets/{digest}/{name}", serve_asset),
+            Route("/signin", self._show_signin),
+            Route("/signin", self._sign_in, methods=["POST"]),
+            Route("/enter", self._enter),
+            Route("/signout", self._sign_out, methods=["POST"]),
+        )
+        views = (Route(path, self._page(render), methods=["GET"]) for path, render in VIEWS.items())
+        changes = (Route(path, self._page(render), methods=["POST"]) for path, render in CHANGES.items())
+        self.app: ASGIApp = _Headers(
+            Starlette(
+                routes=[*own, *views, *changes],
+                exception_handlers={LockstepError: _on_error, 404: _on_missing},
+            )
+        )
+
+    async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Runs a function in one of the console's own threads."""
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(NUM_THREADS)
+        return await to_thread.run_sync(function, *arguments, limiter=self._limiter)
+
+    def _page(self, render: Render) -> Callable[[Request], Awaitable[Response]]:
+        """Returns what serves a page, or a part of it, to those who are signed in."""
+
+        async def serve(request: Request) -> Response:
+            form = await _read_form(request) if request.method == "POST" else None
+
+            def make() -> Response:
+                session = self._sign_ins.find(request)
+                if form is not None:
+                    check_origin(request)
+                    check_csrf(session, request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD, ""))
+                made = render(request, session, self._context)
+                return made if isinstance(made, Response) else HTMLResponse(str(h.fragment[made]))
+
+            try:
+                return await self._run(make)
+            except AuthenticationError:
+                return _to_signin(request)
+
+        return serve
+
+    async def _show_signin(self, request: Request) -> Response:
+        return HTMLResponse(str(signin_page(then=_own_path(request.query_params.get("then", "/")))))
+
+    async def _sign_in(self, request: Request) -> Response:
+        form = await _read_form(request)
+        then = _own_path(form.get("then", "/"))
+        try:
+            check_origin(request)
+            token = await self._run(self._sign_ins.begin_with_key, request, form.get("key", ""))
+        except LockstepError as error:
+            return HTMLResponse(str(signin_page(then=then, error=str(error))), error.http_status)
+        return _signed_in(token, request, then=then)
+
+    async def _enter(self, request: Request) -> Response:
+        """Opens a link that signs in. The browser forgets its code, because it is sent on at once."""
+        then = _own_path(request.query_params.get("then", "/"))
+        try:
+            token = await self._run(self._sign_ins.begin_with_link, request, request.query_params.get("code", ""))
+        except LockstepError as error:
+            return HTMLResponse(str(signin_page(then=then, error=str(error))), error.http_status)
+        return _signed_in(token, request, then=then)
+
+    async def _sign_out(self, request: Request) -> Response:
+        form = await _read_form(request)
+
+        def end() -> None:
+            session = self._sign_ins.find(request)
+            check_origin(request)
+            check_csrf(session, form.get(CSRF_FIELD, ""))
+            self._sign_ins.end(request)
+
+        with contextlib.suppress(AuthenticationError):
+            await self._run(end)
+        response = RedirectResponse("/signin", 303)
+        delete_cookie(response)
+        return response
+
+
+async def _read_form(request: Request) -> dict[str, str]:
+    """Returns the fields of a form.
+
+    Raises:
+        BodyTooLargeError: If it is larger than any form of the console.
+    """
+    content = b""
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > MAX_FORM_BYTES:
+            raise BodyTooLargeError("the form is too large", allowed=f"{MAX_FORM_BYTES} bytes")
+    return dict(parse_qsl(content.decode(errors="replace"), keep_blank_values=True))
+
+
+async def _to_jobs(_request: Request) -> Response:
+    return RedirectResponse("/jobs")
+
+
+def _signed_in(token: str, request: Request, *, then: str) -> Response:
+    response = RedirectResponse(then, 303)
+    set_cookie(response, token, has_tls=request.url.scheme == "https")
+    return response
+
+
+def _to_signin(request: Request) -> Response:
+    """Asks for a key, and then goes on with the page. A part of a page has the whole page do so."""
+    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    if "hx-request" in request.headers:
+        return Response(status_code=401, headers={"hx-redirect": "/signin"})
+    target = "/signin" if request.method != "GET" or here == "/" else f"/signin?then={quote(here, safe='')}"
+    return RedirectResponse(target, 303)
+
+
+def _own_path(path: str) -> str:
+    """Returns a path of the console, never the address of another site."""
+    is_own = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
+    return path if is_own else "/"
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, LockstepError)
+    if "hx-request" in request.headers:
+        return HTMLResponse(str(h.p(".error", role="alert")[str(error)]), error.http_status)
+    shown = page(h.p(".error", role="alert")[str(error)], h.p[h.a(href="/")["To the jobs"]], title="This did not work")
+    return HTMLResponse(str(shown), error.http_status)
+
+
+async def _on_missing(request: Request, _error: Exception) -> Response:
+    return await _on_error(request, NotFoundError("there is no such page"))
+
+
+@final
+class _Headers:
+    """Adds what a browser may do with a page to each response that does not say it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+                if scope["scheme"] == "https":
+                    headers.setdefault("strict-transport-security", "max-age=31536000")
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)

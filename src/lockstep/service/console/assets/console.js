@@ -1,0 +1,31 @@
+// What the pages cannot do without a script: times in the reader's time zone, and the end of a log kept in view.
+"use strict";
+
+function showTimes(root) {
+  for (const element of root.querySelectorAll("time[datetime]")) {
+    const time = new Date(element.dateTime);
+    if (!Number.isNaN(time.getTime())) element.textContent = time.toLocaleString();
+  }
+}
+
+function followLog() {
+  const log = document.querySelector("#log-entries");
+  if (log && log.dataset.follow === "on") log.scrollTop = log.scrollHeight;
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  showTimes(document);
+  followLog();
+});
+
+document.addEventListener("htmx:after:swap", () => {
+  showTimes(document);
+  followLog();
+});
+
+// A reader who scrolls up reads, and is left alone; at the end of the log, new lines are followed again.
+document.addEventListener("scroll", (event) => {
+  const log = event.target;
+  if (log.id !== "log-entries") return;
+  log.dataset.follow = log.scrollHeight - log.scrollTop - log.clientHeight < 40 ? "on" : "off";
+}, true);

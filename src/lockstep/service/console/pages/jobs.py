@@ -1,0 +1,133 @@
+"""The list of jobs: filtered, live, a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import htpy as h
+from starlette.requests import Request
+
+from lockstep.errors import InvalidInputError
+from lockstep.service.api.control import jobs as jobs_api
+from lockstep.service.console.calls import call
+from lockstep.service.console.layout import (
+    default_project,
+    elapsed,
+    job_path,
+    page,
+    state_badge,
+    table,
+    when,
+    with_query,
+)
+from lockstep.service.console.signing_in import Session
+from lockstep.service.context import ServiceContext
+
+PAGE_SIZE: Final = 50
+LIVE: Final = "every 2s"
+TITLES: Final = ("Job", "State", "Progress", "Submitted by", "Created", "Elapsed", "Cost", "Restarts", "Note")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class JobsView:
+    """What a reader looks at.
+
+    Attributes:
+        project: the project.
+        filter_text: the filter, in the language of lists.
+        page_token: the page; "" for the first one.
+    """
+
+    project: str
+    filter_text: str = ""
+    page_token: str = ""
+
+    def path(self, path: str = "/jobs", **changes: str) -> str:
+        """Returns the path of this view."""
+        values = {"project": self.project, "filter": self.filter_text, "page": self.page_token, **changes}
+        return with_query(path, values)
+
+
+def _view(request: Request, session: Session) -> JobsView:
+    query = request.query_params
+    return JobsView(
+        project=query.get("project") or default_project(session.principal),
+        filter_text=query.get("filter", ""),
+        page_token=query.get("page", ""),
+    )
+
+
+def show(request: Request, session: Session, context: ServiceContext) -> h.Element:
+    """Returns the page."""
+    view = _view(request, session)
+    form = h.form(".bar", method="get", action="/jobs", hx_get="/jobs/table", hx_target="#jobs", hx_push_url="false")[
+        h.label["Project", h.input(name="project", value=view.project, autocomplete="off")],
+        h.label[
+            "Filter",
+            h.input(
+                type="search",
+                name="filter",
+                value=view.filter_text,
+                placeholder="state:FAILED AND labels.team=vision",
+                spellcheck="false",
+                autocomplete="off",
+            ),
+        ],
+        h.button(type="submit")["Show"],
+    ]
+    return page(form, _table(session, context, view), title="Jobs", session=session, path="/jobs", project=view.project)
+
+
+def show_table(request: Request, session: Session, context: ServiceContext) -> h.Element:
+    """Returns the part of the page that is live."""
+    return _table(session, context, _view(request, session))
+
+
+def _table(session: Session, context: ServiceContext, view: JobsView) -> h.Element:
+    live = {"hx-get": view.path("/jobs/table"), "hx-trigger": LIVE, "hx-swap": "outerMorph"}
+    try:
+        found = call(
+            jobs_api.list_jobs,
+            session.principal,
+            context,
+            project=view.project,
+            filter_text=view.filter_text,
+            page_size=PAGE_SIZE,
+            page_token=view.page_token,
+        )
+    except InvalidInputError as error:  # of the filter; it is shown below it, and not asked for again
+        return h.section("#jobs", aria_live="polite")[h.p(".error", role="alert")[str(error)]]
+    following = found.get("nextPageToken")
+    return h.section("#jobs", live)[
+        table(TITLES, [_row(view.project, job) for job in found["jobs"]], label="Jobs", numbers=(6, 7))
+        if found["jobs"]
+        else h.p(".muted")["No jobs match." if view.filter_text else f"Project {view.project} has no jobs yet."],
+        h.p(".bar")[
+            h.a(".button", href=view.path(page=""))["Newest"] if view.page_token else None,
+            h.a(".button", href=view.path(page=following))["Older"] if following else None,
+        ],
+    ]
+
+
+def _row(project: str, job: Mapping[str, Any]) -> Sequence[h.Node]:
+    own = job["lockstep"]
+    return (
+        h.a(href=job_path(project, job["jobId"]))[job["jobId"]],
+        state_badge(job["state"]),
+        "" if own["progress"] is None else own["progress"]["text"],
+        own["submittedBy"],
+        when(job["createTime"]),
+        elapsed(job.get("startTime"), job.get("endTime")),
+        cost_text(own),
+        own["numRestarts"] or "",
+        job.get("errorMessage") or own["waitingFor"] or "",
+    )
+
+
+def cost_text(own: Mapping[str, Any]) -> str:
+    """Returns what a job costs, or has cost so far."""
+    bill = own["bill"] or own["accrued"]
+    return "" if bill is None or bill["costUsd"] is None else f"${bill['costUsd']}"

@@ -1,0 +1,32 @@
+"""The whole of what the service serves: the REST interface, and the console on all other paths."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from lockstep.service.api.app import create_app
+from lockstep.service.console.app import Console
+from lockstep.service.context import ServiceContext
+
+API_PATHS: Final = ("/v1", "/ui", "/healthz", "/metrics")
+"""The first parts of the paths of the REST interface."""
+
+
+@final
+class Front:
+    """The ASGI application of the service.
+
+    Args:
+        context: the parts of the service.
+    """
+
+    def __init__(self, context: ServiceContext) -> None:
+        self.api: ASGIApp = create_app(context)
+        self._console = Console(context).app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handles one connection, or the start and the end of the server."""
+        is_page = scope["type"] == "http" and f"/{scope['path'].split('/', 2)[1]}" not in API_PATHS
+        await (self._console if is_page else self.api)(scope, receive, send)
