@@ -5,14 +5,15 @@ Importing all of them takes several times as long as most commands.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, Final, final
+from typing import Annotated, Any, Final, final
 
 import typer
 
 import lockstep
 from lockstep.cli.console import print_line
-from lockstep.cli.help import App, Group
+from lockstep.cli.help import AbstractGroup, App
 
 _SECTIONS: Final = {
     "Service": {
@@ -63,10 +64,12 @@ _PLACES: Final = {name: place for section in _SECTIONS.values() for name, place 
 
 
 @final
-class _Sections(Group):
+class _Sections(AbstractGroup):
     """The top level of the command line."""
 
-    sections: ClassVar = {title: list(places) for title, places in _SECTIONS.items()}
+    def sections(self) -> Mapping[str, Sequence[str]]:
+        """Returns the commands by what they are for."""
+        return {title: list(places) for title, places in _SECTIONS.items()}
 
 
 def make_app(used: str | None = None) -> typer.Typer:

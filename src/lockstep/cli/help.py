@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, final
+from typing import Any, Final, final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -26,19 +27,17 @@ class Command(TyperCommand):
                     formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
 
 
-class Group(TyperGroup):
-    """A group whose help shows the whole first sentence of each command.
+class AbstractGroup(TyperGroup):
+    """A group whose help shows the whole first sentence of each command, below titles."""
 
-    Attributes:
-        sections: the names of the commands below each title; all of them below one title if it is empty.
-    """
-
-    sections: ClassVar[Mapping[str, Sequence[str]]] = {}
+    @abstractmethod
+    def sections(self) -> Mapping[str, Sequence[str]]:
+        """Returns the names of the commands below each title."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes the commands."""
         width = max(len(name) for name in self.commands)
-        for title, names in (self.sections or {"Commands": list(self.commands)}).items():
+        for title, names in self.sections().items():
             rows = [
                 (name.ljust(width), self.commands[name].get_short_help_str(_LONGEST_TEXT))
                 for name in names
@@ -47,6 +46,15 @@ class Group(TyperGroup):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+@final
+class Group(AbstractGroup):
+    """A group whose commands stand below one title."""
+
+    def sections(self) -> Mapping[str, Sequence[str]]:
+        """Returns all commands."""
+        return {"Commands": list(self.commands)}
 
 
 @final
@@ -60,7 +68,7 @@ class App(typer.Typer):
         **options: further options of Typer.
     """
 
-    def __init__(self, text: str, *, name: str = "", cls: type[Group] = Group, **options: Any) -> None:
+    def __init__(self, text: str, *, name: str = "", cls: type[AbstractGroup] = Group, **options: Any) -> None:
         super().__init__(cls=cls, help=text, no_args_is_help=True, rich_markup_mode=None, **options)
         self._prefix = f"{name} " if name else ""
 
