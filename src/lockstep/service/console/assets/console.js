@@ -18,6 +18,12 @@ document.addEventListener("DOMContentLoaded", () => {
   followLog();
 });
 
+// A page that nobody looks at asks for nothing.
+document.addEventListener("htmx:before:request", (event) => {
+  const trigger = event.detail.ctx.sourceElement.getAttribute("hx-trigger") || "";
+  if (document.hidden && trigger.startsWith("every")) event.preventDefault();
+});
+
 document.addEventListener("htmx:after:swap", () => {
   showTimes(document);
   followLog();

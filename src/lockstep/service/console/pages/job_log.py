@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 import htpy as h
 from starlette.requests import Request
+from starlette.responses import Response
 
 from lockstep.errors import InvalidInputError
 from lockstep.service.api.telemetry import logs as logs_api
@@ -18,7 +19,7 @@ from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
 
 PAGE_SIZE: Final = 500
-LIVE: Final = "load delay:700ms"
+LIVE: Final = "every 700ms"
 
 
 def log_section(session: Session, context: ServiceContext, *, project: str, job_id: str, filter_text: str) -> h.Element:
@@ -53,23 +54,27 @@ def log_section(session: Session, context: ServiceContext, *, project: str, job_
     ]
 
 
-def show_more(request: Request, session: Session, context: ServiceContext) -> h.Node:
-    """Returns the entries after a cursor."""
+def show_more(request: Request, session: Session, context: ServiceContext) -> h.Node | Response:
+    """Returns the entries after a cursor; status 204 if there are none yet, so that the reader asks again."""
     query = request.query_params
-    return more_entries(
+    cursor = query.get("cursor", "")
+    found = more_entries(
         session,
         context,
         project=request.path_params["project"],
         job_id=request.path_params["job_id"],
         filter_text=query.get("filter", ""),
-        cursor=query.get("cursor", ""),
+        cursor=cursor,
     )
+    return Response(status_code=204) if found is None else found
 
 
 def more_entries(
     session: Session, context: ServiceContext, *, project: str, job_id: str, filter_text: str, cursor: str
-) -> Sequence[h.Node]:
+) -> Sequence[h.Node] | None:
     """Returns the entries after a cursor, and at their end an item that asks for the next ones.
+
+    None if the log has not grown, so that the reader's own item can ask again.
 
     Args:
         session: the session of the reader.
@@ -95,6 +100,8 @@ def more_entries(
     items: list[h.Node] = [_item(entry) for entry in found["entries"]]
     if found["complete"] and not found["more"]:
         return [*items, h.li(".muted")["The log is complete."]]
+    if cursor and found["cursor"] == cursor and not found["more"]:
+        return None
     query = urlencode({"filter": filter_text, "cursor": found["cursor"]})
     trigger = "load" if found["more"] else LIVE
     asks = {
