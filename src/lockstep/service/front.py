@@ -10,7 +10,7 @@ from lockstep.service.api.app import create_app
 from lockstep.service.console.app import Console
 from lockstep.service.context import ServiceContext
 
-API_PATHS: Final = ("/v1", "/ui", "/healthz", "/metrics")
+API_PATHS: Final = ("v1", "ui", "healthz", "metrics")
 """The first parts of the paths of the REST interface."""
 
 
@@ -28,5 +28,5 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one connection, or the start and the end of the server."""
-        is_page = scope["type"] == "http" and f"/{scope['path'].split('/', 2)[1]}" not in API_PATHS
+        is_page = scope["type"] == "http" and scope["path"].removeprefix("/").partition("/")[0] not in API_PATHS
         await (self._console if is_page else self.api)(scope, receive, send)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 
 import httpx
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Scope
+from lockstep.service.console import app as console_app
 from lockstep.service.console.charts import Line, chart, nice_ceiling, number
 from lockstep.service.console.layout import duration
 from lockstep.service.console.log_text import colored
 from lockstep.service.problems import Part
-from lockstep.service.store import VersionState
+from lockstep.service.store import JobStore, VersionState
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import HOME_TOKEN, Served
 
@@ -103,6 +106,27 @@ def test_what_is_not_there_is_said_on_a_page(browser: httpx.Client, path: str) -
     assert "This did not work" in answer.text
     part = browser.get(path, headers={"hx-request": "true"})
     assert (part.status_code, "<html" in part.text) == (404, False)
+
+
+def test_a_database_that_does_not_answer_is_said_on_a_page(
+    browser: httpx.Client, service: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: object, **_options: object) -> None:
+        raise OperationalError("SELECT", {}, Exception("disk I/O error"))
+
+    monkeypatch.setattr(JobStore, "scan", fail)
+    answer = browser.get("/jobs")
+    assert answer.status_code == 503
+    assert "the database cannot be used" in answer.text
+    assert [problem.part for problem in service.context.problems.all()] == [Part.DATABASE]
+
+
+def test_a_form_that_does_not_arrive_is_not_waited_for(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_app, "BODY_TIMEOUT_S", 0.2)
+    address = service.url.removeprefix("http://").split(":")
+    with socket.create_connection((address[0], int(address[1])), timeout=30) as connection:
+        connection.sendall(b"POST /signin HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nkey")
+        assert connection.recv(64).startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_reader_sees_what_the_key_allows(service: Served, bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, final
@@ -17,7 +18,15 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lockstep.errors import AuthenticationError, BodyTooLargeError, LockstepError, NotFoundError
+from lockstep.errors import (
+    AuthenticationError,
+    BodyTooLargeError,
+    InvalidInputError,
+    LockstepError,
+    NotFoundError,
+    UnavailableError,
+)
+from lockstep.service.api.requests import BODY_TIMEOUT_S
 from lockstep.service.console.assets_served import serve_asset
 from lockstep.service.console.layout import page
 from lockstep.service.console.pages import cluster, costs, health, job, job_log, job_metrics, jobs, models
@@ -33,7 +42,9 @@ from lockstep.service.console.signing_in import (
     set_cookie,
 )
 from lockstep.service.context import ServiceContext
+from lockstep.service.problems import Part
 from lockstep.service.security.keys import Authenticator
+from lockstep.service.store import DATABASE_FAULTS, describe_fault
 
 NUM_THREADS: Final = 8
 """How many pages are made at once. Readers of the console cannot keep the REST interface from its threads."""
@@ -103,10 +114,19 @@ class Console:
         )
 
     async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Runs a function in one of the console's own threads."""
+        """Runs a function in one of the console's own threads.
+
+        Raises:
+            UnavailableError: If the database cannot be used.
+        """
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(NUM_THREADS)
-        return await to_thread.run_sync(function, *arguments, limiter=self._limiter)
+        try:
+            return await to_thread.run_sync(function, *arguments, limiter=self._limiter)
+        except DATABASE_FAULTS as error:
+            fault = describe_fault(error)
+            self._context.problems.note(Part.DATABASE, fault)
+            raise UnavailableError(f"the database cannot be used: {fault}", action="try again") from error
 
     def _page(self, render: Render) -> Callable[[Request], Awaitable[Response]]:
         """Returns what serves a page, or a part of it, to those who are signed in."""
@@ -172,12 +192,17 @@ async def _read_form(request: Request) -> dict[str, str]:
 
     Raises:
         BodyTooLargeError: If it is larger than any form of the console.
+        InvalidInputError: If it does not arrive within `BODY_TIMEOUT_S`.
     """
     content = b""
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > MAX_FORM_BYTES:
-            raise BodyTooLargeError("the form is too large", allowed=f"{MAX_FORM_BYTES} bytes")
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for chunk in request.stream():
+                content += chunk
+                if len(content) > MAX_FORM_BYTES:
+                    raise BodyTooLargeError("the form is too large", allowed=f"{MAX_FORM_BYTES} bytes")
+    except TimeoutError:
+        raise InvalidInputError(f"the form did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
     return dict(parse_qsl(content.decode(errors="replace"), keep_blank_values=True))
 
 
