@@ -208,7 +208,7 @@ def test_relative_paths_are_those_of_whoever_submits(machine: Machine, tmp_path:
         (("jobs", "--filter", "state="), 64, "filter: column 7"),
         (("deploy", "m"), 64, "--job or --model-url"),
         (("up", "--port", "x"), 2, "Invalid value for '--port'"),
-        (("nope",), 2, "No such command 'nope'; see `lockstep --help`"),
+        (("xyzzy",), 2, "No such command 'xyzzy'; see `lockstep --help`"),
         (("submit", "x", "--module-name", "nowhere"), 66, "name its folder with --package-path"),
         (("predict", "nobody", "--json-request", "/nowhere.json"), 66, "/nowhere.json"),
     ],
