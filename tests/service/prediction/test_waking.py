@@ -171,7 +171,7 @@ def test_servers_that_could_not_be_reached_are_looked_for_again_until_the_time_i
 
     asyncio.run(run())
     assert len(found) > 2
-    assert len(site.notes) == len(found)
+    assert len(site.notes) - len(found) in (0, 1), "it looked each time; the time may be over after the last look"
     assert site.waking._num_held == 0 == site.waking._num_bytes
     assert not any(site.waking.held().values())
 
