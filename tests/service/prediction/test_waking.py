@@ -127,6 +127,13 @@ def test_a_version_that_is_not_ready_is_not_waited_for(
     assert not site.demands.waiting()
 
 
+def test_a_caller_is_not_told_why_a_version_is_not_ready_yet(site: Site) -> None:
+    creating = replace(site.version, state=VersionState.CREATING, error_message="gs://private does not answer")
+    assert str(NoServerReadyError(creating)).endswith("none of its servers is ready; try again soon")
+    failed = replace(creating, state=VersionState.FAILED)
+    assert str(NoServerReadyError(failed)).endswith("; gs://private does not answer")
+
+
 def test_the_server_of_a_version_that_does_not_scale_is_waited_for_and_that_is_no_demand(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

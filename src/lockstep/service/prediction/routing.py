@@ -66,9 +66,11 @@ class NoServerReadyError(UnavailableError):
     """
 
     def __init__(self, version: VersionRecord) -> None:
+        # Before it fails, why it waits is for those who may read the version, and not for every caller.
+        reason = version.error_message if version.state is VersionState.FAILED else None
         super().__init__(
             f"version {version.name} of model {version.model} is {version.state}, and none of its servers is ready",
-            action=version.error_message or "try again soon",
+            action=reason or "try again soon",
         )
         self.version = version
 
