@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from itertools import count
@@ -18,7 +18,7 @@ from lockstep.jobs.billing.bills import Bill
 from lockstep.jobs.lists.filters import JobBounds, bounds_of, parse_filter
 from lockstep.jobs.running.states import JobEvent
 from lockstep.service.api.resources import job_columns, job_fields, job_resource
-from lockstep.service.store import JobRecord, JobStore, open_database
+from lockstep.service.store import ORDER_KEYS, JobRecord, JobStore, open_database
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import Served
 
@@ -43,9 +43,9 @@ def jobs(bench: Bench) -> list[JobRecord]:
         if number % 3 == 0:
             store.advance(job.uid, JobEvent.FAILED, detail="x", error_message=f"boom {number}", end_time_s=2e9)
         elif number % 3 == 1:
-            bill = Bill(ml_units=Decimal(f"0.{number}"), cost_usd=None)
+            bill = Bill(ml_units=Decimal(f"0.{number}"), cost_usd=Decimal(f"{number * 7 % 4}.25"))
             store.advance(job.uid, JobEvent.PREPARING, detail="x")
-            store.advance(job.uid, JobEvent.STARTED, detail="x", start_time_s=1.9e9)
+            store.advance(job.uid, JobEvent.STARTED, detail="x", start_time_s=1.9e9 - number % 4)
             store.advance(job.uid, JobEvent.SUCCEEDED, detail="x", end_time_s=2e9, bill=bill, gang_released=True)
     every = [store.get(project="local", job_id=f"job_{number}") for number in range(NUM_JOBS) if number != 7]
     return sorted(every, key=lambda job: (job.create_time_s, job.uid), reverse=True)
@@ -95,6 +95,61 @@ def test_a_list_has_what_its_filter_holds_for_the_newest_first(service: Served, 
     shown = job_resource(jobs[0])["createTime"]
     answer = service.http.get(PATH, params={"filter": f"createTime={shown}"}).json()
     assert [job["jobId"] for job in answer["jobs"]] == [jobs[0].job_id], "the time that a job shows finds it"
+
+
+def _ran_s(job: JobRecord) -> float:
+    return 0.0 if job.start_time_s is None or job.end_time_s is None else job.end_time_s - job.start_time_s
+
+
+ORDERS: dict[str, Callable[[JobRecord], Any]] = {
+    "createTime": lambda job: job.create_time_s,
+    "startTime": lambda job: job.start_time_s or 0.0,
+    "endTime": lambda job: job.end_time_s or 0.0,
+    "elapsed": _ran_s,
+    "costUsd": lambda job: 0 if job.bill is None else job.bill.cost_usd,
+    "numRestarts": lambda job: job.num_restarts,
+    "jobId": lambda job: job.job_id,
+    "state": lambda job: str(job.state),
+    "submittedBy": lambda job: job.submitted_by,
+}
+
+
+@pytest.mark.parametrize("is_descending", [False, True])
+def test_a_list_has_the_order_that_is_asked_for(service: Served, jobs: list[JobRecord], is_descending: bool) -> None:
+    assert set(ORDERS) == set(ORDER_KEYS)
+    for key, value in ORDERS.items():
+        for text in ("", "NOT state:QUEUED"):
+            predicate = parse_filter(text)
+            expected = [
+                job.job_id
+                for job in sorted(jobs, key=lambda job: (value(job), job.uid), reverse=is_descending)
+                if predicate(job_resource(job))
+            ]
+            found: list[str] = []
+            asked = {"filter": text, "pageSize": 5, "orderBy": f"{key} desc" if is_descending else key}
+            token: str | None = ""
+            while token is not None:
+                answer = service.http.get(PATH, params={**asked, "pageToken": token}).json()
+                found += [job["jobId"] for job in answer["jobs"]]
+                token = answer.get("nextPageToken")
+            assert found == expected, (key, text)
+
+
+def test_an_order_that_does_not_exist_and_a_token_of_another_order_are_refused(
+    service: Served, jobs: list[JobRecord]
+) -> None:
+    del jobs
+    for order in ("size", "jobId up", "jobId,state"):
+        answer = service.http.get(PATH, params={"orderBy": order})
+        assert answer.status_code == 400
+        message = answer.json()["error"]["message"]
+        assert f"orderBy; received '{order}'" in message
+        assert "numRestarts" in message
+    token = service.http.get(PATH, params={"orderBy": "jobId", "pageSize": 5}).json()["nextPageToken"]
+    for order in ("", "jobId desc", "state", "elapsed"):
+        answer = service.http.get(PATH, params={"orderBy": order, "pageToken": token})
+        assert answer.status_code == 400, order
+        assert "pageToken was not issued by this service" in answer.json()["error"]["message"]
 
 
 def test_the_columns_of_a_filters_fields_are_all_that_it_needs(bench: Bench, jobs: list[JobRecord]) -> None:

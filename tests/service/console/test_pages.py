@@ -37,7 +37,7 @@ def test_jobs_are_listed_filtered_and_turned_over(browser: httpx.Client, bench: 
         bench.create(f"job_{number_}", "pass")
     shown = re.findall(r'href="/projects/local/jobs/(\w+)"', browser.get("/jobs").text)
     assert shown == [f"job_{number_}" for number_ in range(59, 9, -1)]
-    older = re.search(r'href="([^"]+)">Older', browser.get("/jobs").text)
+    older = re.search(r'href="([^"]+)">Next page', browser.get("/jobs").text)
     assert older is not None
     shown = re.findall(r'href="/projects/local/jobs/(\w+)"', browser.get(older[1].replace("&amp;", "&")).text)
     assert shown == [f"job_{number_}" for number_ in range(9, -1, -1)]

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, final
 
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
@@ -19,6 +18,7 @@ from lockstep.jobs.security.access import Principal
 from lockstep.service.api.access import POLICY_VIOLATION, PUBLIC_PATHS
 from lockstep.service.api.sockets import while_valid
 from lockstep.service.security.keys import Authenticator
+from lockstep.service.threads import Pool, run_in
 
 HEADERS: Final = (
     (b"cache-control", b"no-store"),
@@ -70,7 +70,9 @@ class Gate:
             home = self._authenticator.authenticate_home(authorization, is_on_this_machine=is_here)
             if home is not None:
                 return home
-            return await run_in_threadpool(self._authenticator.authenticate, authorization, is_on_this_machine=is_here)
+            return await run_in(
+                Pool.SIGN_IN, self._authenticator.authenticate, authorization, is_on_this_machine=is_here
+            )
 
         try:
             HTTPConnection(scope).state.principal = await authenticate()

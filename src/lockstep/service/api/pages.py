@@ -22,15 +22,18 @@ Record_co = TypeVar("Record_co", covariant=True)
 
 _NAME: Final = re.compile(r"[0-9A-Za-z_]{1,128}")
 
-Position = tuple[float, str]
-"""The position of a record in its list: its time of creation, and a name or uid that distinguishes equal times."""
+Position = tuple[float | str, str]
+"""The position of a record in its list: its time of creation, and a name or uid that distinguishes equal times.
+
+In another order than the newest first, what the list is ordered by is in the place of the time.
+"""
 
 
 class AbstractRead(Protocol[Record_co]):
     """A function that reads a list of records in parts."""
 
     def __call__(self, *, size: int, before: Position | None) -> Sequence[Record_co]:
-        """Returns up to `size` records after a position, the newest first."""
+        """Returns up to `size` records after a position, in the order of the list."""
         ...
 
 
@@ -43,6 +46,8 @@ def list_answer(
     show: Callable[[Sequence[Record]], Sequence[Mapping[str, Any]]],
     size: int,
     token: str,
+    order: str = "",
+    is_text: bool = False,
 ) -> Any:
     """Returns the response to a list request: a page of the records that match a filter.
 
@@ -54,12 +59,14 @@ def list_answer(
         show: returns the resources of records.
         size: the requested number of records; 0 for the default.
         token: the page token from the previous page; empty for the first page.
+        order: the order of the list, if it has several. A page token is for one of them.
+        is_text: whether the list is ordered by text, so that a position has text in the place of the time.
 
     Raises:
-        InvalidInputError: If the token is not one of this service's.
+        InvalidInputError: If the token is not one of this service's, or of another order.
     """
     size = min(size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)
-    before = _decode(token)
+    before = _decode(token, order=order, is_text=is_text)
     found: list[Record] = []
     num_scanned = size + 1  # one more record shows whether there is another page
     while len(found) <= size:
@@ -69,24 +76,27 @@ def list_answer(
             break
         before = position(scanned[-1])
         num_scanned = min(2 * num_scanned, SCAN_SIZE)
-    more = {"nextPageToken": _encode(position(found[size - 1]))} if len(found) > size else {}
+    more = {"nextPageToken": _encode(position(found[size - 1]), order=order)} if len(found) > size else {}
     return {name: show(found[:size]), **more}
 
 
-def _encode(position: Position) -> str:
-    return base64.urlsafe_b64encode(json.dumps(position).encode()).decode()
+def _encode(position: Position, *, order: str) -> str:
+    return base64.urlsafe_b64encode(json.dumps([*position, *([order] if order else [])]).encode()).decode()
 
 
-def _decode(token: str) -> Position | None:
+def _decode(token: str, *, order: str, is_text: bool) -> Position | None:
     if not token:
         return None
     try:
-        time_s, name = json.loads(base64.urlsafe_b64decode(token.encode()))
-        if not _NAME.fullmatch(name):
+        key, name, *others = json.loads(base64.urlsafe_b64decode(token.encode()))
+        if not _NAME.fullmatch(name) or others != ([order] if order else []):
             raise ValueError(name)
-        return float(time_s), name
+        if isinstance(key, str) != is_text:
+            raise ValueError(key)
+        return (key if is_text else float(key)), name
     except (ValueError, TypeError, OverflowError, RecursionError):
-        raise InvalidInputError("pageToken was not issued by this service", received=token) from None
+        allowed = "the nextPageToken of a list in the same order" if order else None
+        raise InvalidInputError("pageToken was not issued by this service", received=token, allowed=allowed) from None
 
 
 Filter = Annotated[str, Query(alias="filter")]

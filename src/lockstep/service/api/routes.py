@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from lockstep.service.api.access import guard
 from lockstep.service.api.forms import ErrorForm, InferenceErrorForm
+from lockstep.service.threads import in_its_pool
 
 ERRORS: Final[Mapping[int | str, dict[str, Any]]] = {
     "4XX": {"description": "The request cannot be honoured, and why.", "model": ErrorForm},
@@ -45,7 +46,7 @@ class DeclaredRoute(APIRoute):
         options["response_model"], form = _returned(endpoint)
         if form is not None:
             options["responses"] = {200: {"model": form}, **(options.get("responses") or {})}
-        super().__init__(path, endpoint, **options)
+        super().__init__(path, in_its_pool(endpoint), **options)
 
     def get_route_handler(self) -> Handler:
         """Returns what answers the requests of this route."""

@@ -29,7 +29,7 @@ router = make_router()
 
 
 @router.get("/healthz")
-def health() -> HealthForm:
+async def health() -> HealthForm:  # not in a thread: all of them may be busy
     """Returns that the service answers. This is the only route that needs no key."""
     return {"status": "ok"}
 

@@ -8,9 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, final
 from urllib.parse import parse_qsl, quote
 
-import anyio
 import htpy as h
-from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
@@ -29,6 +27,7 @@ from lockstep.errors import (
 from lockstep.service.api.requests import BODY_TIMEOUT_S
 from lockstep.service.console.assets_served import serve_asset
 from lockstep.service.console.layout import page
+from lockstep.service.console.live import LivePart, LiveParts, shared_view
 from lockstep.service.console.pages import cluster, costs, health, job, job_log, job_metrics, jobs, models
 from lockstep.service.console.pages.signin import signin_page
 from lockstep.service.console.signing_in import (
@@ -45,9 +44,8 @@ from lockstep.service.context import ServiceContext
 from lockstep.service.problems import Part
 from lockstep.service.security.keys import Authenticator
 from lockstep.service.store import DATABASE_FAULTS, describe_fault
+from lockstep.service.threads import Pool, pool_of, run_in
 
-NUM_THREADS: Final = 8
-"""How many pages are made at once. Readers of the console cannot keep the REST interface from its threads."""
 MAX_FORM_BYTES: Final = 2**20
 HEADERS: Final = {
     "cache-control": "no-store",
@@ -66,19 +64,22 @@ Render = Callable[[Request, Session, ServiceContext], h.Node | Response]
 _JOB: Final = "/projects/{project}/jobs/{job_id}"
 VIEWS: Final[Mapping[str, Render]] = {
     "/jobs": jobs.show,
-    "/jobs/table": jobs.show_table,
     _JOB: job.show,
-    f"{_JOB}/status": job.show_status,
-    f"{_JOB}/log": job_log.show_more,
-    f"{_JOB}/metrics": job_metrics.show,
     "/models": models.show,
     "/projects/{project}/models/{model}": models.show_model,
-    "/projects/{project}/models/{model}/versions": models.show_versions,
     "/costs": costs.show,
     "/cluster": cluster.show,
     "/health": health.show,
 }
-"""The pages, and the parts of them that are asked for again, by their paths."""
+"""The pages, by their paths."""
+PARTS: Final[Mapping[str, tuple[Render, float]]] = {
+    "/jobs/table": (jobs.show_table, 1.0),
+    f"{_JOB}/status": (job.show_status, 1.0),
+    f"{_JOB}/log": (job_log.show_more, 0.2),
+    f"{_JOB}/metrics": (job_metrics.show, 3.0),
+    "/projects/{project}/models/{model}/versions": (models.show_versions, 1.0),
+}
+"""The parts of pages that open pages ask for again and again, and how long each is used, in seconds."""
 CHANGES: Final[Mapping[str, Render]] = {f"{_JOB}/cancel": job.cancel}
 """What changes something, by its path."""
 
@@ -95,7 +96,7 @@ class Console:
         self._context = context
         authenticator = Authenticator(home_token=context.token, keys=context.keys)
         self._sign_ins = SignIns(authenticator=authenticator, sessions=context.sessions, links=context.sign_in_links)
-        self._limiter: anyio.CapacityLimiter | None = None
+        self._parts = LiveParts()
         own = (
             Route("/", _to_jobs),
             Route("/assets/{digest}/{name}", serve_asset),
@@ -105,31 +106,31 @@ class Console:
             Route("/signout", self._sign_out, methods=["POST"]),
         )
         views = (Route(path, self._page(render), methods=["GET"]) for path, render in VIEWS.items())
+        parts = (Route(path, self._part(render, fresh_s), methods=["GET"]) for path, (render, fresh_s) in PARTS.items())
         changes = (Route(path, self._page(render), methods=["POST"]) for path, render in CHANGES.items())
         self.app: ASGIApp = _Headers(
             Starlette(
-                routes=[*own, *views, *changes],
+                routes=[*own, *views, *parts, *changes],
                 exception_handlers={LockstepError: _on_error, 404: _on_missing},
             )
         )
 
-    async def _run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Runs a function in one of the console's own threads.
+    async def _run(self, function: Callable[..., Any], *arguments: Any, pool: Pool = Pool.SIGN_IN) -> Any:
+        """Runs a function in a thread of a pool.
 
         Raises:
             UnavailableError: If the database cannot be used.
         """
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(NUM_THREADS)
         try:
-            return await to_thread.run_sync(function, *arguments, limiter=self._limiter)
+            return await run_in(pool, function, *arguments)
         except DATABASE_FAULTS as error:
             fault = describe_fault(error)
             self._context.problems.note(Part.DATABASE, fault)
             raise UnavailableError(f"the database cannot be used: {fault}", action="try again") from error
 
     def _page(self, render: Render) -> Callable[[Request], Awaitable[Response]]:
-        """Returns what serves a page, or a part of it, to those who are signed in."""
+        """Returns what serves a page, or changes something, to those who are signed in."""
+        pool = pool_of(render) or Pool.CONSOLE
 
         async def serve(request: Request) -> Response:
             form = await _read_form(request) if request.method == "POST" else None
@@ -139,13 +140,31 @@ class Console:
                 if form is not None:
                     check_origin(request)
                     check_csrf(session, request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD, ""))
-                made = render(request, session, self._context)
-                return made if isinstance(made, Response) else HTMLResponse(str(h.fragment[made]))
+                return _response(render(request, session, self._context))
 
             try:
-                return await self._run(make)
+                return await self._run(make, pool=pool)
             except AuthenticationError:
                 return _to_signin(request)
+
+        return serve
+
+    def _part(self, render: Render, fresh_s: float) -> Callable[[Request], Awaitable[Response]]:
+        """Returns what serves a live part of a page. Most looks end without a thread and without the database."""
+        pool = pool_of(render) or Pool.CONSOLE
+
+        async def serve(request: Request) -> Response:
+            try:
+                session = self._sign_ins.recall(request) or await self._run(self._sign_ins.find, request)
+            except AuthenticationError:
+                return _to_signin(request)
+            view = shared_view(session)
+
+            async def make() -> LivePart:
+                return await self._run(lambda: LivePart.of(_response(render(request, view, self._context))), pool=pool)
+
+            key = (view.principal, request.url.path, request.url.query)
+            return (await self._parts.get(key, make, fresh_s=fresh_s)).answer(request)
 
         return serve
 
@@ -185,6 +204,10 @@ class Console:
         response = RedirectResponse("/signin", 303)
         delete_cookie(response)
         return response
+
+
+def _response(made: h.Node | Response) -> Response:
+    return made if isinstance(made, Response) else HTMLResponse(str(h.fragment[made]))
 
 
 async def _read_form(request: Request) -> dict[str, str]:

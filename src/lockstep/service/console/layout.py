@@ -95,9 +95,9 @@ def _header(session: Session, *, path: str, project: str | None) -> h.Element:
     ]
 
 
-def csrf_field(session: Session) -> h.VoidElement:
-    """Returns the hidden field that every form has."""
-    return h.input(type="hidden", name=CSRF_FIELD, value=session.csrf_token)
+def csrf_field(session: Session) -> h.Node:
+    """Returns the hidden field that every form has. A part that is shared has none: htmx sends a header instead."""
+    return h.input(type="hidden", name=CSRF_FIELD, value=session.csrf_token) if session.csrf_token else None
 
 
 def state_badge(state: str) -> h.Element:
@@ -139,7 +139,12 @@ def facts(rows: Sequence[tuple[str, h.Node]]) -> h.Element:
 
 
 def table(
-    titles: Sequence[str], rows: Sequence[Sequence[h.Node]], *, label: str, numbers: Sequence[int] = ()
+    titles: Sequence[h.Node],
+    rows: Sequence[Sequence[h.Node]],
+    *,
+    label: str,
+    numbers: Sequence[int] = (),
+    sorted_by: tuple[int, str] | None = None,
 ) -> h.Element:
     """Returns a table that can be scrolled by the keyboard where it is wider than the page.
 
@@ -148,14 +153,25 @@ def table(
         rows: the cells of each row.
         label: what it lists, for screen readers.
         numbers: the columns with numbers, which are aligned by their ends.
+        sorted_by: the column that the rows are ordered by, and whether ``ascending`` or ``descending``.
     """
 
     def kind(column: int) -> str | None:
         return "number" if column in numbers else None
 
+    def way(column: int) -> str | None:
+        return sorted_by[1] if sorted_by is not None and column == sorted_by[0] else None
+
     return h.div(".scroll", role="region", aria_label=label, tabindex="0")[
         h.table[
-            h.thead[h.tr[(h.th(scope="col", class_=kind(index))[title] for index, title in enumerate(titles))]],
+            h.thead[
+                h.tr[
+                    (
+                        h.th(scope="col", class_=kind(index), aria_sort=way(index))[title]
+                        for index, title in enumerate(titles)
+                    )
+                ]
+            ],
             h.tbody[(h.tr[(h.td(class_=kind(index))[cell] for index, cell in enumerate(cells))] for cells in rows)],
         ]
     ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 from urllib.parse import urlsplit
@@ -21,6 +23,9 @@ from lockstep.service.store import SessionStore
 COOKIE: Final = "lockstep_session"
 LASTS_S: Final = 12 * 3600.0
 """How long a session is valid, in seconds."""
+RECALLED_S: Final = 1.0
+"""How long a session that was found is used without looking it up again, in seconds. Then a revoked key is noticed."""
+MAX_RECALLED: Final = 1000
 CSRF_HEADER: Final = "x-csrf-token"
 CSRF_FIELD: Final = "csrf_token"
 
@@ -32,7 +37,7 @@ class Session:
 
     Attributes:
         principal: who asks.
-        csrf_token: what a request that changes something has to contain.
+        csrf_token: what a request that changes something has to contain; "" in parts of pages that many readers share.
     """
 
     principal: Principal
@@ -47,12 +52,22 @@ class SignIns:
         authenticator: the authenticator of keys.
         sessions: the store of sessions.
         links: the links that open the console.
+        clock: a monotonic clock, in seconds.
     """
 
-    def __init__(self, *, authenticator: Authenticator, sessions: SessionStore, links: SignInLinks) -> None:
+    def __init__(
+        self,
+        *,
+        authenticator: Authenticator,
+        sessions: SessionStore,
+        links: SignInLinks,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._authenticator = authenticator
         self._sessions = sessions
         self._links = links
+        self._clock = clock
+        self._recalled: dict[tuple[str, bool], tuple[Session, float]] = {}
 
     def find(self, request: Request) -> Session:
         """Returns the session of a request.
@@ -65,7 +80,16 @@ class SignIns:
         if record is None:
             raise AuthenticationError("you are not signed in")
         principal = self._principal(request, key_id=record.key_id)
-        return Session(principal=principal, csrf_token=_csrf_token(token))
+        session = Session(principal=principal, csrf_token=_csrf_token(token))
+        if len(self._recalled) >= MAX_RECALLED:
+            self._recalled.clear()
+        self._recalled[token, is_on_this_machine(request.scope)] = (session, self._clock() + RECALLED_S)
+        return session
+
+    def recall(self, request: Request) -> Session | None:
+        """Returns the session of a request if it was found within the last `RECALLED_S` seconds. Does not block."""
+        found = self._recalled.get((request.cookies.get(COOKIE, ""), is_on_this_machine(request.scope)))
+        return None if found is None or found[1] < self._clock() else found[0]
 
     def begin_with_key(self, request: Request, key: str) -> str:
         """Begins a session with a key, or the home's token, and returns its token.
@@ -96,6 +120,8 @@ class SignIns:
         token = request.cookies.get(COOKIE, "")
         if token:
             self._sessions.end(token)
+            for is_here in (True, False):
+                self._recalled.pop((token, is_here), None)
 
     def _begin(self, principal: Principal) -> str:
         if principal.scope is Scope.CALLER:

@@ -10,6 +10,7 @@ from lockstep.service.store.billing.spending import (
 from lockstep.service.store.billing.storage_sizes import KeepingJob, StoredSizeStore
 from lockstep.service.store.control.jobs import JobStore
 from lockstep.service.store.control.lease import Holder, Lease, LeaseLostError, holder_of
+from lockstep.service.store.control.listing import NEWEST_FIRST, ORDER_KEYS, JobOrder
 from lockstep.service.store.control.moves import Move, machine_stays
 from lockstep.service.store.control.nodes import NodeStore
 from lockstep.service.store.control.records import AttemptRecord, EventNote, JobKind, JobRecord, RecordedEvent
@@ -38,6 +39,8 @@ from lockstep.service.store.security.sessions import SessionRecord, SessionStore
 
 __all__ = [
     "DATABASE_FAULTS",
+    "NEWEST_FIRST",
+    "ORDER_KEYS",
     "WHOLE",
     "AttemptRecord",
     "Batching",
@@ -47,6 +50,7 @@ __all__ = [
     "Feed",
     "Holder",
     "JobKind",
+    "JobOrder",
     "JobRecord",
     "JobStore",
     "KeepingJob",

@@ -65,7 +65,7 @@ from lockstep.service.notifications.webhooks import read_job_key, seal_webhooks
 from lockstep.service.prediction.job_models import find_models
 from lockstep.service.security.job_folders import job_folders
 from lockstep.service.security.locations import check_location
-from lockstep.service.store import JobRecord
+from lockstep.service.store import NEWEST_FIRST, ORDER_KEYS, JobOrder, JobRecord
 from lockstep.storage import QUICK_POLICY, check_shared_url, may_succeed_later, open_bucket
 
 router = make_router()
@@ -272,27 +272,55 @@ def list_jobs(
     filter_text: Filter = "",
     page_size: PageSize = 0,
     page_token: PageToken = "",
+    order_by: Annotated[str, Query(alias="orderBy")] = "",
 ) -> Annotated[JSONResponse, JobListForm]:
-    """``projects.jobs.list``, the newest first."""
+    """``projects.jobs.list``, the newest first.
+
+    Lockstep's own ``orderBy`` follows AIP-132: a field, and ``desc`` behind it for the largest first.
+    """
+    order = _order(order_by)
     predicate = parse_filter(filter_text)
     bounds = bounds_of(predicate)
 
     def show(rows: Sequence[Row[Any]]) -> list[JobForm]:
-        jobs = reversed(context.jobs.get_by_uids([row.uid for row in rows]))
+        jobs = {job.uid: job for job in context.jobs.get_by_uids([row.uid for row in rows])}
+        found = [jobs[row.uid] for row in rows if row.uid in jobs]
         # A job may have changed since its columns were read.
-        return [_resource(job, context) for job in jobs if predicate(job_fields(job, fields=bounds.fields))]
+        return [_resource(job, context) for job in found if predicate(job_fields(job, fields=bounds.fields))]
 
     document = list_answer(
         "jobs",
         # Of jobs that do not match, only the columns that the filter needs are read.
-        read=partial(context.jobs.scan, project=project, bounds=bounds, columns=job_columns(bounds.fields)),
+        read=partial(
+            context.jobs.scan, project=project, bounds=bounds, columns=job_columns(bounds.fields), order=order
+        ),
         holds=(lambda row: predicate(job_fields(row, fields=bounds.fields))) if predicate.program else None,
-        position=lambda row: (row.create_time_s, row.uid),
+        position=order.place,
         show=show,
         size=page_size,
         token=page_token,
+        order="" if order == NEWEST_FIRST else str(order),
+        is_text=order.is_of_text,
     )
     return JSONResponse(document)  # not serialized by FastAPI, which would visit each field of each job
+
+
+def _order(text: str) -> JobOrder:
+    """Parses ``orderBy``.
+
+    Raises:
+        InvalidInputError: If it is not a field that jobs can be ordered by, or more than one.
+    """
+    key, _, way = text.strip().partition(" ")
+    if not key:
+        return NEWEST_FIRST
+    if key not in ORDER_KEYS or way.strip() not in ("", "asc", "desc"):
+        raise InvalidInputError(
+            "orderBy",
+            received=text,
+            allowed=f"one of {', '.join(ORDER_KEYS)}, and desc behind it for the largest first",
+        )
+    return JobOrder(key=key, is_descending=way.strip() == "desc")
 
 
 @router.get("/jobs/{job_id}")

@@ -19,6 +19,7 @@ from lockstep.service.api.telemetry.servers import find_server
 from lockstep.service.prediction.servers import server_name
 from lockstep.service.store import JobRecord
 from lockstep.service.telemetry.logs import Cursor, read_log
+from lockstep.service.threads import Pool, runs_in
 
 PAGE_SIZE: Final = 1000
 
@@ -30,6 +31,7 @@ _Page = Annotated[JSONResponse, LogPageForm]
 
 @router.get("/jobs/{job_id}/logEntries")
 @requires_scope(Scope.VIEWER)
+@runs_in(Pool.BUCKET)
 def job_entries(
     project: Project,
     job_id: Name,
@@ -48,6 +50,7 @@ def job_entries(
 
 @router.get("/models/{model}/versions/{version}/logEntries")
 @requires_scope(Scope.VIEWER)
+@runs_in(Pool.BUCKET)
 def server_entries(
     project: Project,
     model: Name,

@@ -24,6 +24,20 @@ document.addEventListener("htmx:before:request", (event) => {
   if (document.hidden && trigger.startsWith("every")) event.preventDefault();
 });
 
+// A part that has not changed is not sent again: the page says which one it has.
+const etags = new WeakMap();
+
+document.addEventListener("htmx:config:request", (event) => {
+  const etag = etags.get(event.detail.ctx.sourceElement);
+  if (etag) event.detail.ctx.request.headers["If-None-Match"] = etag;
+});
+
+document.addEventListener("htmx:after:request", (event) => {
+  const { sourceElement, response } = event.detail.ctx;
+  const etag = response.headers.get("ETag");
+  if (etag && response.status === 200) etags.set(sourceElement, etag);
+});
+
 document.addEventListener("htmx:after:swap", () => {
   showTimes(document);
   followLog();

@@ -27,10 +27,12 @@ from lockstep.service.console.pages.job_metrics import OVER, metrics_section
 from lockstep.service.console.pages.jobs import cost_text
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
+from lockstep.service.threads import Pool, runs_in
 
 LIVE: Final = "every 2s"
 
 
+@runs_in(Pool.BUCKET)
 def show(request: Request, session: Session, context: ServiceContext) -> h.Element:
     """Returns the page."""
     project, job_id = request.path_params["project"], request.path_params["job_id"]

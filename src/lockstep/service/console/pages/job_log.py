@@ -17,6 +17,7 @@ from lockstep.service.console.layout import job_path
 from lockstep.service.console.log_text import colored
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
+from lockstep.service.threads import Pool, runs_in
 
 PAGE_SIZE: Final = 500
 LIVE: Final = "every 700ms"
@@ -54,6 +55,7 @@ def log_section(session: Session, context: ServiceContext, *, project: str, job_
     ]
 
 
+@runs_in(Pool.BUCKET)
 def show_more(request: Request, session: Session, context: ServiceContext) -> h.Node | Response:
     """Returns the entries after a cursor; status 204 if there are none yet, so that the reader asks again."""
     query = request.query_params

@@ -15,11 +15,13 @@ from lockstep.service.console.charts import Line, chart, number
 from lockstep.service.console.layout import job_path, table
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
+from lockstep.service.threads import Pool, runs_in
 
 LIVE: Final = "every 5s"
 OVER: Final = ("SUCCEEDED", "FAILED", "CANCELLED")
 
 
+@runs_in(Pool.BUCKET)
 def show(request: Request, session: Session, context: ServiceContext) -> h.Element:
     """Returns the part of the page with the curves."""
     names = {name: request.path_params[name] for name in ("project", "job_id")}

@@ -27,7 +27,21 @@ from lockstep.service.context import ServiceContext
 
 PAGE_SIZE: Final = 50
 LIVE: Final = "every 2s"
-TITLES: Final = ("Job", "State", "Progress", "Submitted by", "Created", "Elapsed", "Cost", "Restarts", "Note")
+TITLES: Final[Mapping[str, str]] = {
+    "Job": "jobId",
+    "State": "state",
+    "Progress": "",
+    "Submitted by": "submittedBy",
+    "Created": "createTime",
+    "Elapsed": "elapsed",
+    "Cost": "costUsd",
+    "Restarts": "numRestarts",
+    "Note": "",
+}
+"""The titles of the columns, and what the list is ordered by if the reader chooses one; "" if it cannot be."""
+LARGEST_FIRST: Final = ("createTime", "elapsed", "costUsd", "numRestarts")
+"""What is ordered with the largest first when it is chosen for the first time."""
+NEWEST_FIRST: Final = "createTime desc"
 
 
 @final
@@ -39,16 +53,34 @@ class JobsView:
         project: the project.
         filter_text: the filter, in the language of lists.
         page_token: the page; "" for the first one.
+        order: the order, as ``orderBy`` has it; "" for the newest first.
     """
 
     project: str
     filter_text: str = ""
     page_token: str = ""
+    order: str = ""
 
     def path(self, path: str = "/jobs", **changes: str) -> str:
         """Returns the path of this view."""
-        values = {"project": self.project, "filter": self.filter_text, "page": self.page_token, **changes}
-        return with_query(path, values)
+        own = {"project": self.project, "filter": self.filter_text, "page": self.page_token, "order": self.order}
+        return with_query(path, {**own, **changes})
+
+    def title(self, title: str, key: str) -> h.Node:
+        """Returns the title of a column: a link that orders the list by it, and then the other way round."""
+        current, _, way = (self.order or NEWEST_FIRST).partition(" ")
+        if not key:
+            return title
+        is_descending = way != "desc" if key == current else key in LARGEST_FIRST
+        arrow = "" if key != current else (" \N{DOWNWARDS ARROW}" if way == "desc" else " \N{UPWARDS ARROW}")
+        order = f"{key} desc" if is_descending else key
+        return h.a(href=self.path(page="", order="" if order == NEWEST_FIRST else order))[title, arrow]
+
+    def sorted_by(self) -> tuple[int, str]:
+        """Returns the number of the column that the list is ordered by, and the value of its ``aria-sort``."""
+        key, _, way = (self.order or NEWEST_FIRST).partition(" ")
+        column = list(TITLES.values()).index(key) if key in TITLES.values() else 0
+        return column, "descending" if way == "desc" else "ascending"
 
 
 def _view(request: Request, session: Session) -> JobsView:
@@ -57,6 +89,7 @@ def _view(request: Request, session: Session) -> JobsView:
         project=query.get("project") or default_project(session.principal),
         filter_text=query.get("filter", ""),
         page_token=query.get("page", ""),
+        order=query.get("order", ""),
     )
 
 
@@ -76,6 +109,7 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
                 autocomplete="off",
             ),
         ],
+        h.input(type="hidden", name="order", value=view.order) if view.order else None,
         h.button(type="submit")["Show"],
     ]
     return page(form, _table(session, context, view), title="Jobs", session=session, path="/jobs", project=view.project)
@@ -97,17 +131,24 @@ def _table(session: Session, context: ServiceContext, view: JobsView) -> h.Eleme
             filter_text=view.filter_text,
             page_size=PAGE_SIZE,
             page_token=view.page_token,
+            order_by=view.order,
         )
     except InvalidInputError as error:  # of the filter; it is shown below it, and not asked for again
         return h.section("#jobs", aria_live="polite")[h.p(".error", role="alert")[str(error)]]
     following = found.get("nextPageToken")
     return h.section("#jobs", live)[
-        table(TITLES, [_row(view.project, job) for job in found["jobs"]], label="Jobs", numbers=(6, 7))
+        table(
+            [view.title(title, key) for title, key in TITLES.items()],
+            [_row(view.project, job) for job in found["jobs"]],
+            label="Jobs",
+            numbers=(6, 7),
+            sorted_by=view.sorted_by(),
+        )
         if found["jobs"]
         else h.p(".muted")["No jobs match." if view.filter_text else f"Project {view.project} has no jobs yet."],
         h.p(".bar")[
-            h.a(".button", href=view.path(page=""))["Newest"] if view.page_token else None,
-            h.a(".button", href=view.path(page=following))["Older"] if following else None,
+            h.a(".button", href=view.path(page=""))["First page"] if view.page_token else None,
+            h.a(".button", href=view.path(page=following))["Next page"] if following else None,
         ],
     ]
 

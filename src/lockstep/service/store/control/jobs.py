@@ -33,6 +33,7 @@ from lockstep.jobs.lists.filters import JobBounds
 from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState, next_state
 from lockstep.jobs.security.access import HOME_LABEL
+from lockstep.service.store.control.listing import NEWEST_FIRST, JobOrder, select_jobs
 from lockstep.service.store.control.records import AttemptRecord, EventNote, JobKind, JobRecord, RecordedEvent
 from lockstep.service.store.control.replicas import ReplicaRecord, read_replicas, write_replicas
 from lockstep.service.store.database import POSTGRESQL, Guard, reading, unguarded, writing
@@ -158,23 +159,21 @@ class JobStore:
         bounds: JobBounds,
         columns: Collection[str],
         size: int,
-        before: tuple[float, str] | None = None,
+        before: tuple[float | str, str] | None = None,
+        order: JobOrder = NEWEST_FIRST,
     ) -> Sequence[Row[Any]]:
-        """Returns some columns of up to `size` submitted jobs of a project, the newest first.
+        """Returns some columns of up to `size` submitted jobs of a project, in an order.
 
         Args:
             project: the project.
             bounds: conditions that the jobs must meet.
-            columns: the columns, in addition to ``create_time_s`` and ``uid``.
+            columns: the columns, in addition to those that `select_jobs` needs for the order.
             size: the maximum number of jobs.
-            before: the creation time and uid of the last job of the previous page.
+            before: the place of the last job of the previous page; None for the first page.
+            order: the order; by default, the newest first.
         """
-        place = tuple_(JOBS.c.create_time_s, JOBS.c.uid)
-        names = sorted({"create_time_s", "uid", *columns})
-        query = select(*(JOBS.c[name] for name in names)).where(JOBS.c.project == project, SUBMITTED, *_within(bounds))
-        if before is not None:
-            query = query.where(place < before)
-        query = query.order_by(JOBS.c.create_time_s.desc(), JOBS.c.uid.desc()).limit(size)
+        conditions = (JOBS.c.project == project, SUBMITTED, *_within(bounds))
+        query = select_jobs(*conditions, columns=columns, order=order, size=size, after=before)
         with reading(self._engine) as connection:
             return connection.execute(query).all()
 

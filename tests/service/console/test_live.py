@@ -1,0 +1,145 @@
+"""Live parts: made once for all who look, not sent again to those who have them, and cheap to ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from lockstep.errors import UnavailableError
+from lockstep.jobs.security.access import Scope
+from lockstep.service.console import app as console_app
+from lockstep.service.console.live import MAX_PARTS, LivePart, LiveParts
+from lockstep.testing.bench import Bench
+from lockstep.testing.served import HOME_TOKEN, Served
+
+FRESH_S = 1.0
+
+
+def part(text: str) -> LivePart:
+    return LivePart(content=text.encode(), status=200, etag=f'"{text}"')
+
+
+class Maker:
+    """Makes parts, and counts them."""
+
+    def __init__(self, parts: LiveParts) -> None:
+        self.parts = parts
+        self.num_made = 0
+        self.may_end = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def make(self) -> LivePart:
+        self.num_made += 1
+        await self.may_end.wait()
+        if self.error is not None:
+            raise self.error
+        return part(f"{self.num_made}")
+
+    async def get(self, key: str = "key") -> LivePart:
+        return await self.parts.get(key, self.make, fresh_s=FRESH_S)
+
+
+def test_readers_share_what_is_made_until_it_is_old_and_a_reader_who_leaves_ends_nothing() -> None:
+    now_s = 0.0
+
+    async def run() -> None:
+        nonlocal now_s
+        maker = Maker(LiveParts(clock=lambda: now_s))
+        readers = [asyncio.ensure_future(maker.get()) for _ in range(50)]
+        await asyncio.sleep(0)
+        readers[0].cancel()
+        await asyncio.sleep(0)
+        maker.may_end.set()
+        found = await asyncio.gather(*readers, return_exceptions=True)
+        assert isinstance(found[0], asyncio.CancelledError)
+        assert {made.content for made in found[1:] if isinstance(made, LivePart)} == {b"1"}
+        now_s += 0.9 * FRESH_S
+        assert (await maker.get()).content == b"1"
+        now_s += 0.2 * FRESH_S
+        assert (await maker.get()).content == b"2"
+
+    asyncio.run(run())
+
+
+def test_an_error_is_raised_to_all_who_wait_and_not_kept_and_old_parts_are_forgotten() -> None:
+    async def run() -> None:
+        parts = LiveParts()
+        maker = Maker(parts)
+        maker.error = UnavailableError("the database does not answer")
+        maker.may_end.set()
+        found = await asyncio.gather(*(maker.get() for _ in range(3)), return_exceptions=True)
+        assert [type(error) for error in found] == [UnavailableError] * 3
+        assert maker.num_made == 1
+        maker.error = None
+        assert (await maker.get()).content == b"2"
+        for number in range(3 * MAX_PARTS):
+            await maker.get(f"{number}")
+        assert len(parts) <= MAX_PARTS
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def readers(service: Served) -> Iterator[list[httpx.Client]]:
+    """Three browsers: two of viewers of one project, one of the home's operator."""
+    keys = [
+        service.key(Scope.VIEWER, project="local", label="ann"),
+        service.key(Scope.VIEWER, project="local", label="bob"),
+        HOME_TOKEN,
+    ]
+    made = [httpx.Client(base_url=service.url, headers={"origin": service.url}, timeout=60) for _ in keys]
+    for browser, key in zip(made, keys, strict=True):
+        browser.post("/signin", data={"key": key})
+    yield made
+    for browser in made:
+        browser.close()
+
+
+def test_what_a_page_has_is_not_sent_again(readers: list[httpx.Client], bench: Bench) -> None:
+    bench.create("j", "pass")
+    first = readers[0].get("/projects/local/jobs/j/status")
+    again = readers[0].get("/projects/local/jobs/j/status", headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert "csrf_token" not in first.text, "a part is the same for all who look at it"
+    bench.step_until_over("j")
+    changed = first
+    while changed.text == first.text:  # what was made is used for a second
+        changed = readers[0].get("/projects/local/jobs/j/status", headers={"if-none-match": "another"})
+    assert "Succeeded" in changed.text
+    assert changed.headers["etag"] != first.headers["etag"]
+
+
+def test_those_who_may_see_the_same_share_a_part_and_others_do_not(
+    readers: list[httpx.Client], bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.create("j", "pass")
+    num_made = 0
+    part_of = console_app.LivePart.of
+
+    def count(response: object) -> LivePart:
+        nonlocal num_made
+        num_made += 1
+        return part_of(response)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(console_app.LivePart, "of", count)
+    ann, bob, operator = (browser.get("/projects/local/jobs/j/status").text for browser in readers)
+    assert ann == bob
+    assert ">Cancel<" not in ann
+    assert ">Cancel<" in operator
+    assert num_made == 2
+
+
+def test_a_part_is_not_shown_after_the_reader_has_signed_out(readers: list[httpx.Client]) -> None:
+    browser = readers[0]
+    token = re.search(r'name="csrf_token" value="(\w+)"', browser.get("/jobs").text)
+    assert token is not None
+    assert browser.get("/jobs/table").status_code == 200
+    kept = dict(browser.cookies)
+    browser.post("/signout", data={"csrf_token": token[1]})
+    browser.cookies.update(kept)
+    late = browser.get("/jobs/table", headers={"hx-request": "true"})
+    assert late.status_code == 401
