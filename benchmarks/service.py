@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from workloads import first_line, followers, listing, million_lines, short_jobs
+from workloads import console_pages, first_line, followers, listing, million_lines, short_jobs
 from workloads.figures import console
 from workloads.surroundings import hardware
 
@@ -22,6 +22,7 @@ CASES: Final[dict[str, Callable[[int, bool], None]]] = {
     "listing": lambda _runs, small: listing.measure(listing.SMALL if small else listing.WHOLE),
     "short-jobs": lambda _runs, small: short_jobs.measure(num_jobs=8 if small else 200),
     "million-lines": lambda _runs, small: million_lines.measure(num_lines=10_000 if small else 1_000_000),
+    "console": lambda _runs, small: console_pages.measure(console_pages.SMALL if small else console_pages.WHOLE),
     "followers": lambda _runs, small: followers.measure(followers.SMALL if small else followers.WHOLE),
 }
 

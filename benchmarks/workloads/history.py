@@ -8,22 +8,26 @@ replicas and bills are what the service itself makes of such jobs.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from sqlalchemy import event
 
 from lockstep.jobs.input.documents import parse_job
+from lockstep.jobs.logs import Severity, encode_entry
 from lockstep.jobs.machines.catalogue import Catalogue, load_catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
 from lockstep.jobs.running.orders import GANG_ORDER, ProgramEnd, ProgramUsage, ReplicaPhase, ReplicaStatus
 from lockstep.jobs.running.states import JobEvent
+from lockstep.runner.logs import segment_key
 from lockstep.service.billing.usages import job_bill
 from lockstep.service.control.job_inputs import gang_of
-from lockstep.service.control.job_urls import output_urls
+from lockstep.service.control.job_urls import log_url, output_urls
 from lockstep.service.control.orders import gang_order
 from lockstep.service.settings import Settings
 from lockstep.service.store import AttemptRecord, JobRecord, JobStore, ReplicaRecord, connect_database, open_database
+from lockstep.storage import open_bucket
 
 INTERVAL_S: Final = 240.0
 """From one job to the next."""
@@ -99,15 +103,44 @@ class History:
         for number in range(num_jobs):
             self._clock.now_s = began_s + number * INTERVAL_S
             self._write(number)
+
+    def close(self) -> None:
+        """Closes the database."""
         self._engine.dispose()
 
-    def _write(self, number: int) -> None:
-        request = parse_job(document(number), source="history")
-        asked, clock = request.training_input, self._clock
+    def write_large(self, job_id: str, *, num_replicas: int, num_lines: int) -> None:
+        """Writes a job of many replicas that has ended, with the log that each of them left.
+
+        Args:
+            job_id: the name of the job.
+            num_replicas: how many replicas it has.
+            num_lines: the lines of each.
+        """
+        self._clock.now_s = time.time() - 2 * RUN_S
+        asked = document(0)
+        asked["trainingInput"]["workerCount"] = str(num_replicas - 1)
+        job = self._write(0, asked={**asked, "jobId": job_id})
+        began_s = self._clock() - RUN_S
+        for name in ("master-replica-0", *(f"worker-replica-{number}" for number in range(num_replicas - 1))):
+            lines = (
+                encode_entry(
+                    seq=seq,
+                    time_s=began_s + seq,
+                    stream="stdout",
+                    severity=Severity.INFO,
+                    text=f"{name}: step {seq} of {num_lines}, loss 0.1234",
+                )
+                for seq in range(num_lines)
+            )
+            open_bucket(log_url(job, replica=name, attempt=0)).write(segment_key(0), b"".join(lines))
+
+    def _write(self, number: int, *, asked: Mapping[str, Any] | None = None) -> JobRecord:
+        request = parse_job(dict(asked or document(number)), source="history")
+        training_input, clock = request.training_input, self._clock
         job = self._store.create(
             project="local",
             job_id=request.job_id,
-            training_input=asked.to_json(),
+            training_input=training_input.to_json(),
             labels=request.labels,
             simulated=False,
             outputs=output_urls(request, bucket=self._settings.bucket, project="local"),
@@ -116,7 +149,7 @@ class History:
             reason = str(EndReason(kind=EndKind.CANCELLED, details=("by home",)))
             self._store.advance(job.uid, JobEvent.CANCEL_REQUESTED, detail="cancelled by home", end_reason=reason)
             self._store.advance(job.uid, JobEvent.CANCELLED, detail="it had not started", end_time_s=clock())
-            return
+            return job
         gang = gang_of(job, catalogue=self._catalogue)
         order = gang_order(
             job,
@@ -144,6 +177,7 @@ class History:
         )
         clock.now_s += RUN_S + number % 100
         self._end(replace(job, run_start_time_s=started_s, start_time_s=started_s), number, started_s=started_s)
+        return job
 
     def _end(self, job: JobRecord, number: int, *, started_s: float) -> None:
         failed = number % 8 == 7
@@ -184,3 +218,10 @@ class History:
             replicas=replicas,
             gang_released=True,
         )
+
+
+def write_history(settings: Settings, *, num_jobs: int) -> None:
+    """Writes so many jobs into a home's database."""
+    history = History(settings)
+    history.write(num_jobs)
+    history.close()

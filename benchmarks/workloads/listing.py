@@ -14,7 +14,7 @@ from typing import Any, Final, final
 
 from lockstep.client import Client
 from workloads.figures import TIMINGS_HEAD, Timings, console, show
-from workloads.history import History
+from workloads.history import write_history
 from workloads.surroundings import Surroundings, running_service, wait
 
 PROGRAM: Final = "import time\ntime.sleep(2)\n"
@@ -87,7 +87,7 @@ def ask(service: Surroundings, sizes: Sizes, *, what: str) -> None:
 def measure(sizes: Sizes) -> None:
     """Measures both parts, and shows them."""
     started = time.perf_counter()
-    with running_service(prepare=lambda settings: History(settings).write(sizes.num_jobs)) as service:
+    with running_service(prepare=lambda settings: write_history(settings, num_jobs=sizes.num_jobs)) as service:
         console.print(f"a history of {sizes.num_jobs:,} jobs, and up: {time.perf_counter() - started:.1f} s")
         ask(service, sizes, what="nothing else to do")
         package = service.stage("sleeps", PROGRAM)

@@ -1,0 +1,118 @@
+"""Open pages of the console, as browsers have them: ``python -m workloads.browsers URL COOKIE SECONDS PATH...``.
+
+Each path is a page that is open. It is read once, and then its live parts are asked for again as htmx does: at the
+intervals that they say, with the etag of what the page has, and where a part is replaced, as the new one says. A
+process of its own, so that the browsers are not what is measured. Prints what was seen as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+import httpx
+
+from workloads.probes import module_command, module_environment
+
+ELEMENT: Final = re.compile(r"<\w+ [^>]*hx-get=\"[^>]*>")
+ATTRIBUTE: Final = re.compile(r"(hx-get|hx-trigger)=\"([^\"]*)\"")
+EVERY: Final = re.compile(r"every (\d+)(ms|s)")
+PRINTED: Final = re.compile(r"printed at (\d+\.\d+)")
+"""What a program prints, so that a page knows how old a line is."""
+
+
+@final
+@dataclass(kw_only=True)
+class Seen:
+    """What the pages saw.
+
+    Attributes:
+        statuses: the number of answers by status.
+        num_bytes: the bytes of their contents.
+        delays_s: the time from when a line was printed to when a page had it, of each line and page.
+    """
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    num_bytes: int = 0
+    delays_s: list[float] = field(default_factory=list)
+
+
+def live_parts(page: str) -> dict[str, float]:
+    """Returns the addresses of a page's live parts, and every how many seconds each is asked for."""
+    found = {}
+    for element in ELEMENT.findall(page):
+        attributes = {name: html.unescape(value) for name, value in ATTRIBUTE.findall(element)}
+        every = EVERY.search(attributes.get("hx-trigger", ""))
+        if every is not None:
+            found[attributes["hx-get"]] = int(every[1]) / (1000 if every[2] == "ms" else 1)
+    return found
+
+
+async def look(client: httpx.AsyncClient, path: str, seen: Seen, *, until_s: float) -> None:
+    """Has a page open."""
+    page = (await client.get(path)).raise_for_status().text
+    parts = live_parts(page)
+    await asyncio.gather(*(poll(client, part, every_s, seen, until_s=until_s) for part, every_s in parts.items()))
+
+
+async def poll(client: httpx.AsyncClient, path: str, every_s: float, seen: Seen, *, until_s: float) -> None:
+    """Asks for one live part again and again."""
+    etag = ""
+    while True:
+        await asyncio.sleep(every_s)
+        if time.monotonic() > until_s:
+            return
+        headers = {"hx-request": "true", **({"if-none-match": etag} if etag else {})}
+        answer = await client.get(path, headers=headers)
+        now_s = time.time()
+        seen.statuses[str(answer.status_code)] += 1
+        seen.num_bytes += len(answer.content)
+        if answer.status_code != 200:
+            continue
+        etag = answer.headers.get("etag", "")
+        seen.delays_s.extend(now_s - float(printed) for printed in PRINTED.findall(answer.text))
+        following = [part for part in live_parts(answer.text) if part.partition("?")[0] == path.partition("?")[0]]
+        if not following:
+            return  # it does not change any more
+        if following[0] != path:
+            path, etag = following[0], ""
+
+
+async def run(url: str, cookie: str, seconds: float, paths: Sequence[str]) -> Seen:
+    """Has all pages open for a time."""
+    seen = Seen()
+    limits = httpx.Limits(max_connections=2 * len(paths), max_keepalive_connections=2 * len(paths))
+    async with httpx.AsyncClient(
+        base_url=url, cookies={"lockstep_session": cookie}, limits=limits, timeout=30, trust_env=False
+    ) as client:
+        until_s = time.monotonic() + seconds
+        await asyncio.gather(*(look(client, path, seen, until_s=until_s) for path in paths))
+    return seen
+
+
+def open_pages(url: str, cookie: str, paths: Sequence[str], *, seconds: float) -> dict[str, Any]:
+    """Has pages open in a process of their own; returns what they saw."""
+    command = module_command("browsers", url, cookie, str(seconds), *paths)
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, env=module_environment(), timeout=seconds + 120, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def main() -> None:
+    url, cookie, seconds, *paths = sys.argv[1:]
+    seen = asyncio.run(run(url, cookie, float(seconds), paths))
+    json.dump({"statuses": seen.statuses, "num_bytes": seen.num_bytes, "delays_s": seen.delays_s}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
