@@ -15,7 +15,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -57,13 +58,6 @@ def live_parts(page: str) -> dict[str, float]:
     return found
 
 
-async def look(client: httpx.AsyncClient, path: str, seen: Seen, *, until_s: float) -> None:
-    """Has a page open."""
-    page = (await client.get(path)).raise_for_status().text
-    parts = live_parts(page)
-    await asyncio.gather(*(poll(client, part, every_s, seen, until_s=until_s) for part, every_s in parts.items()))
-
-
 async def poll(client: httpx.AsyncClient, path: str, every_s: float, seen: Seen, *, until_s: float) -> None:
     """Asks for one live part again and again."""
     etag = ""
@@ -88,24 +82,36 @@ async def poll(client: httpx.AsyncClient, path: str, every_s: float, seen: Seen,
 
 
 async def run(url: str, cookie: str, seconds: float, paths: Sequence[str]) -> Seen:
-    """Has all pages open for a time."""
+    """Has all pages open for a time, which begins when they are read and a line of standard input has come."""
     seen = Seen()
     limits = httpx.Limits(max_connections=2 * len(paths), max_keepalive_connections=2 * len(paths))
     async with httpx.AsyncClient(
         base_url=url, cookies={"lockstep_session": cookie}, limits=limits, timeout=30, trust_env=False
     ) as client:
+        pages = [(await client.get(path)).raise_for_status().text for path in paths]
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
         until_s = time.monotonic() + seconds
-        await asyncio.gather(*(look(client, path, seen, until_s=until_s) for path in paths))
+        parts = [part for page in pages for part in live_parts(page).items()]
+        await asyncio.gather(*(poll(client, part, every_s, seen, until_s=until_s) for part, every_s in parts))
     return seen
 
 
-def open_pages(url: str, cookie: str, paths: Sequence[str], *, seconds: float) -> dict[str, Any]:
-    """Has pages open in a process of their own; returns what they saw."""
+@contextmanager
+def open_pages(url: str, cookie: str, paths: Sequence[str], *, seconds: float) -> Iterator[Callable[[], Any]]:
+    """Opens pages in a process of their own; yields what has them look for a time, and returns what they saw."""
     command = module_command("browsers", url, cookie, str(seconds), *paths)
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, env=module_environment(), timeout=seconds + 120, check=True
-    )
-    return json.loads(done.stdout)
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=module_environment()
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+
+        def look() -> Any:
+            said, _ = process.communicate("look\n", timeout=seconds + 120)
+            return json.loads(said)
+
+        yield look
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -35,7 +34,10 @@ for number in range(int(sys.argv[1])):
 """
 NUM_PAGES: Final = 50
 COOKIE: Final = "lockstep_session"
-PAINTED: Final = "return performance.getEntriesByType('paint').map((entry) => entry.startTime)[0]"
+PAINTED: Final = """
+const done = arguments[arguments.length - 1];
+new PerformanceObserver((list) => done(list.getEntries()[0].startTime)).observe({type: "paint", buffered: true});
+"""
 
 
 @final
@@ -135,7 +137,7 @@ def measure_paints(url: str, cookie: str, sizes: Sizes) -> None:
                 timing = Timings(name=f"first paint, {name}")
                 for _ in range(max(3, sizes.num_requests // 5)):
                     browser.get(f"{url}{path}")
-                    timing.seconds.append(browser.execute_script(PAINTED) / 1000)
+                    timing.seconds.append(browser.execute_async_script(PAINTED) / 1000)
                 timings.append(timing)
             show(TIMINGS_HEAD, [timing.row() for timing in timings])
         finally:
@@ -158,9 +160,10 @@ def measure_open_pages(service: Surroundings, cookie: str, package: str, sizes: 
             (f"{NUM_PAGES} pages of a running job", jobs * 2),
             (f"{NUM_PAGES} lists, with 20 different filters", filters[:NUM_PAGES]),
         ):
-            before_s, started = processor_s(service.pid), time.perf_counter()
-            seen = watch(url, cookie, paths, seconds=sizes.watch_s)
-            share = (processor_s(service.pid) - before_s) / (time.perf_counter() - started)
+            with open_pages(url, cookie, paths, seconds=sizes.watch_s if paths else 0) as look:
+                before_s, started = processor_s(service.pid), time.perf_counter()
+                seen = look() if paths else wait_quietly(sizes.watch_s)
+                share = (processor_s(service.pid) - before_s) / (time.perf_counter() - started)
             delays = seen["delays_s"]
             late = [f"{percentile(delays, part) * 1000:.0f}" for part in (0.5, 0.99)] if delays else ["", ""]
             asked = sum(seen["statuses"].values())
@@ -171,11 +174,10 @@ def measure_open_pages(service: Surroundings, cookie: str, package: str, sizes: 
     show(("open pages", "cores of the service", "looks", "of them unchanged", "p50 of a line, ms", "p99, ms"), rows)
 
 
-def watch(url: str, cookie: str, paths: Sequence[str], *, seconds: float) -> dict[str, Any]:
-    if not paths:
-        time.sleep(seconds)
-        return {"statuses": {}, "delays_s": []}
-    return open_pages(url, cookie, paths, seconds=seconds)
+def wait_quietly(seconds: float) -> dict[str, Any]:
+    """Has no page open for a time."""
+    time.sleep(seconds)
+    return {"statuses": {}, "delays_s": []}
 
 
 def measure(sizes: Sizes) -> None:
