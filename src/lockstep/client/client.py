@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import httpx
 
 from lockstep import errors
 from lockstep.client.addresses import AUTHORITY_VARIABLE, URL_VARIABLE, ServiceAddress, find_address
 from lockstep.client.connections import open_connections
+from lockstep.client.downloads import fetch_file
 from lockstep.client.error_answers import read_error
 from lockstep.client.model_requests import TIMEOUT_S, AbstractModelRequests
 from lockstep.client.paths import path_segment
@@ -216,6 +218,32 @@ class Client(AbstractModelRequests):
         """Returns the ``.keras`` files that a job saved, each with ``url`` and ``sizeBytes``."""
         return self._call("GET", f"{self._job(job_id)}/models")["models"]
 
+    def artifacts(self, job_id: str) -> list[dict[str, Any]]:
+        """Returns all files that a job left in the folders of its outputs; sends as many requests as needed.
+
+        Each has ``path``, which begins with the name of the output, ``output``, ``sizeBytes`` (an integer) and
+        ``updateTime`` (RFC 3339; None if it is not known).
+        """
+        return list(self._pages(f"{self._job(job_id)}/artifacts", field="artifacts"))
+
+    def fetch_artifact(self, job_id: str, path: str, *, to: Path) -> None:
+        """Downloads a file that a job left. The local file appears whole or not at all.
+
+        Args:
+            job_id: the job's id.
+            path: the path of the file, as `artifacts` returns it.
+            to: the local file, which is replaced if it exists. Its folder is created.
+
+        Raises:
+            InvalidInputError: no artifact can have this path.
+            StorageWriteError: the local file cannot be written.
+        """
+        names = path.split("/")
+        if any(name in ("", ".", "..") for name in names):
+            raise errors.InvalidInputError("not the path of an artifact", received=path, allowed="OUTPUT/NAME")
+        quoted = "/".join(quote(name, safe="") for name in names)
+        fetch_file(self._http, f"{self._job(job_id)}/artifacts/{quoted}", to=to, unavailable=self._unavailable)
+
     def costs(self, *, by: str = "job", since: str = "", until: str = "", all_projects: bool = False) -> dict[str, Any]:
         """Returns the costs of the project's jobs, or of all projects: ``{"rows": [...], "total": {...}, ...}``."""
         path = "/v1/costs" if all_projects else f"{self._prefix}/costs"
@@ -340,6 +368,16 @@ class Client(AbstractModelRequests):
             if not token:
                 break
         return found
+
+    def _pages(self, path: str, *, field: str) -> Iterator[dict[str, Any]]:
+        """Yields the resources on all pages of a list; sends a request for each page."""
+        token = ""
+        while True:
+            page = self._call("GET", path, query={"pageSize": 1000, "pageToken": token})
+            yield from page[field]
+            token = page.get("nextPageToken", "")
+            if not token:
+                return
 
     def _secret(self, name: str) -> str:
         return f"{self._prefix}/secrets/{path_segment(name, what='secret')}"

@@ -45,7 +45,7 @@ class Route:
 
     def send(self, client: httpx.Client, names: dict[str, str]) -> httpx.Response:
         """Sends a request of which nothing but the names in its path matters."""
-        path = re.sub(r"{(\w+)}", lambda match: names.get(match[1], "x1"), self.path)
+        path = re.sub(r"{(\w+)(?::path)?}", lambda match: names.get(match[1], "x1"), self.path)
         body = {} if self.method in ("POST", "PATCH", "PUT") else None
         method = "GET" if self.method == "WEBSOCKET" else self.method
         at_once = {"timeout": "0s"} if path.endswith(":wait") else None

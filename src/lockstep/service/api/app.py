@@ -17,7 +17,7 @@ from lockstep.service.api import system
 from lockstep.service.api.access import guard
 from lockstep.service.api.answers import answer, error_content
 from lockstep.service.api.billing import costs
-from lockstep.service.api.control import jobs, nodes, shell_route
+from lockstep.service.api.control import artifacts, jobs, nodes, shell_route
 from lockstep.service.api.gate import Gate
 from lockstep.service.api.prediction import inference, models, operations, predictions
 from lockstep.service.api.prediction.forwarding import connect_to_servers
@@ -117,7 +117,7 @@ def _make_routes() -> Sequence[BaseRoute]:
     router.include_router(vertex_predictions.router, prefix=in_location)
     router.include_router(inference.router, prefix=f"{in_project}/v2")
     router.include_router(make_refusing_router((*CONTRACT, *VERTEX)), prefix=in_project)
-    for module in (jobs, shell_route, logs, metrics, costs, models, operations, secrets):
+    for module in (jobs, artifacts, shell_route, logs, metrics, costs, models, operations, secrets):
         router.include_router(module.router, prefix=in_project)
     for module in (vertex_models, vertex_endpoints, vertex_operations):
         router.include_router(module.router, prefix=in_location)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from lockstep.service.api.forms.answers import EmptyForm, ErrorForm, HealthForm, InferenceErrorForm, StatusForm
 from lockstep.service.api.forms.billing import AmountForm, BillForm, BudgetForm, NodeCostsForm
 from lockstep.service.api.forms.control import (
+    ArtifactForm,
+    ArtifactListForm,
     AttemptForm,
     EventForm,
     EventListForm,
@@ -101,6 +103,8 @@ from lockstep.service.api.forms.vertex import (
 
 __all__ = [
     "AmountForm",
+    "ArtifactForm",
+    "ArtifactListForm",
     "AttemptForm",
     "AutoScalingForm",
     "BatchingForm",

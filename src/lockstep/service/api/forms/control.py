@@ -174,6 +174,24 @@ class JobModelListForm(TypedDict):
 
 
 @with_config(STRICT)
+class ArtifactForm(TypedDict):
+    """A file that a job left. The path begins with the name of the output."""
+
+    path: str
+    output: str
+    sizeBytes: int
+    updateTime: str | None
+
+
+@with_config(STRICT)
+class ArtifactListForm(TypedDict):
+    """A page of the files that a job left."""
+
+    artifacts: list[ArtifactForm]
+    nextPageToken: NotRequired[str]
+
+
+@with_config(STRICT)
 class EventListForm(TypedDict):
     """All events of a job."""
 
