@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 from urllib.parse import quote, urlencode
 
 import httpx
@@ -24,6 +24,9 @@ from lockstep.home import Home
 if TYPE_CHECKING:
     from lockstep.client.shell_connection import ShellConnection
     from lockstep.jobs.running.shell_frames import ShellRequest
+
+MAX_SCALAR_REQUESTS: Final = 200
+"""The service reads large TensorBoard files in parts of half a second, one for each request."""
 
 
 @final
@@ -243,6 +246,26 @@ class Client(AbstractModelRequests):
             raise errors.InvalidInputError("not the path of an artifact", received=path, allowed="OUTPUT/NAME")
         quoted = "/".join(quote(name, safe="") for name in names)
         fetch_file(self._http, f"{self._job(job_id)}/artifacts/{quoted}", to=to, unavailable=self._unavailable)
+
+    def scalars(self, job_id: str, *, tag: str = "", max_points: int = 500) -> dict[str, Any]:
+        """Returns the curves of a job, read from its TensorBoard files; sends as many requests as needed.
+
+        Args:
+            job_id: the job's id.
+            tag: the tag of the curves, such as ``epoch_loss``; empty for all.
+            max_points: the maximum number of points of a curve. Longer ones are thinned evenly.
+
+        Returns:
+            ``{"runs": [{"run", "tags": [{"tag", "points": [[step, time_s, value], ...]}]}], "notes": [...]}``. A value
+            that is not finite is None. The notes say what could not be read.
+        """
+        query = {"maxPoints": max_points, **({"tag": tag} if tag else {})}
+        num_left = MAX_SCALAR_REQUESTS
+        while True:
+            found = self._call("GET", f"{self._job(job_id)}/scalars", query=query)
+            num_left -= 1
+            if not found.pop("more") or num_left == 0:
+                return found
 
     def costs(self, *, by: str = "job", since: str = "", until: str = "", all_projects: bool = False) -> dict[str, Any]:
         """Returns the costs of the project's jobs, or of all projects: ``{"rows": [...], "total": {...}, ...}``."""

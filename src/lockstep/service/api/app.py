@@ -24,7 +24,7 @@ from lockstep.service.api.prediction.forwarding import connect_to_servers
 from lockstep.service.api.refusals import CONTRACT, make_refusing_router
 from lockstep.service.api.routes import ERRORS
 from lockstep.service.api.security import keys, secrets
-from lockstep.service.api.telemetry import logs, metrics, prometheus
+from lockstep.service.api.telemetry import logs, metrics, prometheus, scalars
 from lockstep.service.api.vertex import endpoints as vertex_endpoints
 from lockstep.service.api.vertex import models as vertex_models
 from lockstep.service.api.vertex import operations as vertex_operations
@@ -117,7 +117,7 @@ def _make_routes() -> Sequence[BaseRoute]:
     router.include_router(vertex_predictions.router, prefix=in_location)
     router.include_router(inference.router, prefix=f"{in_project}/v2")
     router.include_router(make_refusing_router((*CONTRACT, *VERTEX)), prefix=in_project)
-    for module in (jobs, artifacts, shell_route, logs, metrics, costs, models, operations, secrets):
+    for module in (jobs, artifacts, shell_route, logs, metrics, scalars, costs, models, operations, secrets):
         router.include_router(module.router, prefix=in_project)
     for module in (vertex_models, vertex_endpoints, vertex_operations):
         router.include_router(module.router, prefix=in_location)

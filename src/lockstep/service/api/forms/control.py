@@ -192,6 +192,31 @@ class ArtifactListForm(TypedDict):
 
 
 @with_config(STRICT)
+class ScalarTagForm(TypedDict):
+    """A curve. Points are a step, its time in seconds since 1970, and its value; null if that is not finite."""
+
+    tag: str
+    points: list[list[float | None]]
+
+
+@with_config(STRICT)
+class ScalarRunForm(TypedDict):
+    """The curves of a run: of a folder of TensorBoard files."""
+
+    run: str
+    tags: list[ScalarTagForm]
+
+
+@with_config(STRICT)
+class ScalarsForm(TypedDict):
+    """The curves of a job, what could not be read of them, and whether the next request will have read more."""
+
+    runs: list[ScalarRunForm]
+    notes: list[str]
+    more: bool
+
+
+@with_config(STRICT)
 class EventListForm(TypedDict):
     """All events of a job."""
 
