@@ -24,6 +24,7 @@ from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobStore, KeyStore, ModelStore, NodeStore, SessionStore, StoredSizeStore, UploadStore
 from lockstep.service.streams import Streams
+from lockstep.service.telemetry.log_history import SegmentListings
 from lockstep.service.telemetry.scalars import ScalarCache
 from lockstep.service.telemetry.segments import SegmentCache
 
@@ -57,6 +58,7 @@ class ServiceContext:
         webhooks: the delivery of webhooks, both the operator's and those of jobs.
         started_time_s: the start time of this service process, in seconds since 1970 UTC.
         segments: the cache of log segments.
+        listings: the cache of their names.
         scalars: what was read of the TensorBoard files of jobs.
         streams: limits the downloads that are under way.
         sessions: the store of the console's sessions.
@@ -87,6 +89,7 @@ class ServiceContext:
     rates: Rates = field(default_factory=Rates)
     prediction_metrics: PredictionMetrics = field(default_factory=PredictionMetrics)
     segments: SegmentCache = field(default_factory=SegmentCache)
+    listings: SegmentListings = field(default_factory=SegmentListings)
     scalars: ScalarCache = field(default_factory=ScalarCache)
     streams: Streams = field(default_factory=Streams)
     sign_in_links: SignInLinks = field(default_factory=SignInLinks)

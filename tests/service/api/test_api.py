@@ -404,7 +404,14 @@ TOKENS = {
 
 
 @pytest.mark.parametrize(
-    ("path", "name"), [("jobs", "pageToken"), ("operations", "pageToken"), ("jobs/job/logEntries", "cursor")]
+    ("path", "name"),
+    [
+        ("jobs", "pageToken"),
+        ("operations", "pageToken"),
+        ("jobs/job/artifacts", "pageToken"),
+        ("jobs/job/logEntries", "cursor"),
+        ("jobs/job/logEntries", "before"),
+    ],
 )
 def test_a_token_that_nobody_gave_is_refused(service: Served, bench: Bench, path: str, name: str) -> None:
     bench.create("job", "pass")

@@ -146,6 +146,7 @@ def read_log(
     size: int,
     now_s: float,
     holds: Callable[[LogEntry], bool] = lambda _: True,
+    replicas: Sequence[str] = (),
     segments: SegmentCache | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> LogPage:
@@ -160,6 +161,7 @@ def read_log(
         size: the maximum number of entries.
         now_s: the current time, in seconds since 1970 UTC.
         holds: the filter.
+        replicas: the replicas whose entries are read, and at whose end the log is complete; all if empty.
         segments: the cache through which segments are read. If all readers share it, concurrent readers of a segment
             cause one read.
         clock: a monotonic clock, in seconds.
@@ -171,7 +173,7 @@ def read_log(
     order = order_of(job)
     if order is None:
         return LogPage(entries=(), cursor=cursor.encode(), complete=job.state in TERMINAL)
-    replicas = [replica.name for replica in order.replicas]
+    names = [replica.name for replica in order.replicas if not replicas or replica.name in replicas]
     positions: _Positions = {
         attempt: dict(cursor.positions.get(attempt, {}))
         for attempt in range(max(0, min(cursor.attempt, job.attempt) - 1), job.attempt + 1)
@@ -181,7 +183,7 @@ def read_log(
     more = False
     deadline = clock() + SCAN_S
     for num_scanned, (entry, position) in enumerate(
-        _entries(job, replicas, positions, segments=segments or SegmentCache())
+        _entries(job, names, positions, segments=segments or SegmentCache())
     ):
         if len(entries) == size or num_scanned == SCAN_ENTRIES or (num_scanned and clock() > deadline):
             more = True
@@ -190,7 +192,7 @@ def read_log(
         reached = max(reached, entry.attempt)
         if holds(entry):
             entries.append(entry)
-    complete, num_missing = _completion(job, positions[job.attempt], now_s=now_s)
+    complete, num_missing = _completion(job, positions[job.attempt], names=names, now_s=now_s)
     complete = complete and not more
     return LogPage(
         entries=tuple(entries),
@@ -201,9 +203,13 @@ def read_log(
     )
 
 
-def _completion(job: JobRecord, positions: Mapping[str, Position], *, now_s: float) -> tuple[bool, int]:
+def _completion(
+    job: JobRecord, positions: Mapping[str, Position], *, names: Sequence[str], now_s: float
+) -> tuple[bool, int]:
     """Returns whether a reader at these positions has read the whole log, and how many entries are missing."""
-    ends = {replica.status.name: replica.status.end for replica in job.replicas}
+    ends = {
+        replica.status.name: replica.status.end for replica in job.replicas if replica.status.name in frozenset(names)
+    }
     expected = {name: None if end is None else end.num_log_entries for name, end in ends.items()}
     num_missing = sum(
         max(0, (number or 0) - positions.get(name, Position()).next_seq) for name, number in expected.items()
@@ -230,8 +236,7 @@ def _replica(
 
     Entry numbers have no gaps, so the name of the next segment is known, and no listing is needed.
     """
-    bucket = open_bucket(log_url(job, replica=replica, attempt=attempt), policy=QUICK_POLICY)
-    read = _Segments(job=job, replica=replica, attempt=attempt, bucket=bucket, cache=segments)
+    read = open_segments(job, replica=replica, attempt=attempt, cache=segments)
     # The segment may have grown: a writer that is unsure whether a write succeeded writes it again, with more entries.
     if position.offset_bytes:
         position = (yield from read.read_segment(position)).next_segment()
@@ -239,10 +244,24 @@ def _replica(
         position = after.next_segment()
 
 
+def open_segments(job: JobRecord, *, replica: str, attempt: int, cache: SegmentCache) -> Segments:
+    """Returns the log of one replica of one attempt. Nothing is read yet."""
+    bucket = open_bucket(log_url(job, replica=replica, attempt=attempt), policy=QUICK_POLICY)
+    return Segments(job=job, replica=replica, attempt=attempt, bucket=bucket, cache=cache)
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
-class _Segments:
-    """The segments of one replica's log of one attempt."""
+class Segments:
+    """The segments of one replica's log of one attempt.
+
+    Attributes:
+        job: the job.
+        replica: the name of the replica.
+        attempt: the number of the attempt.
+        bucket: the bucket of the segments.
+        cache: the cache through which they are read.
+    """
 
     job: JobRecord
     replica: str
@@ -250,8 +269,16 @@ class _Segments:
     bucket: AbstractBucket
     cache: SegmentCache
 
-    def read_segment(self, position: Position) -> Generator[_Read, None, Position]:
-        """Yields the entries of one segment after a position; returns the position after them."""
+    def read_segment(self, position: Position) -> Generator[tuple[LogEntry, Position], None, Position]:
+        """Yields the entries of one segment after a position, each with the position after it.
+
+        Returns:
+            The position after them all.
+
+        Raises:
+            StorageError: If the bucket cannot be read.
+            CorruptDataError: If the segment is not a log, or the position does not fit it.
+        """
         key = segment_key(position.segment_seq)
         try:
             data = self.cache.read(self.bucket, key, position.offset_bytes)

@@ -245,13 +245,14 @@ class LogEntryForm(TypedDict):
 
 @with_config(STRICT)
 class LogPageForm(TypedDict):
-    """A page of log entries, with the cursor for the next page."""
+    """A page of log entries, with the cursor for the next page; and with that for the page before, if it was asked."""
 
     entries: list[LogEntryForm]
     cursor: str
     more: bool
     complete: bool
     numMissing: int
+    earlier: NotRequired[str]
     server: NotRequired[str]
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 from fastapi import Query
 from fastapi.responses import JSONResponse
 
+from lockstep.errors import InvalidInputError
 from lockstep.jobs.logs.filters import parse_log_filter
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import requires_scope
@@ -18,7 +20,8 @@ from lockstep.service.api.routes import make_router
 from lockstep.service.api.telemetry.servers import find_server
 from lockstep.service.prediction.servers import server_name
 from lockstep.service.store import JobRecord
-from lockstep.service.telemetry.logs import Cursor, read_log
+from lockstep.service.telemetry.log_history import Bounds, EarlierPage, LogHistory
+from lockstep.service.telemetry.logs import Cursor, LogPage, read_log
 from lockstep.service.threads import Pool, runs_in
 
 PAGE_SIZE: Final = 1000
@@ -38,14 +41,41 @@ def job_entries(
     context: Context,
     filter_text: Filter = "",
     cursor: str = "",
+    at: Annotated[str, Query(max_length=400)] = "",
+    before: str = "",
+    replica: Annotated[list[str] | None, Query(max_length=20)] = None,
     page_size: _PageSize = PAGE_SIZE,
 ) -> _Page:
-    """Returns the log entries of a job after a cursor.
+    """Returns the log entries of a job after a cursor, around an entry, or at the end of the log.
 
     A reader that continues with the returned cursor receives each entry exactly once, whatever happens between calls.
+    ``at`` is "end" or the ``insertId`` of an entry. Then the page also has ``earlier``, if there are entries before it.
+    With it as ``before``, the next page has those.
     """
     job = context.jobs.get(project=project, job_id=job_id)
-    return _page(job, context, filter_text=filter_text, cursor=cursor, size=page_size)
+    if sum(map(bool, (cursor, at, before))) > 1:
+        raise InvalidInputError("cursor, at and before exclude each other", action="send one of them")
+    names = tuple(replica or ())
+    if not at and not before:
+        return _page(job, context, filter_text=filter_text, cursor=cursor, size=page_size, replicas=names)
+    history = LogHistory(job=job, replicas=names, segments=context.segments, listings=context.listings)
+    holds = parse_log_filter(filter_text)
+    if before:
+        earlier = history.before(Bounds.decode(before), size=page_size, holds=holds)
+        return _answer(LogPage(entries=(), cursor=""), earlier=earlier)
+    bounds, begin = history.end() if at == "end" else history.around(at)
+    earlier = history.before(bounds, size=page_size if at == "end" else page_size // 2, holds=holds)
+    num_left = page_size if at == "end" else page_size - len(earlier.entries)
+    later = read_log(
+        job,
+        cursor=begin,
+        size=num_left,
+        now_s=time.time(),
+        holds=holds,
+        replicas=history.names(),
+        segments=context.segments,
+    )
+    return _answer(later, earlier=earlier)
 
 
 @router.get("/models/{model}/versions/{version}/logEntries")
@@ -71,7 +101,14 @@ def server_entries(
 
 
 def _page(
-    job: JobRecord, context: Context, *, filter_text: str, cursor: str, size: int, server: str | None = None
+    job: JobRecord,
+    context: Context,
+    *,
+    filter_text: str,
+    cursor: str,
+    size: int,
+    replicas: Sequence[str] = (),
+    server: str | None = None,
 ) -> JSONResponse:
     page = read_log(
         job,
@@ -79,14 +116,22 @@ def _page(
         size=size,
         now_s=time.time(),
         holds=parse_log_filter(filter_text),
+        replicas=replicas,
         segments=context.segments,
     )
+    return _answer(page, server=server)
+
+
+def _answer(page: LogPage, *, earlier: EarlierPage | None = None, server: str | None = None) -> JSONResponse:
+    before = () if earlier is None else earlier.entries
+    bounds = None if earlier is None else earlier.bounds
     document = {
-        "entries": [entry.to_json() for entry in page.entries],
+        "entries": [entry.to_json() for entry in (*before, *page.entries)],
         "cursor": page.cursor,
         "more": page.more,
         "complete": page.complete,
         "numMissing": page.num_missing,
+        **({} if bounds is None else {"earlier": bounds.encode()}),
         **({} if server is None else {"server": server}),
     }
     # Not serialized by FastAPI: visiting each field of each entry would take as long as reading the log.
