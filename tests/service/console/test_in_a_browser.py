@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.service.console.browsers import Browser, needs_chromium
+from tests.service.recorded_jobs import record_job, write_curve, write_log
 
 from lockstep.jobs.running.states import JobState
 from lockstep.testing.bench import Bench
@@ -29,11 +30,11 @@ def test_a_job_is_watched_filtered_and_cancelled_and_nothing_of_it_is_run(browse
     assert HOSTILE in browser.text("#log-entries")
     assert browser.all("#log-entries img, #log-entries script") == []
     assert browser.driver.title == "Job job_1 · Lockstep"
-    browser.one("#log input").send_keys("textPayload:nothing AND (")
+    browser.one("#log input[name=filter]").send_keys("textPayload:nothing AND (")
     browser.one("#log button").click()
-    browser.until(lambda: browser.all("#log-entries .error"))
-    browser.one("#log input").clear()
-    browser.one("#log input").send_keys('textPayload:"step 7"')
+    browser.until(lambda: browser.all("#log-problem .error"))
+    browser.one("#log input[name=filter]").clear()
+    browser.one("#log input[name=filter]").send_keys('textPayload:"step 7"')
     browser.one("#log button").click()
     browser.until(lambda: "step 7" in browser.text("#log-entries"))
     assert "step 6" not in browser.text("#log-entries")
@@ -46,6 +47,61 @@ def test_a_job_is_watched_filtered_and_cancelled_and_nothing_of_it_is_run(browse
     browser.until(lambda: browser.text("h1") == "Sign in")
     assert browser.requested() == {browser.url}, "nothing leaves the machine"
     assert browser.problems() == [], "no script fails, and the content security policy is kept"
+
+
+def test_a_long_log_stays_bounded_and_a_link_to_an_entry_opens_there(browser: Browser, bench: Bench) -> None:
+    job = record_job(bench, "job_1", num_entries=6000)
+    for first in range(0, 6000, 100):
+        write_log(job, first, first + 99, text="line {} " + "x" * 300)
+    browser.sign_in()
+    browser.open("/projects/local/jobs/job_1")
+    script = browser.driver.execute_script
+    assert script(
+        "const log = document.querySelector('#log-entries'); return log.scrollTop + log.clientHeight + 40 >="
+        " log.scrollHeight"
+    ), "the end of the log is shown"
+    for number in range(1, 5):
+        first = browser.all("#log-entries li[id]")[0].get_attribute("id")
+        place = "return document.getElementById(arguments[0]).getBoundingClientRect().top"
+        script("document.querySelector('#log-entries').scrollTop = 0")
+        before = script(place, first)
+        browser.one("#log-entries .earlier a").click()
+        browser.until(lambda: browser.all("#log-entries li[id]")[0].get_attribute("id") != first)  # noqa: B023
+        assert len(browser.all("#log-entries li[id]")) == min(2000, 500 * (number + 1))
+        assert abs(script(place, first) - before) < 60, "what was read stays where it was"
+    assert browser.all("#log-entries li[id]")[0].get_attribute("id").endswith("0000003500")
+    browser.one("#log-entries .later a").click()
+    browser.until(lambda: "at=000" in browser.driver.current_url and browser.all("#log-entries li:target"))
+    entry = browser.one("#log-entries li:target")
+    assert entry.get_attribute("id").endswith("0000005500")
+    seen = script(
+        "const box = arguments[0].getBoundingClientRect(), log = arguments[0].parentElement.getBoundingClientRect();"
+        "return box.top >= log.top - 1 && box.bottom <= log.bottom + 1 && box.bottom <= innerHeight",
+        entry,
+    )
+    assert seen, "the entry is in view"
+    assert script("return getComputedStyle(arguments[0]).whiteSpace", entry) == "pre-wrap"
+    browser.one("#log-wrap").click()
+    assert script("return getComputedStyle(arguments[0]).whiteSpace", entry) == "pre"
+    browser.driver.set_window_size(360, 800)
+    assert script("return document.documentElement.scrollWidth <= innerWidth"), "nothing is wider than a narrow page"
+
+
+def test_jobs_are_chosen_and_compared_while_the_list_is_live(browser: Browser, bench: Bench) -> None:
+    for name in ("job_1", "job_2", "job_3"):
+        write_curve(record_job(bench, name), run="train", tag="epoch_loss", values=[3.0, 1.0])
+    browser.sign_in()
+    for name in ("job_1", "job_3"):
+        browser.one(f"#compare-{name}").click()
+    bench.create("job_4", "pass")
+    browser.until(lambda: "job_4" in browser.text("#jobs"))  # without a reload
+    assert [each.get_attribute("value") for each in browser.all("#jobs input:checked")] == ["job_3", "job_1"]
+    browser.one("#compare button").click()
+    browser.until(lambda: browser.text("h1") == "Compare jobs")
+    assert browser.text(".legend").split("\n") == ["job_3 train: 1", "job_1 train: 1"]
+    browser.driver.set_window_size(360, 800)
+    assert browser.driver.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    assert browser.problems() == []
 
 
 def test_the_keyboard_reaches_everything_and_the_back_button_works(browser: Browser, bench: Bench) -> None:

@@ -87,7 +87,9 @@ def test_a_job_that_runs_shows_its_states_its_log_and_that_it_may_be_cancelled(
 def test_the_log_of_a_job_that_waits_is_asked_for_again(browser: httpx.Client, bench: Bench) -> None:
     bench.create("j", "pass")
     shown = browser.get("/projects/local/jobs/j").text
-    assert re.search(r'<li class="muted" hx-get="/projects/local/jobs/j/log\?[^"]*" hx-trigger="every 700ms"', shown)
+    assert re.search(
+        r'<li class="muted later" hx-get="/projects/local/jobs/j/log\?[^"]*" hx-trigger="every 700ms"', shown
+    )
 
 
 def test_nothing_of_a_job_is_taken_for_html(browser: httpx.Client, bench: Bench) -> None:

@@ -28,7 +28,21 @@ from lockstep.service.api.requests import BODY_TIMEOUT_S
 from lockstep.service.console.assets_served import serve_asset
 from lockstep.service.console.layout import page
 from lockstep.service.console.live import LivePart, LiveParts, shared_view
-from lockstep.service.console.pages import cluster, costs, health, job, job_log, job_metrics, jobs, models
+from lockstep.service.console.pages import (
+    cluster,
+    compare,
+    costs,
+    health,
+    job,
+    job_artifacts,
+    job_curves,
+    job_events,
+    job_log,
+    job_log_search,
+    job_metrics,
+    jobs,
+    models,
+)
 from lockstep.service.console.pages.signin import signin_page
 from lockstep.service.console.signing_in import (
     CSRF_FIELD,
@@ -65,6 +79,12 @@ _JOB: Final = "/projects/{project}/jobs/{job_id}"
 VIEWS: Final[Mapping[str, Render]] = {
     "/jobs": jobs.show,
     _JOB: job.show,
+    f"{_JOB}/events": job_events.show,
+    f"{_JOB}/log/first-error": job_log_search.show_first_error,
+    f"{_JOB}/log/download": job_log_search.download,
+    f"{_JOB}/artifacts": job_artifacts.show,
+    f"{_JOB}/artifacts/{{path:path}}": job_artifacts.download,
+    "/compare": compare.show,
     "/models": models.show,
     "/projects/{project}/models/{model}": models.show_model,
     "/costs": costs.show,
@@ -77,6 +97,8 @@ PARTS: Final[Mapping[str, tuple[Render, float]]] = {
     f"{_JOB}/status": (job.show_status, 1.0),
     f"{_JOB}/log": (job_log.show_more, 0.2),
     f"{_JOB}/metrics": (job_metrics.show, 3.0),
+    f"{_JOB}/curves": (job_curves.show, 5.0),
+    "/compare/curves": (compare.show_curves, 5.0),
     "/projects/{project}/models/{model}/versions": (models.show_versions, 1.0),
 }
 """The parts of pages that open pages ask for again and again, and how long each is used, in seconds."""

@@ -13,6 +13,36 @@ function followLog() {
   if (log && log.dataset.follow === "on") log.scrollTop = log.scrollHeight;
 }
 
+// A page keeps so many entries of a log. Beyond, it drops those that are farthest from what was just loaded, and a link
+// leads back to them.
+const MAX_ENTRIES = 2000;
+
+function linkTo(log, kind, text, id) {
+  log.querySelector(`li.${kind}`)?.remove();
+  const item = document.createElement("li");
+  const link = document.createElement("a");
+  item.className = `muted ${kind}`;
+  link.textContent = text;
+  link.href = log.dataset.at.replace("%7Bid%7D", encodeURIComponent(id.slice(2))).replace(/#.*/, `#${id}`);
+  item.append(link);
+  return item;
+}
+
+function boundLog(hasLoadedEarlier) {
+  const log = document.querySelector("#log-entries");
+  if (!log) return;
+  const entries = log.querySelectorAll("li[id]");
+  const extra = entries.length - MAX_ENTRIES;
+  if (extra <= 0) return;
+  if (hasLoadedEarlier) {
+    for (const entry of [...entries].slice(-extra)) entry.remove();
+    log.append(linkTo(log, "later", "Later entries", entries[MAX_ENTRIES].id));
+  } else {
+    for (const entry of [...entries].slice(0, extra)) entry.remove();
+    log.prepend(linkTo(log, "earlier", "Earlier entries", entries[extra].id));
+  }
+}
+
 document.addEventListener("DOMContentLoaded", () => {
   showTimes(document);
   followLog();
@@ -38,8 +68,23 @@ document.addEventListener("htmx:after:request", (event) => {
   if (etag && response.status === 200) etags.set(sourceElement, etag);
 });
 
+// Where earlier entries are put above those that are read, these stay where they are.
+let loadedEarlier = null;
+
+document.addEventListener("htmx:before:swap", (event) => {
+  const log = event.detail.ctx.sourceElement.closest("#log-entries .earlier")?.parentElement;
+  loadedEarlier = log ? { log, fromEnd: log.scrollHeight - log.scrollTop } : null;
+});
+
 document.addEventListener("htmx:after:swap", () => {
   showTimes(document);
+  if (loadedEarlier) {
+    const { log, fromEnd } = loadedEarlier;
+    log.dataset.follow = "off";
+    log.scrollTop = log.scrollHeight - fromEnd;
+  }
+  boundLog(loadedEarlier !== null);
+  loadedEarlier = null;
   followLog();
 });
 

@@ -22,7 +22,10 @@ from lockstep.service.console.layout import (
     table,
     when,
 )
-from lockstep.service.console.pages.job_log import log_section
+from lockstep.service.console.pages.job_artifacts import artifacts_section
+from lockstep.service.console.pages.job_curves import curves_section
+from lockstep.service.console.pages.job_events import timeline
+from lockstep.service.console.pages.job_log import LogView, log_section
 from lockstep.service.console.pages.job_metrics import OVER, metrics_section
 from lockstep.service.console.pages.jobs import cost_text
 from lockstep.service.console.signing_in import Session
@@ -36,13 +39,15 @@ LIVE: Final = "every 2s"
 def show(request: Request, session: Session, context: ServiceContext) -> h.Element:
     """Returns the page."""
     project, job_id = request.path_params["project"], request.path_params["job_id"]
-    filter_text = request.query_params.get("filter", "")
+    names = {"project": project, "job_id": job_id}
     job = call(jobs_api.get, session.principal, context, project=project, job_id=job_id)
     return page(
         h.p[h.a(href=f"/jobs?project={project}")[f"Jobs of {project}"]],
         _status(session, context, project=project, job=job),
-        log_section(session, context, project=project, job_id=job_id, filter_text=filter_text),
-        metrics_section(session, context, project=project, job_id=job_id, is_over=job["state"] in OVER),
+        log_section(session, context, view=LogView.of(request), job=job),
+        curves_section(session, context, **names, is_over=job["state"] in OVER),
+        metrics_section(session, context, **names, is_over=job["state"] in OVER),
+        artifacts_section(session, context, **names, page_token=request.query_params.get("artifacts", "")),
         h.h2["Input"],
         h.pre(tabindex="0")[json.dumps(job.get("trainingInput") or job.get("predictionInput"), indent=2)],
         title=f"Job {job_id}",
@@ -79,14 +84,7 @@ def _status(session: Session, context: ServiceContext, *, project: str, job: Map
         h.p(".error")[job["errorMessage"]] if job.get("errorMessage") else None,
         facts(_facts(job)),
         h.h2["States"],
-        h.ol(".timeline")[
-            (
-                h.li[
-                    when(event["time"]), " ", h.strong[event["kind"]], f" {event['detail']}" if event["detail"] else ""
-                ]
-                for event in events
-            )
-        ],
+        timeline(events, project=project, job_id=job_id),
         h.h2["Replicas"],
         table(
             ("Replica", "Phase", "Machine", "Host", "Progress", "End"),

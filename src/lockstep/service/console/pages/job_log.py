@@ -1,16 +1,18 @@
-"""The log of a job: its end first, new entries as they come, filtered in the language of logs."""
+"""The log of a job: its end first, earlier pages on demand, new entries as they come, filtered."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
 from urllib.parse import urlencode
 
 import htpy as h
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lockstep.errors import InvalidInputError
+from lockstep.errors import InvalidInputError, LockstepError, NotFoundError, PermissionDeniedError
 from lockstep.service.api.telemetry import logs as logs_api
 from lockstep.service.console.calls import call
 from lockstep.service.console.layout import job_path
@@ -18,109 +20,253 @@ from lockstep.service.console.log_text import colored
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
 from lockstep.service.threads import Pool, runs_in
+from lockstep.service.telemetry.log_history import MAX_REPLICAS
 
 PAGE_SIZE: Final = 500
 LIVE: Final = "every 700ms"
+RETRY: Final = "every 5s"
+START: Final = "start"
+END: Final = "end"
+MAX_CHOICES: Final = 200
+"""How many replicas are offered in a list. Beyond, their names are typed."""
+_COLUMN: Final = re.compile(r"filter: column (\d+)")
 
 
-def log_section(session: Session, context: ServiceContext, *, project: str, job_id: str, filter_text: str) -> h.Element:
+@final
+@dataclass(frozen=True, kw_only=True)
+class LogView:
+    """What a reader looks at.
+
+    Attributes:
+        project: the project.
+        job_id: the name of the job.
+        filter_text: the filter.
+        replicas: the names of the replicas; all if empty.
+        at: where the page begins: `START`, `END`, or the id of an entry; "" if it begins at another place.
+        before: what the API has for the page before another one; "" if it begins at another place.
+        cursor: the API's cursor; "" for the beginning.
+    """
+
+    project: str
+    job_id: str
+    filter_text: str = ""
+    replicas: tuple[str, ...] = ()
+    at: str = ""
+    before: str = ""
+    cursor: str = ""
+
+    @classmethod
+    def of(cls, request: Request) -> LogView:
+        """Returns what a request names."""
+        query = request.query_params
+        return cls(
+            project=request.path_params["project"],
+            job_id=request.path_params["job_id"],
+            filter_text=query.get("filter", ""),
+            replicas=tuple(name for name in query.getlist("replica") if name),
+            at=query.get("at", ""),
+            before=query.get("before", ""),
+            cursor=query.get("cursor", ""),
+        )
+
+    def page(self, **changes: Any) -> str:
+        """Returns the path of the job's page with this view of the log."""
+        return f"{job_path(self.project, self.job_id)}{replace(self, **changes)._query()}#log"
+
+    def part(self, place: str = "", **changes: Any) -> str:
+        """Returns the path of a part of the log, or of something else below it."""
+        return f"{job_path(self.project, self.job_id)}/log{place}{replace(self, **changes)._query()}"
+
+    def _query(self) -> str:
+        named = [("filter", self.filter_text), *(("replica", name) for name in self.replicas)]
+        named += [("at", self.at), ("before", self.before), ("cursor", self.cursor)]
+        query = urlencode([(name, value) for name, value in named if value])
+        return f"?{query}" if query else ""
+
+
+def log_section(session: Session, context: ServiceContext, *, view: LogView, job: Mapping[str, Any]) -> h.Element:
     """Returns the log, with the box of its filter.
 
     Args:
         session: the session of its reader.
         context: the parts of the service.
-        project: the project.
-        job_id: the name of the job.
-        filter_text: the filter.
+        view: what the reader looks at.
+        job: the job, as the API has it.
     """
+    names = [replica["name"] for replica in job["lockstep"]["replicas"]]
+    shown = _begin(view, names)
+    problem: InvalidInputError | None = None
+    try:
+        items = _entries(session, context, shown)
+    except InvalidInputError as error:
+        items, problem = None, error
+    follows = problem is None and shown.at == END
     return h.section("#log")[
         h.h2["Log"],
-        h.form(".bar", method="get", action=job_path(project, job_id))[
-            h.label[
-                "Filter",
-                h.input(
-                    type="search",
-                    name="filter",
-                    value=filter_text,
-                    placeholder='severity>=WARNING AND textPayload:"loss"',
-                    spellcheck="false",
-                    autocomplete="off",
-                ),
+        _form(view, names, problem),
+        _few_of_many(names) if not view.replicas and len(names) > MAX_REPLICAS else None,
+        h.p(".bar.log-bar")[
+            h.a(href=view.part("/first-error", at="", before="", cursor=""))["First error"],
+            h.a(href=view.page(at=START, before="", cursor=""))["Beginning"],
+            h.a(href=view.page(at="", before="", cursor=""))["End"],
+            h.a(href=view.part("/download", at="", before="", cursor=""), download=True)[
+                "Download these entries" if view.filter_text or view.replicas else "Download"
             ],
-            h.button(type="submit")["Show"],
+            h.label(".inline-label")[h.input("#log-wrap", type="checkbox", checked=True), "Wrap lines"],
         ],
-        h.ol("#log-entries", data_follow="on", tabindex="0", aria_label=f"Log of {job_id}")[
-            more_entries(session, context, project=project, job_id=job_id, filter_text=filter_text, cursor="")
-        ],
+        h.ol(
+            "#log-entries",
+            data_follow="on" if follows else "off",
+            data_at=view.page(at="{id}", before="", cursor=""),
+            tabindex="0",
+            aria_label=f"Log of {view.job_id}",
+        )[items],
     ]
 
 
 @runs_in(Pool.BUCKET)
 def show_more(request: Request, session: Session, context: ServiceContext) -> h.Node | Response:
-    """Returns the entries after a cursor; status 204 if there are none yet, so that the reader asks again."""
-    query = request.query_params
-    cursor = query.get("cursor", "")
-    found = more_entries(
-        session,
-        context,
-        project=request.path_params["project"],
-        job_id=request.path_params["job_id"],
-        filter_text=query.get("filter", ""),
-        cursor=cursor,
-    )
+    """Returns the entries after a cursor, or before a place.
+
+    The status is 204 if there are none yet, so that the reader's own item asks again.
+    """
+    try:
+        found = _entries(session, context, LogView.of(request))
+    except InvalidInputError as error:
+        return h.li(".alert", role="alert")[str(error)]
     return Response(status_code=204) if found is None else found
 
 
-def more_entries(
-    session: Session, context: ServiceContext, *, project: str, job_id: str, filter_text: str, cursor: str
-) -> Sequence[h.Node] | None:
-    """Returns the entries after a cursor, and at their end an item that asks for the next ones.
+def _begin(view: LogView, names: Sequence[str]) -> LogView:
+    """Returns a view with the place where a page begins, and with the replicas that it shows."""
+    if not (view.at or view.before or view.cursor):
+        view = replace(view, at=END)
+    if view.replicas or len(names) <= MAX_REPLICAS:
+        return view
+    entry = view.at.split(".")
+    return replace(view, replicas=(entry[1],) if len(entry) == 3 else tuple(names[:MAX_REPLICAS]))
+
+
+def _entries(session: Session, context: ServiceContext, view: LogView) -> Sequence[h.Node] | None:
+    """Returns the entries of a view, with an item that leads to those before them, and one that asks for the next ones.
 
     None if the log has not grown, so that the reader's own item can ask again.
 
-    Args:
-        session: the session of the reader.
-        context: the parts of the service.
-        project: the project.
-        job_id: the name of the job.
-        filter_text: the filter.
-        cursor: where the reader has got to; "" for the beginning.
+    Raises:
+        InvalidInputError: If the filter, or something else that the reader chose, is not valid.
+        NotFoundError: If there is no such job.
+        PermissionDeniedError: If the reader may not see it.
     """
     try:
         found = call(
             logs_api.job_entries,
             session.principal,
             context,
-            project=project,
-            job_id=job_id,
-            filter_text=filter_text,
-            cursor=cursor,
+            project=view.project,
+            job_id=view.job_id,
+            filter_text=view.filter_text,
+            replica=list(view.replicas),
+            cursor=view.cursor,
+            at="" if view.at == START else view.at,
+            before=view.before,
             page_size=PAGE_SIZE,
         )
-    except InvalidInputError as error:
-        return [h.li(".error", role="alert")[str(error)]]
-    items: list[h.Node] = [_item(entry) for entry in found["entries"]]
+    except (InvalidInputError, NotFoundError, PermissionDeniedError):
+        raise
+    except LockstepError as error:  # the bucket does not answer; the page is there again when it does
+        retry = {"hx-get": view.part(), "hx-trigger": RETRY, "hx-swap": "outerHTML"}
+        return [h.li(".alert", retry, role="alert")[str(error)]]
+    items: list[h.Node] = [_item(view, entry) for entry in found["entries"]]
+    if "earlier" in found:
+        items.insert(0, _earlier(view, before=found["earlier"], is_searching=not found["entries"]))
+    if view.before:
+        return items
     if found["complete"] and not found["more"]:
-        return [*items, h.li(".muted")["The log is complete."]]
-    if cursor and found["cursor"] == cursor and not found["more"]:
+        return [*items, h.li(".muted")["The log is complete.", _missing(found["numMissing"])]]
+    if view.cursor and found["cursor"] == view.cursor and not found["more"]:
         return None
-    query = urlencode({"filter": filter_text, "cursor": found["cursor"]})
-    trigger = "load" if found["more"] else LIVE
     asks = {
-        "hx-get": f"{job_path(project, job_id)}/log?{query}",
-        "hx-trigger": trigger,
+        "hx-get": view.part(at="", before="", cursor=found["cursor"]),
+        "hx-trigger": "intersect once" if found["more"] and view.at != END else LIVE,
         "hx-swap": "outerHTML",
     }
-    return [*items, h.li(".muted", asks)["…"]]
+    later = view.page(at="", before="", cursor=found["cursor"])
+    return [*items, h.li(".muted.later", asks)[h.a(href=later)["Later entries"] if found["more"] else "…"]]
 
 
-def _item(entry: dict[str, Any]) -> h.Element:
+def _missing(number: int) -> str:
+    return f" {number:,} entries never reached the bucket." if number else ""
+
+
+def _earlier(view: LogView, *, before: str, is_searching: bool) -> h.Element:
+    """Returns the item that leads to earlier entries. While a filter has found none, it looks for them by itself."""
+    path = {"at": "", "cursor": "", "before": before}
+    part = view.part(**path)
+    link = h.a({"hx-get": part, "hx-target": "closest li", "hx-swap": "outerHTML"}, href=view.page(**path))
+    if not is_searching:
+        return h.li(".muted.earlier")[link["Earlier entries"]]
+    asks = {"hx-get": part, "hx-trigger": "load delay:100ms", "hx-swap": "outerHTML"}
+    return h.li(".muted.earlier", asks)["No entry yet. ", link["Look further back"]]
+
+
+def _item(view: LogView, entry: Mapping[str, Any]) -> h.Element:
     anchor = f"e-{entry['insertId']}"
-    labels = entry["labels"]
-    who = labels.get("replica") or labels.get("task") or ""
+    replica = entry["resource"]["labels"]["task_name"]
+    link = view.page(at=entry["insertId"], before="", cursor="").replace("#log", f"#{anchor}")
     return h.li(id=anchor, class_=entry["severity"].lower())[
-        h.a(href=f"#{anchor}", title=f"{entry['severity']} {entry['timestamp']}")[
-            f"{entry['timestamp'][11:23]} {who}".rstrip()
+        h.a(href=link, title=f"{entry['severity']} {entry['timestamp']} attempt {entry['labels']['attempt']}")[
+            f"{entry['timestamp'][11:23]} {replica}"
         ],
         colored(entry["textPayload"]),
     ]
+
+
+def _form(view: LogView, names: Sequence[str], problem: InvalidInputError | None) -> h.Element:
+    chosen = view.replicas[0] if view.replicas else ""
+    return h.form(".bar", method="get", action=job_path(view.project, view.job_id) + "#log")[
+        h.label[
+            "Filter",
+            h.input(
+                type="search",
+                name="filter",
+                value=view.filter_text,
+                placeholder='severity>=WARNING AND textPayload:"loss"',
+                spellcheck="false",
+                autocomplete="off",
+                aria_invalid="true" if problem else None,
+                aria_describedby="log-problem" if problem else None,
+            ),
+        ],
+        _replicas(names, chosen) if len(names) > 1 else None,
+        h.button(type="submit")["Show"],
+        None if problem is None else _problem(view.filter_text, problem),
+    ]
+
+
+def _replicas(names: Sequence[str], chosen: str) -> h.Element:
+    if len(names) > MAX_CHOICES:
+        box = h.input(name="replica", value=chosen, placeholder=names[0], spellcheck="false", autocomplete="off")
+        return h.label["Replica", box]
+    return h.label[
+        "Replica",
+        h.select(name="replica")[
+            h.option(value="", selected=not chosen)["All" if len(names) <= MAX_REPLICAS else f"First {MAX_REPLICAS}"],
+            (h.option(value=name, selected=name == chosen)[name] for name in names),
+        ],
+    ]
+
+
+def _few_of_many(names: Sequence[str]) -> h.Element:
+    return h.p(".muted")[
+        f"The log shows the first {MAX_REPLICAS} of {len(names):,} replicas. Choose a replica to see another one."
+    ]
+
+
+def _problem(text: str, problem: InvalidInputError) -> h.Element:
+    """Returns what is wrong with a filter, and marks where."""
+    match = _COLUMN.match(problem.what)
+    marked = None
+    if match is not None:
+        flat = " ".join(text.splitlines()) if len(text.splitlines()) > 1 else text
+        marked = h.pre(".marked", aria_hidden="true")[f"{flat}\n{' ' * (int(match[1]) - 1)}^"]
+    return h.div("#log-problem", role="alert")[h.p(".error")[str(problem)], marked]

@@ -8,6 +8,7 @@ from typing import Any, Final
 import htpy as h
 from starlette.requests import Request
 
+from lockstep.errors import LockstepError, NotFoundError, PermissionDeniedError
 from lockstep.service.api.control import jobs as jobs_api
 from lockstep.service.api.telemetry import metrics as metrics_api
 from lockstep.service.console.calls import call
@@ -41,11 +42,16 @@ def metrics_section(
         job_id: the name of the job.
         is_over: whether the job is over, so that they do not change any more.
     """
-    found = call(metrics_api.metrics, session.principal, context, project=project, job_id=job_id)
+    live = {} if is_over else {"hx-get": f"{job_path(project, job_id)}/metrics", "hx-trigger": LIVE}
+    try:
+        found = call(metrics_api.metrics, session.principal, context, project=project, job_id=job_id)
+    except (NotFoundError, PermissionDeniedError):
+        raise
+    except LockstepError as error:  # the bucket does not answer: the rest of the page is shown
+        return h.section("#metrics", live)[h.h2["Metrics"], h.p(".error", role="alert")[str(error)]]
     by_name: defaultdict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for series in found["series"]:
         by_name[series["name"], series["unit"]].append(series)
-    live = {} if is_over else {"hx-get": f"{job_path(project, job_id)}/metrics", "hx-trigger": LIVE}
     return h.section("#metrics", live)[
         h.h2["Metrics"],
         h.div(".charts")[

@@ -28,6 +28,7 @@ from lockstep.service.context import ServiceContext
 PAGE_SIZE: Final = 50
 LIVE: Final = "every 2s"
 TITLES: Final[Mapping[str, str]] = {
+    "Compare": "",
     "Job": "jobId",
     "State": "state",
     "Progress": "",
@@ -42,6 +43,8 @@ TITLES: Final[Mapping[str, str]] = {
 LARGEST_FIRST: Final = ("createTime", "elapsed", "costUsd", "numRestarts")
 """What is ordered with the largest first when it is chosen for the first time."""
 NEWEST_FIRST: Final = "createTime desc"
+COMPARE: Final = "compare"
+"""The id of the form that the boxes of all rows belong to. It is outside of the part that is live."""
 
 
 @final
@@ -112,7 +115,12 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
         h.input(type="hidden", name="order", value=view.order) if view.order else None,
         h.button(type="submit")["Show"],
     ]
-    return page(form, _table(session, context, view), title="Jobs", session=session, path="/jobs", project=view.project)
+    compare = h.form(f"#{COMPARE}.bar", method="get", action="/compare")[
+        h.input(type="hidden", name="project", value=view.project),
+        h.button(type="submit")["Compare the chosen jobs"],
+    ]
+    table_ = _table(session, context, view)
+    return page(form, table_, compare, title="Jobs", session=session, path="/jobs", project=view.project)
 
 
 def show_table(request: Request, session: Session, context: ServiceContext) -> h.Element:
@@ -141,7 +149,7 @@ def _table(session: Session, context: ServiceContext, view: JobsView) -> h.Eleme
             [view.title(title, key) for title, key in TITLES.items()],
             [_row(view.project, job) for job in found["jobs"]],
             label="Jobs",
-            numbers=(6, 7),
+            numbers=(7, 8),
             sorted_by=view.sorted_by(),
         )
         if found["jobs"]
@@ -155,8 +163,19 @@ def _table(session: Session, context: ServiceContext, view: JobsView) -> h.Eleme
 
 def _row(project: str, job: Mapping[str, Any]) -> Sequence[h.Node]:
     own = job["lockstep"]
+    job_id = job["jobId"]
     return (
-        h.a(href=job_path(project, job["jobId"]))[job["jobId"]],
+        h.input(
+            id=f"compare-{job_id}",
+            type="checkbox",
+            name="job",
+            value=job_id,
+            form=COMPARE,
+            aria_label=f"Compare {job_id}",
+            hx_preserve="true",
+            autocomplete="off",
+        ),
+        h.a(href=job_path(project, job_id))[job_id],
         state_badge(job["state"]),
         "" if own["progress"] is None else own["progress"]["text"],
         own["submittedBy"],
