@@ -8,15 +8,12 @@ from contextlib import contextmanager
 from typing import BinaryIO, Final, final
 from urllib.parse import quote
 
-import anyio
-from anyio import to_thread
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from lockstep.errors import OverloadedError
+from lockstep.service.threads import Pool, run_in
 
-NUM_THREADS: Final = 8
-"""How many pieces are read at once. A piece that is being sent needs no thread."""
 MAX_STREAMS: Final = 64
 """How many responses may be under way at once. Each holds an open object and a piece of it."""
 PIECE_BYTES: Final = 1 << 20
@@ -35,24 +32,19 @@ class Streams:
     def __init__(self, *, max_streams: int = MAX_STREAMS) -> None:
         self._max_streams = max_streams
         self._num_open = 0
-        self._limiter: anyio.CapacityLimiter | None = None
 
     @contextmanager
-    def opened(self) -> Iterator[anyio.CapacityLimiter]:
-        """Counts a response in the block, and yields the limiter of the threads that read its pieces.
-
-        Only for the thread of the event loop.
+    def opened(self) -> Iterator[None]:
+        """Counts a response in the block. Only for the thread of the event loop.
 
         Raises:
             OverloadedError: If too many are under way.
         """
         if self._num_open >= self._max_streams:
             raise OverloadedError("too many downloads at once", allowed=str(self._max_streams), retry_after_s=1.0)
-        if self._limiter is None:
-            self._limiter = anyio.CapacityLimiter(NUM_THREADS)
         self._num_open += 1
         try:
-            yield self._limiter
+            yield
         finally:
             self._num_open -= 1
 
@@ -99,16 +91,16 @@ class StreamedBody(Response):
                 await send(message)
 
         try:
-            with self._streams.opened() as limiter:
-                body = StreamingResponse(self._pieces(limiter), headers=self._sent_headers, media_type=self.media_type)
+            with self._streams.opened():
+                body = StreamingResponse(self._pieces(), headers=self._sent_headers, media_type=self.media_type)
                 await body(scope, receive, send_soon)
         except TimeoutError:
             return  # without the end of the response: the server then closes the connection
         finally:
             self._close()
 
-    async def _pieces(self, limiter: anyio.CapacityLimiter) -> AsyncIterator[bytes]:
-        while piece := await to_thread.run_sync(self._read, limiter=limiter):
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        while piece := await run_in(Pool.DOWNLOAD, self._read):
             yield piece
 
 

@@ -27,6 +27,8 @@ class Pool(Enum):
     """Makes the pages of the console."""
     BUCKET = ("bucket", 12)
     """Reads logs, metrics and files of jobs from buckets, which may be slow or not answer."""
+    DOWNLOAD = ("download", 8)
+    """Reads pieces of files that are downloaded. A piece that is being sent needs no thread."""
 
 
 _LIMITERS: Final[RunVar[dict[Pool, anyio.CapacityLimiter]]] = RunVar("lockstep_limiters")

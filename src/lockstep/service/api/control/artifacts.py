@@ -19,6 +19,7 @@ from lockstep.service.api.resources import timestamp
 from lockstep.service.api.routes import make_router
 from lockstep.service.control.job_outputs import Artifact, list_artifacts, open_artifact
 from lockstep.service.streams import StreamedBody, stream_file
+from lockstep.service.threads import Pool, runs_in
 
 DEFAULT_PAGE_SIZE: Final = 100
 MAX_PAGE_SIZE: Final = 1000
@@ -30,6 +31,7 @@ _Path = Annotated[str, Path(max_length=4096)]
 
 @router.get("/jobs/{job_id}/artifacts")
 @requires_scope(Scope.VIEWER)
+@runs_in(Pool.BUCKET)
 def artifacts(
     project: Project, job_id: Name, context: Context, page_size: PageSize = 0, page_token: PageToken = ""
 ) -> Annotated[JSONResponse, ArtifactListForm]:
@@ -49,6 +51,7 @@ def artifacts(
 
 @router.get("/jobs/{job_id}/artifacts/{path:path}")
 @requires_scope(Scope.VIEWER)
+@runs_in(Pool.BUCKET)
 def artifact(project: Project, job_id: Name, path: _Path, context: Context) -> StreamedBody:
     """Returns a file that a job left, piece by piece."""
     job = context.jobs.get(project=project, job_id=job_id)

@@ -20,6 +20,7 @@ from lockstep.service.context import ServiceContext
 from lockstep.service.prediction.servers import server_name
 from lockstep.service.store import JobRecord, VersionRecord
 from lockstep.service.telemetry.series import SeriesPage, SeriesQuery, read_series
+from lockstep.service.threads import Pool, runs_in
 
 MAX_POINTS = 2000
 
@@ -34,6 +35,7 @@ _PageToken = Annotated[str, Query(alias="pageToken", max_length=40)]
 
 @router.get("/jobs/{job_id}/metrics")
 @requires_scope(Scope.VIEWER)
+@runs_in(Pool.BUCKET)
 def metrics(
     project: Project,
     job_id: Name,
@@ -64,6 +66,7 @@ def metrics(
 
 @router.get("/models/{model}/versions/{version}/metrics")
 @requires_scope(Scope.VIEWER)
+@runs_in(Pool.BUCKET)
 def version_metrics(
     project: Project,
     model: Name,

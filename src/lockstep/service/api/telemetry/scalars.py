@@ -15,6 +15,7 @@ from lockstep.service.api.requests import Context, Name, Project
 from lockstep.service.api.routes import make_router
 from lockstep.service.control.job_outputs import open_output
 from lockstep.service.telemetry.scalars import Scalars, TagCurve
+from lockstep.service.threads import Pool, runs_in
 
 MAX_POINTS: Final = 2000
 OUTPUT: Final = "tensorboard"
@@ -24,6 +25,7 @@ router = make_router()
 
 @router.get("/jobs/{job_id}/scalars")
 @requires_scope(Scope.VIEWER)
+@runs_in(Pool.BUCKET)
 def scalars(
     project: Project,
     job_id: Name,

@@ -18,6 +18,7 @@ from lockstep.service.console.pages.job_metrics import OVER
 from lockstep.service.console.pages.jobs import cost_text
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
+from lockstep.service.threads import Pool, runs_in
 
 MAX_JOBS: Final = 8
 MAX_DIFFERENCES: Final = 200
@@ -25,6 +26,7 @@ MAX_SHOWN: Final = 300
 """How many characters of a value are shown."""
 
 
+@runs_in(Pool.BUCKET)
 def show(request: Request, session: Session, context: ServiceContext) -> h.Element:
     """Returns the page."""
     project, job_ids = _chosen(request, session)
@@ -58,6 +60,7 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
     )
 
 
+@runs_in(Pool.BUCKET)
 def show_curves(request: Request, session: Session, context: ServiceContext) -> h.Element:
     """Returns the part of the page that is live while a job runs."""
     project, job_ids = _chosen(request, session)

@@ -17,16 +17,19 @@ from lockstep.service.console.charts import number
 from lockstep.service.console.layout import job_path, table, when, with_query
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
+from lockstep.service.threads import Pool, runs_in
 
 PAGE_SIZE: Final = 50
 
 
+@runs_in(Pool.BUCKET)
 def show(request: Request, session: Session, context: ServiceContext) -> h.Element:
     """Returns the part of the job's page with its files."""
     names = {name: request.path_params[name] for name in ("project", "job_id")}
     return artifacts_section(session, context, **names, page_token=request.query_params.get("artifacts", ""))
 
 
+@runs_in(Pool.BUCKET)
 def download(request: Request, session: Session, context: ServiceContext) -> Response:
     """Returns a file."""
     names = {name: request.path_params[name] for name in ("project", "job_id", "path")}

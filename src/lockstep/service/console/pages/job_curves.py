@@ -18,6 +18,7 @@ from lockstep.service.console.layout import job_path, table
 from lockstep.service.console.pages.job_metrics import OVER
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
+from lockstep.service.threads import Pool, runs_in
 
 LIVE: Final = "every 10s"
 READING: Final = "every 1s"
@@ -26,6 +27,7 @@ NUM_POINTS: Final = 300
 MAX_CHARTS: Final = 24
 
 
+@runs_in(Pool.BUCKET)
 def show(request: Request, session: Session, context: ServiceContext) -> h.Element:
     """Returns the part of the page with the curves."""
     names = {name: request.path_params[name] for name in ("project", "job_id")}

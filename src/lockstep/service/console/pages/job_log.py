@@ -19,8 +19,8 @@ from lockstep.service.console.layout import job_path
 from lockstep.service.console.log_text import colored
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
-from lockstep.service.threads import Pool, runs_in
 from lockstep.service.telemetry.log_history import MAX_REPLICAS
+from lockstep.service.threads import Pool, runs_in
 
 PAGE_SIZE: Final = 500
 LIVE: Final = "every 700ms"

@@ -18,12 +18,14 @@ from lockstep.service.console.pages.job_log import LogView
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
 from lockstep.service.streams import StreamedBody, attachment
+from lockstep.service.threads import Pool, runs_in
 
 SEARCH_S: Final = 4.0
 """How long a request looks for an error, in seconds. The reader decides whether to go on."""
 DOWNLOAD_PAGE_SIZE: Final = 5000
 
 
+@runs_in(Pool.BUCKET)
 def show_first_error(request: Request, session: Session, context: ServiceContext) -> h.Node | Response:
     """Leads to the first entry of severity ERROR or above that the filter matches."""
     view = LogView.of(request)
@@ -50,6 +52,7 @@ def show_first_error(request: Request, session: Session, context: ServiceContext
     )
 
 
+@runs_in(Pool.BUCKET)
 def download(request: Request, session: Session, context: ServiceContext) -> Response:
     """Returns the log, or what the filter and the replicas leave of it, as a text file."""
     view = replace(LogView.of(request), cursor="")
