@@ -20,6 +20,7 @@ _SECTIONS: Final = {
         "up": "up:up",
         "down": "down:down",
         "status": "status:status",
+        "doctor": "doctor:doctor",
         "open": "open_console:open_console",
         "cluster": "cluster:app",
         "costs": "costs:costs",

@@ -13,6 +13,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     ),
     "down": ("lockstep down", "lockstep down --cancel"),
     "status": ("lockstep status",),
+    "doctor": ("lockstep doctor", "lockstep doctor --only disk --only devices", "lockstep doctor --json"),
     "open": ("lockstep open", "lockstep open train_1 --no-browser"),
     "whoami": ("lockstep whoami",),
     "costs": (

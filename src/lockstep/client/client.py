@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, final
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 MAX_SCALAR_REQUESTS: Final = 200
 """The service reads large TensorBoard files in parts of half a second, one for each request."""
+DOCTOR_S: Final = 90.0
+"""How long `Client.doctor` waits for the checks of the service's machine, in seconds."""
+DOCTOR_POLL_S: Final = 0.5
 
 
 @final
@@ -165,6 +169,18 @@ class Client(AbstractModelRequests):
     def service(self) -> dict[str, Any]:
         """Returns the status of the service."""
         return self._call("GET", "/v1/service")
+
+    def doctor(self) -> dict[str, Any]:
+        """Returns what is wrong with the service's own machine; sends requests until the checks have ended.
+
+        Returns:
+            ``{"time", "checking", "findings", "passed", "skipped"}``; see docs/operations.md. ``checking`` is true if
+            they did not end within `DOCTOR_S`.
+        """
+        deadline = time.monotonic() + DOCTOR_S
+        while (found := self._call("GET", "/v1/doctor"))["checking"] and time.monotonic() < deadline:
+            time.sleep(DOCTOR_POLL_S)
+        return found
 
     def nodes(self, *, everything: bool = False) -> dict[str, Any]:
         """Returns the nodes of a cluster whose machines are created and deleted on demand.

@@ -9,6 +9,7 @@ from lockstep.clusters import AbstractCluster
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.service.billing.accounting import Accounts
 from lockstep.service.billing.spending import BudgetState
+from lockstep.service.checkup import Checkup
 from lockstep.service.control.controller import Controller
 from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.notifications.webhooks import Webhooks
@@ -63,6 +64,7 @@ class ServiceContext:
         streams: limits the downloads that are under way.
         sessions: the store of the console's sessions.
         sign_in_links: the links that open the console signed in.
+        checkup: examines the service's own machine.
     """
 
     settings: Settings
@@ -93,6 +95,7 @@ class ServiceContext:
     scalars: ScalarCache = field(default_factory=ScalarCache)
     streams: Streams = field(default_factory=Streams)
     sign_in_links: SignInLinks = field(default_factory=SignInLinks)
+    checkup: Checkup = field(default_factory=Checkup)
 
     @property
     def budgets(self) -> list[BudgetState]:

@@ -17,8 +17,10 @@ import uvicorn
 from googleapiclient.discovery import build
 from sqlalchemy import Engine
 
+from lockstep.doctor import Diagnosis
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.security.access import ALL_PROJECTS, Principal, Scope
+from lockstep.service.checkup import Checkup
 from lockstep.service.context import ServiceContext
 from lockstep.service.front import Front
 from lockstep.service.notifications.posting import RestrictedPost
@@ -69,6 +71,7 @@ class Served:
         models, demands = ModelStore(database), DemandStore(database)
         routes = Routes(models=models, jobs=bench.store, vault=bench.vault)
         self.context = ServiceContext(
+            checkup=Checkup(examine=lambda _: Diagnosis()),  # of no machine: tests of it have a process do it
             settings=bench.settings,
             token=HOME_TOKEN,
             keys=KeyStore(database),

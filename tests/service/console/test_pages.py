@@ -193,7 +193,7 @@ def test_a_cluster_without_machines_of_its_own_says_so(browser: httpx.Client) ->
 
 
 def test_health_says_what_is_wrong(browser: httpx.Client, service: Served) -> None:
-    assert "Everything works." in browser.get("/health").text
+    assert "Every part of the service works." in browser.get("/health").text
     service.context.problems.note(Part.BUCKET, "the bucket does not answer")
     assert "the bucket does not answer" in browser.get("/health").text
 

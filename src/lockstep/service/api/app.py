@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute
 
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
-from lockstep.service.api import system
+from lockstep.service.api import doctor, system
 from lockstep.service.api.access import guard
 from lockstep.service.api.answers import answer, error_content
 from lockstep.service.api.billing import costs
@@ -123,7 +123,7 @@ def _make_routes() -> Sequence[BaseRoute]:
         router.include_router(module.router, prefix=in_location)
     # Where the REST transport of Vertex AI's Python client asks for operations.
     router.include_router(vertex_operations.router, prefix=f"/ui{in_location.removeprefix('/v1')}")
-    for module in (system, keys, nodes, prometheus):
+    for module in (system, doctor, keys, nodes, prometheus):
         router.include_router(module.router)
     router.include_router(costs.all_projects_router)
     return router.routes

@@ -90,6 +90,7 @@ VIEWS: Final[Mapping[str, Render]] = {
     "/costs": costs.show,
     "/cluster": cluster.show,
     "/health": health.show,
+    health.CHECKS_PATH: health.show_checks,
 }
 """The pages, by their paths."""
 PARTS: Final[Mapping[str, tuple[Render, float]]] = {

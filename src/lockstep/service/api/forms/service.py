@@ -200,6 +200,37 @@ class DeathForm(TypedDict):
     then: str
 
 
+@with_config(STRICT)
+class FindingForm(TypedDict):
+    """A fault of the service's machine, and the command that mends it."""
+
+    check: str
+    severity: str
+    what: str
+    received: str
+    needed: str
+    remedy: str
+
+
+@with_config(STRICT)
+class RemarkForm(TypedDict):
+    """A check without a fault: what it saw, or why it does not apply."""
+
+    check: str
+    text: str
+
+
+@with_config(STRICT)
+class DoctorForm(TypedDict):
+    """The results of the checks of the service's machine; empty, without a time, until the first ones are known."""
+
+    time: str | None
+    checking: bool
+    findings: list[FindingForm]
+    passed: list[RemarkForm]
+    skipped: list[RemarkForm]
+
+
 class ServiceForm(RecordedForm):
     """The state of the service."""
 

@@ -94,3 +94,12 @@ document.addEventListener("scroll", (event) => {
   if (log.id !== "log-entries") return;
   log.dataset.follow = log.scrollHeight - log.scrollTop - log.clientHeight < 40 ? "on" : "off";
 }, true);
+
+// A click copies a command. Without access to the clipboard, the command is selected by a click on itself.
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-copy]");
+  if (!button || !navigator.clipboard) return;
+  await navigator.clipboard.writeText(button.dataset.copy);
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+});

@@ -142,6 +142,11 @@ class Lease:
                 connection.execute(update(LEASES).where(LEASES.c.name == NAME, *mine).values(expire_time_s=0.0))
         self._generation = None
 
+    def database_time_s(self) -> float:
+        """Returns the time of the database's clock, in seconds since 1970 UTC."""
+        with reading(self._engine) as connection:
+            return database_time_s(connection)
+
     def holder(self) -> Holder | None:
         """Returns the holder of the lease; None if no service has ever acquired it."""
         return holder_of(self._engine)
