@@ -32,6 +32,7 @@ _SECTIONS: Final = {
         "describe": "describe:describe",
         "logs": "logs:logs",
         "metrics": "metrics:metrics",
+        "top": "top:top",
         "exec": "shell:execute",
         "update": "update:update",
         "cancel": "cancel:cancel",

@@ -50,6 +50,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "lockstep metrics train_1 --replica worker-replica-0 --name cpuCores --json",
         "lockstep metrics --model digits",
     ),
+    "top": ("lockstep top train_1", "lockstep top", "lockstep top train_1 --once"),
     "exec": (
         "lockstep exec train_1",
         "lockstep exec train_1 --replica worker-replica-0 -- nvidia-smi",

@@ -118,6 +118,16 @@ def _writer(unit: str) -> tuple[Callable[[float], str], str]:
     return lambda value: f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}", unit
 
 
+def value_text(value: float, *, unit: str) -> str:
+    """Returns a value as text, in words of its unit if it is bytes or a share.
+
+    Args:
+        value: the value.
+        unit: the unit, one of `Unit`.
+    """
+    return _writer(unit)[0](value)
+
+
 def sparkline(points: Sequence[Sequence[float]], *, interval_s: float) -> str:
     """Returns points as bars, scaled between the smallest and the largest value, with gaps between measurements.
 
