@@ -49,6 +49,7 @@ _SECTIONS: Final = {
         "bucket": "bucket:app",
     },
     "Scripts, without a service": {
+        "init": "init:init",
         "local": "local:app",
         "image": "image:app",
         "plan": "plan:plan",

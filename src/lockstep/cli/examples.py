@@ -107,6 +107,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "lockstep bucket cp gs://my-bucket/runs/model.keras .",
     ),
     "bucket rm": ("lockstep bucket rm gs://my-bucket/old -r",),
+    "init": ("lockstep init my_job", "lockstep init my_job --template loop"),
     "local train": (
         "lockstep local train --package-path trainer --module-name trainer.task -- --epochs 1",
         "lockstep local train --package-path trainer --module-name trainer.task --distributed --worker-count 2",
