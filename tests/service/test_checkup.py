@@ -127,7 +127,7 @@ def test_a_node_whose_clock_is_ahead_and_programs_of_root_are_told(service: Serv
         jobs=_Jobs(replace(job, replicas=(replace(replica, status=late),))),
     )
     users, clocks = own_findings(context, clock=time.time)
-    assert (users.check, users.remedy) == ("users", "install it in /opt")
+    assert (users.check, users.received) == ("users", service.context.settings.users_note)
     assert clocks.what == "the clock of node node-7 is ahead"
 
 

@@ -87,7 +87,7 @@ def own_findings(context: ServiceContext, *, clock: Callable[[], float]) -> list
                 what="programs of jobs run as root",
                 received=settings.users_note,
                 needed="a user of its own for each job",
-                remedy=settings.users_warning,
+                remedy="move Python, Lockstep, the home and the bucket to /opt, or accept it: lockstep up --run-as none",
             )
         )
     try:
