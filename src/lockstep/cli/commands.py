@@ -33,6 +33,8 @@ _SECTIONS: Final = {
         "logs": "logs:logs",
         "metrics": "metrics:metrics",
         "top": "top:top",
+        "artifacts": "artifacts:artifacts",
+        "tensorboard": "tensorboard:tensorboard",
         "exec": "shell:execute",
         "update": "update:update",
         "cancel": "cancel:cancel",

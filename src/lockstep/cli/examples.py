@@ -51,6 +51,12 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "lockstep metrics --model digits",
     ),
     "top": ("lockstep top train_1", "lockstep top", "lockstep top train_1 --once"),
+    "artifacts": (
+        "lockstep artifacts train_1",
+        "lockstep artifacts train_1 --fetch --to results",
+        "lockstep artifacts train_1 model tensorboard --fetch",
+    ),
+    "tensorboard": ("lockstep tensorboard train_1", "lockstep tensorboard train_1 train_2 --port 6007"),
     "exec": (
         "lockstep exec train_1",
         "lockstep exec train_1 --replica worker-replica-0 -- nvidia-smi",

@@ -1,0 +1,185 @@
+"""``lockstep artifacts``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+from rich.table import Table
+
+from lockstep.cli.console import (
+    DEFAULT_PROJECT,
+    ERRORS,
+    OUTPUT,
+    JobArgument,
+    ProjectOption,
+    connect,
+    local_time,
+    print_json,
+    size,
+)
+from lockstep.errors import InvalidInputError, MissingInputError, NotFoundError, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from lockstep.client import Client
+
+
+_MAX_NAMED: Final = 10
+
+
+def artifacts(
+    job: JobArgument,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATH...]", help="Only these files, or all files in these folders, such as 'model'."),
+    ] = None,
+    fetch: Annotated[
+        bool, typer.Option("--fetch", help="Download the files. Files that are there are skipped.")
+    ] = False,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="FOLDER", help="Where to put them. Default: a folder JOB here.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+    project: ProjectOption = DEFAULT_PROJECT,
+) -> None:
+    """List or download the files that a job left: models, checkpoints, TensorBoard files.
+
+    A download that was interrupted goes on where it stopped: a file is there whole, or not at all.
+    """
+    if to is not None and not fetch:
+        raise InvalidInputError("--to", received=to, allowed="only with --fetch")
+    with connect(project) as client:
+        found = chosen(client.artifacts(job), paths or (), job=job)
+        if not fetch:
+            _print_list(found, as_json=as_json)
+            return
+        folder = (to or Path(job)).absolute()
+        targets = {artifact["path"]: target_of(artifact["path"], folder=folder) for artifact in found}
+        missing = [artifact for artifact in found if not is_there(targets[artifact["path"]], artifact)]
+        gone = _fetch_all(client, job, missing, targets=targets)
+    fetched = [artifact for artifact in missing if artifact["path"] not in gone]
+    if as_json:
+        names = {artifact["path"] for artifact in fetched}
+        print_json(
+            [{**each, "file": str(targets[each["path"]]), "fetched": each["path"] in names} for each in found],
+            indent=2,
+        )
+        return
+    num_bytes = sum(artifact["sizeBytes"] for artifact in fetched)
+    skipped = f"; {len(found) - len(missing)} were there already" if len(found) > len(missing) else ""
+    removed = f"; {len(gone)} were removed by the job meanwhile" if gone else ""
+    OUTPUT.print(f"fetched {counted(len(fetched), 'file')}, {size(num_bytes)}, to {folder}{skipped}{removed}")
+
+
+def _fetch_all(
+    client: Client, job: str, missing: Sequence[Mapping[str, Any]], *, targets: Mapping[str, Path]
+) -> frozenset[str]:
+    """Downloads artifacts; returns the paths of those that are no longer there, such as old checkpoints of a job."""
+    gone: set[str] = set()
+    with _progress(missing) as advance:
+        for artifact in missing:
+            try:
+                client.fetch_artifact(job, artifact["path"], to=targets[artifact["path"]])
+            except (NotFoundError, MissingInputError):
+                gone.add(artifact["path"])
+            advance(artifact)
+    return frozenset(gone)
+
+
+def chosen(artifacts: Sequence[Mapping[str, Any]], paths: Sequence[str], *, job: str) -> list[Mapping[str, Any]]:
+    """Returns the artifacts that paths name: files, or all files in folders.
+
+    Args:
+        artifacts: all artifacts of the job.
+        paths: the paths; empty for all artifacts.
+        job: the job's name, for the error message.
+
+    Raises:
+        MissingInputError: a path names none.
+    """
+    wanted = [path.strip("/") for path in paths]
+    for path in wanted:
+        if not any(_is_in(artifact["path"], path) for artifact in artifacts):
+            outputs = sorted({artifact["path"].partition("/")[0] for artifact in artifacts})
+            raise MissingInputError(
+                f"job {job} left no such file",
+                received=path,
+                allowed=outputs[:_MAX_NAMED] or "none: it left no files",
+                action=f"see `lockstep artifacts {job}`",
+            )
+    return [artifact for artifact in artifacts if not wanted or any(_is_in(artifact["path"], path) for path in wanted)]
+
+
+def _is_in(path: str, wanted: str) -> bool:
+    return path == wanted or path.startswith(f"{wanted}/")
+
+
+def target_of(path: str, *, folder: Path) -> Path:
+    """Returns the local file for an artifact, which is in the folder whatever the artifact is called.
+
+    Names come from the program of a job, which may be somebody else's.
+
+    Args:
+        path: the artifact's path, as the service names it.
+        folder: the folder of the download, an absolute path.
+
+    Raises:
+        InvalidInputError: the path, or a link on it, leads out of the folder.
+    """
+    names = path.split("/")
+    is_plain = all(name not in ("", ".", "..") and "\0" not in name and "\\" not in name for name in names)
+    target = folder.joinpath(*names) if is_plain else folder
+    if not is_plain or not target.parent.resolve().is_relative_to(folder.resolve()):
+        raise InvalidInputError(
+            "an artifact's path leads out of the folder, so nothing was fetched",
+            received=path,
+            allowed=f"paths within {folder}",
+            action="name the other artifacts as PATH",
+        )
+    return target
+
+
+def is_there(target: Path, artifact: Mapping[str, Any]) -> bool:
+    """Whether a file is there with the size of an artifact: then it was fetched whole."""
+    try:
+        return target.is_file() and not target.is_symlink() and target.stat().st_size == artifact["sizeBytes"]
+    except OSError:
+        return False
+
+
+@contextmanager
+def _progress(missing: Sequence[Mapping[str, Any]]) -> Generator[Callable[[Mapping[str, Any]], None]]:
+    """Shows a bar of bytes on a terminal, and nothing elsewhere."""
+    if not ERRORS.is_terminal or not missing:
+        yield lambda _: None
+        return
+    columns = (TextColumn("fetching"), BarColumn(), DownloadColumn(binary_units=True), TextColumn("{task.description}"))
+    with Progress(*columns, console=ERRORS, transient=True) as bar:
+        task = bar.add_task(missing[0]["path"], total=sum(artifact["sizeBytes"] for artifact in missing))
+
+        def advance(artifact: Mapping[str, Any]) -> None:
+            bar.update(task, advance=artifact["sizeBytes"], description=artifact["path"])
+
+        yield advance
+
+
+def _print_list(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(found, indent=2)
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("PATH", no_wrap=True)
+    table.add_column("SIZE", no_wrap=True, justify="right")
+    table.add_column("WRITTEN", no_wrap=True)
+    for artifact in found:
+        table.add_row(artifact["path"], size(artifact["sizeBytes"]), local_time(artifact["updateTime"]))
+    OUTPUT.print(table if found else "no artifacts")
+    if found:
+        total = sum(artifact["sizeBytes"] for artifact in found)
+        OUTPUT.print(f"{counted(len(found), 'file')}, {size(total)}")
