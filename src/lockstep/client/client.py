@@ -190,6 +190,60 @@ class Client(AbstractModelRequests):
         """
         return self._call("GET", "/v1/nodes" + ("?all=true" if everything else ""))
 
+    def queue(self, *, limit: int = 100) -> dict[str, Any]:
+        """Returns the first jobs in the queue of all projects, and the quotas of projects.
+
+        Args:
+            limit: the maximum number of jobs; sends as many requests as needed.
+
+        Returns:
+            ``{"jobs": [{"project", "jobId", "kind", "priority", "createTime", "position", "reason", "startByTime"}],
+            "numQueued", "quotas": [...]}``.
+        """
+        found = self._call("GET", "/v1/queue", query={"pageSize": limit})
+        token = found.pop("nextPageToken", None)
+        while token and len(found["jobs"]) < limit:
+            page = self._call("GET", "/v1/queue", query={"pageSize": limit - len(found["jobs"]), "pageToken": token})
+            found["jobs"] += page["jobs"]
+            token = page.get("nextPageToken")
+        return found
+
+    def ended_nodes(self, *, size: int = 0, token: str = "") -> dict[str, Any]:
+        """Returns a page of the nodes that ended, those that were requested last first.
+
+        Args:
+            size: the maximum number of nodes; 0 for the service's default.
+            token: the token from the previous page; empty for the first page.
+        """
+        return self._call("GET", "/v1/nodes/ended", query={"pageSize": size, "pageToken": token})
+
+    def data_sets(self, *, folder: str = "", limit: int = 100) -> list[dict[str, Any]]:
+        """Returns the packed data sets in a folder of a bucket.
+
+        Args:
+            folder: the URL of the folder; empty for the project's folder in the service's bucket.
+            limit: the maximum number of data sets; sends as many requests as needed.
+        """
+        path, found, token = f"{self._prefix}/datasets", [], ""
+        while len(found) < limit:
+            query = {"folder": folder, "pageSize": limit - len(found), "pageToken": token}
+            page = self._call("GET", path, query=query)
+            found += page["datasets"]
+            token = page.get("nextPageToken", "")
+            if not token:
+                break
+        return found[:limit]
+
+    def data_set(self, url: str, *, num_records: int = 24) -> dict[str, Any]:
+        """Returns a packed data set with its first files and its first records.
+
+        Args:
+            url: its URL, as `data_sets` returns it.
+            num_records: the maximum number of records.
+        """
+        query = {"url": url, "numRecords": num_records}
+        return self._call("GET", f"{self._prefix}/datasets:read", query=query)
+
     def create_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Submits a job in the contract's JSON form, and returns the created job."""
         return self._call("POST", f"{self._prefix}/jobs", body=job)

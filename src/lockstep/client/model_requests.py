@@ -113,6 +113,18 @@ class AbstractModelRequests(ABC):
         """Returns up to ``limit`` versions of a model, the newest first; sends as many requests as needed."""
         return self._listed(f"{self._model(model)}/versions", field="versions", filter_text="", limit=limit)
 
+    def version_servers(self, model: str, *, version: str) -> list[dict[str, Any]]:
+        """Returns the prediction servers of a version that are not over, the oldest first; 100 at most."""
+        return self._call("GET", f"{self._version(model, version)}/servers")["servers"]
+
+    def version_requests(self, model: str, *, version: str) -> dict[str, Any]:
+        """Returns the requests that the service has answered from a version, for each of the last minutes with some.
+
+        Returns:
+            ``{"intervalSeconds", "sinceTime", "minutes": [{"time", "requests", "errors", "meanLatencySeconds"}]}``.
+        """
+        return self._call("GET", f"{self._version(model, version)}/requests")
+
     def scale_version(
         self,
         model: str,

@@ -15,7 +15,7 @@ from lockstep.data.packing.leftovers import Unfinished, describe_earlier, find_u
 from lockstep.data.packing.manifest import SUFFIX as MANIFEST_SUFFIX
 from lockstep.data.packing.manifest import Manifest, Shard
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, MissingInputError, counted
-from lockstep.storage import glob_urls, join_url, open_bucket, read_url, split_url
+from lockstep.storage import StoredObject, glob_urls, join_url, open_bucket, read_url, split_url
 
 COPY_AGAIN: Final = "copy the file again from its source, or pack it again"
 """The advice for a file that differs from what was packed."""
@@ -129,6 +129,49 @@ def find_packed(target: str) -> PackedSets:
         )
     manifests = {found.url: found.manifest for found in sets if found.manifest is not None}
     return PackedSets(sets=sets, notes=(*unfinished, *describe_earlier(manifests)))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PackedObjects:
+    """The objects of a listing that belong to one split of a data set, or a single file that is not a shard.
+
+    Attributes:
+        key: the folder and the split's name, such as "pets/pets-train", below what was listed.
+        files: the files of records, in the order of their names.
+        manifest: the manifest; None if there is none.
+    """
+
+    key: str
+    files: tuple[StoredObject, ...]
+    manifest: StoredObject | None
+
+
+def group_objects(items: Iterable[StoredObject]) -> list[PackedObjects]:
+    """Groups the packed files and manifests of a listing by the split that they belong to, without reading any.
+
+    Args:
+        items: the objects; those that are neither are left out.
+
+    Returns:
+        The splits, in the order of their keys.
+    """
+    files: dict[str, list[StoredObject]] = {}
+    manifests: dict[str, StoredObject] = {}
+    for item in items:
+        if item.key.endswith(MANIFEST_SUFFIX):
+            manifests[item.key.removesuffix(MANIFEST_SUFFIX)] = item
+        elif _PACKED.fullmatch(item.key):
+            folder, separator, file = item.key.rpartition("/")
+            files.setdefault(folder + separator + data_set_of(file), []).append(item)
+    return [
+        PackedObjects(key=key, files=tuple(sorted(files.get(key, ()), key=_key_of)), manifest=manifests.get(key))
+        for key in sorted(files.keys() | manifests.keys())
+    ]
+
+
+def _key_of(item: StoredObject) -> str:
+    return item.key
 
 
 def raise_damages(damages: Sequence[Damage], *, num_files: int, num_damaged: int = 0) -> None:

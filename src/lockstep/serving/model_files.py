@@ -7,7 +7,7 @@ import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import BinaryIO, Final, final
 
 from lockstep.errors import LockstepError, ModelError, counted
 from lockstep.storage import join_url, may_succeed_later, open_bucket, split_url
@@ -114,10 +114,7 @@ def find_files(url: str) -> tuple[ModelFile, ...]:
 
 
 def fetch_for_another(url: str, *, path: Path, bucket: str) -> None:
-    """Downloads an object to a file for another user, who must not gain access to other projects' files in this way.
-
-    Objects in the service's own bucket are read as root, and a job's program may have put a symbolic link there, even
-    during this call. So the file that was really opened must be in the same folder of the bucket as the URL.
+    """Downloads an object to a file for another user; see `open_for_another` for what that must not give access to.
 
     Args:
         url: the URL of the object.
@@ -129,20 +126,55 @@ def fetch_for_another(url: str, *, path: Path, bucket: str) -> None:
         StorageError: the object could not be read.
         ModelError: a link leads to another folder, or the object is not a regular file.
     """
-    top, place = Path(os.path.realpath(bucket)), Path(os.path.abspath(url.removeprefix("file://")))
-    shared = next((each for each in (Path(os.path.abspath(bucket)), top) if place.is_relative_to(each)), None)
-    if not bucket.startswith("/") or shared is None:
+    if _own_place(url, bucket=bucket) is None:
         bucket_url, key = split_url(url)
         open_bucket(bucket_url).download(key, path=path)
         return
-    own = top.joinpath(*place.relative_to(shared).parts[:1])  # the folder of the project, or of staged code
+    with open_for_another(url, bucket=bucket) as source, path.open("wb") as target:
+        shutil.copyfileobj(source, target, 1 << 20)
+
+
+def open_for_another(url: str, *, bucket: str) -> BinaryIO:
+    """Opens an object for another user, who must not gain access to other projects' files in this way.
+
+    Objects in the service's own bucket are read as root, and a job's program may have put a symbolic link there, even
+    during this call. So the file that was really opened must be in the same folder of the bucket as the URL.
+
+    Args:
+        url: the URL of the object.
+        bucket: the URL of the service's default bucket.
+
+    Returns:
+        The object, opened for reading. The caller closes it.
+
+    Raises:
+        MissingInputError: there is no such object.
+        StorageError: the object could not be read.
+        ModelError: a link leads to another folder, or the object is not a regular file.
+    """
+    places = _own_place(url, bucket=bucket)
+    if places is None:
+        bucket_url, key = split_url(url)
+        return open_bucket(bucket_url).open(key)
+    place, own = places
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK)  # do not block on a pipe
     except OSError as error:
         raise ModelError(f"cannot read {url}: {error.strerror}") from None
-    with open(descriptor, "rb") as source:
-        opened = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
-        if not opened.is_relative_to(own) or not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ModelError(f"cannot read {url}: a link leads outside its folder, or it is not a regular file")
-        with path.open("wb") as target:
-            shutil.copyfileobj(source, target, 1 << 20)
+    opened = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+    if not opened.is_relative_to(own) or not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ModelError(f"cannot read {url}: a link leads outside its folder, or it is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def _own_place(url: str, *, bucket: str) -> tuple[Path, Path] | None:
+    """Returns the path of an object in the service's own bucket, and that of the top folder that it is in there.
+
+    None if the object is elsewhere, or the bucket is not a folder.
+    """
+    top, place = Path(os.path.realpath(bucket)), Path(os.path.abspath(url.removeprefix("file://")))
+    shared = next((each for each in (Path(os.path.abspath(bucket)), top) if place.is_relative_to(each)), None)
+    if not bucket.startswith("/") or shared is None:
+        return None
+    return place, top.joinpath(*place.relative_to(shared).parts[:1])  # the folder of the project, or of staged code

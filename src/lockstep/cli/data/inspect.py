@@ -11,15 +11,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from lockstep.cli.console import OUTPUT
-from lockstep.cli.data.shown import (
-    describe_feature,
-    describe_shape,
-    first_of,
-    printable,
-    show_damages,
-    show_fields,
-    show_notes,
-)
+from lockstep.cli.data.shown import first_of, printable, show_damages, show_fields, show_notes
 from lockstep.errors import CorruptDataError, InvalidInputError, counted
 from lockstep.storage import open_bucket, split_url
 
@@ -127,6 +119,7 @@ def _show_set(found: FoundSet) -> None:
 
 
 def _describe_manifest(manifest: Manifest) -> dict[str, list[str]]:
+    from lockstep.data.examples.description import describe_feature
     from lockstep.data.packing.leftovers import TIME_FORMAT
 
     options = dict(manifest.options)
@@ -154,6 +147,8 @@ def _describe_manifest(manifest: Manifest) -> dict[str, list[str]]:
 
 def _describe_images(options: dict[str, Any]) -> str:
     """Removes the options for images from the options, and describes them; "" if images were kept unchanged."""
+    from lockstep.data.examples.description import describe_shape
+
     size, resize, codec, quality = (options.pop(name, None) for name in _OF_IMAGES)
     parts: list[str] = []
     if isinstance(size, list):

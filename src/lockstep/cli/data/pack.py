@@ -20,7 +20,7 @@ from lockstep.cli.data.flags import (
     read_transcoding,
 )
 from lockstep.cli.data.progress import show_progress
-from lockstep.cli.data.shown import describe_feature, printable, show_fields
+from lockstep.cli.data.shown import printable, show_fields
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, counted
 
 # The commands import these rooms when they run, so that other commands start without NumPy.
@@ -208,6 +208,8 @@ def _show_source(source: AbstractSource, *, name: str) -> None:
     _say(f"{name}: from {source.origin}")
     for notice in source.notices:
         _say(notice)
+    from lockstep.data.examples.description import describe_feature
+
     features = source.features.items()
     show_fields(
         OUTPUT, {"features": [f"{feature_name}: {describe_feature(feature)}" for feature_name, feature in features]}

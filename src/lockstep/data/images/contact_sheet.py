@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from lockstep.data.images.codec import decode_image, to_pillow
+from lockstep.data.images.codec import decode_image, encode_image, image_size, to_pillow
 from lockstep.errors import CorruptDataError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -108,8 +108,38 @@ def is_image(value: Any) -> bool:
     return _encoded(value) is not None or _raw(value) is not None
 
 
+def num_pixels(value: Any) -> int:
+    """Returns the number of pixels of an image, without decoding it.
+
+    Args:
+        value: the value of a feature for which `is_image` is True.
+
+    Raises:
+        CorruptDataError: If the image's header cannot be read.
+        InvalidInputError: If Pillow or simplejpeg is not installed.
+    """
+    encoded, raw = _encoded(value), _raw(value)
+    height, width = (0, 0) if raw is None else raw.shape[:2]
+    if encoded is not None:
+        height, width = image_size(encoded)
+    return height * width
+
+
+def make_thumbnail(value: Any) -> bytes:
+    """Returns an image as a small JPEG file, scaled as on a contact sheet.
+
+    Args:
+        value: the value of a feature for which `is_image` is True.
+
+    Raises:
+        CorruptDataError: If the image cannot be decoded.
+        InvalidInputError: If Pillow or simplejpeg is not installed.
+    """
+    return encode_image(np.asarray(_fit(_pixels_of(value))), quality=85)
+
+
 def _cells_of(record: Mapping[str, Any], classes: Sequence[str]) -> list[_Cell]:
-    label = _describe_label(record.get(LABEL), classes)
+    label = describe_label(record.get(LABEL), classes)
     images = {name: value for name, value in record.items() if is_image(value)}
     cells: list[_Cell] = []
     for name, value in images.items():
@@ -148,7 +178,13 @@ def _raw(value: Any) -> np.ndarray | None:
     return value if value.ndim == 3 and value.shape[2] in _CHANNELS else None
 
 
-def _describe_label(value: Any, classes: Sequence[str]) -> str:
+def describe_label(value: Any, classes: Sequence[str]) -> str:
+    """Returns a label in a few characters: the name of the class if it is known, otherwise the value.
+
+    Args:
+        value: the value of the feature `LABEL`; None if there is none.
+        classes: the class names, by the number that is the label; empty if they are not known.
+    """
     if value is None:
         return ""
     values = np.asarray(value, dtype=object).reshape(-1).tolist()

@@ -3,7 +3,7 @@
 from lockstep.jobs.scheduling.decisions import Decisions, Refusal, Start, Waiting
 from lockstep.jobs.scheduling.demands import Demand, NodeSpec, QueuedJob, Resources
 from lockstep.jobs.scheduling.foreign_usage import ForeignUsage, describe_foreign_usage
-from lockstep.jobs.scheduling.quotas import Quota, parse_quotas
+from lockstep.jobs.scheduling.quotas import ProjectUse, Quota, parse_quotas
 from lockstep.jobs.scheduling.scheduler import Scheduler
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Demand",
     "ForeignUsage",
     "NodeSpec",
+    "ProjectUse",
     "QueuedJob",
     "Quota",
     "Refusal",

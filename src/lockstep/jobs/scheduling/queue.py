@@ -72,6 +72,10 @@ class Queue:
         """Returns a job's position in the queue, from 1."""
         return self._order.index(job.order) + 1
 
+    def page(self, first: int, *, limit: int) -> list[QueuedJob]:
+        """Returns up to `limit` jobs in the order of the queue, from a position on that counts from 0."""
+        return [self._jobs[order[2]] for order in self._order[first : first + limit]]
+
     def add(self, job: QueuedJob, *, needs: tuple[PlacedDemand, ...]) -> None:
         """Adds a job, with its demands in terms of the present nodes."""
         self._jobs[job.uid] = job

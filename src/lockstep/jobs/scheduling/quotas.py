@@ -78,6 +78,20 @@ def parse_quotas(document: object, *, source: str) -> dict[str, Quota]:
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class ProjectUse:
+    """What the running jobs of one project use.
+
+    Attributes:
+        num_machines: the number of their replicas.
+        accelerators: the number of their accelerators by type, including simulated ones.
+    """
+
+    num_machines: int
+    accelerators: Mapping[str, int]
+
+
+@final
 class Quotas:
     """The limits of all projects, and the current usage by their running jobs.
 
@@ -117,6 +131,13 @@ class Quotas:
         usage.count(job, sign=-1)
         if not usage.jobs:
             del self._usage[job.project]
+
+    def uses(self) -> dict[str, ProjectUse]:
+        """Returns what the running jobs of each project use, for projects with some."""
+        return {
+            project: ProjectUse(num_machines=usage.num_machines, accelerators=dict(usage.accelerators))
+            for project, usage in self._usage.items()
+        }
 
     def why_impossible(self, job: QueuedJob) -> str | None:
         """Returns why a job could not start even if no other job of its project ran; None if it could."""

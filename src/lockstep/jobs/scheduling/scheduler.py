@@ -26,7 +26,7 @@ from lockstep.jobs.scheduling.holdings import Holdings
 from lockstep.jobs.scheduling.nodes import Allocation, Node, Nodes, minus
 from lockstep.jobs.scheduling.promises import PlacedDemand, Promise, make_promise, place
 from lockstep.jobs.scheduling.queue import Queue, Shape
-from lockstep.jobs.scheduling.quotas import Quota, Quotas
+from lockstep.jobs.scheduling.quotas import ProjectUse, Quota, Quotas
 
 REFRESH_S: Final = 30.0
 REFRESH_SHARE: Final = 1 / 64
@@ -255,6 +255,10 @@ class Scheduler:
             reason=self._reason(job),
             start_by_s=None if promise is None else promise.time_s,
         )
+
+    def look(self, *, first: int, limit: int) -> tuple[list[QueuedJob], dict[str, ProjectUse]]:
+        """Returns up to `limit` queued jobs in order, from a position that counts from 0, and what projects use."""
+        return self._queue.page(first, limit=limit), self._quotas.uses()
 
     def _pass(self, shapes: list[Shape], *, now_s: float, starts: list[Start], refusals: dict[str, Refusal]) -> None:
         """Considers the jobs of some shapes, in the order of the queue."""

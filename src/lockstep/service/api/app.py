@@ -13,13 +13,13 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute
 
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
-from lockstep.service.api import doctor, system
+from lockstep.service.api import datasets, doctor, system
 from lockstep.service.api.access import guard
 from lockstep.service.api.answers import answer, error_content
 from lockstep.service.api.billing import costs
-from lockstep.service.api.control import artifacts, jobs, nodes, shell_route
+from lockstep.service.api.control import artifacts, jobs, nodes, queue, shell_route
 from lockstep.service.api.gate import Gate
-from lockstep.service.api.prediction import inference, models, operations, predictions
+from lockstep.service.api.prediction import inference, models, operations, predictions, watching
 from lockstep.service.api.prediction.forwarding import connect_to_servers
 from lockstep.service.api.refusals import CONTRACT, make_refusing_router
 from lockstep.service.api.routes import ERRORS
@@ -117,13 +117,14 @@ def _make_routes() -> Sequence[BaseRoute]:
     router.include_router(vertex_predictions.router, prefix=in_location)
     router.include_router(inference.router, prefix=f"{in_project}/v2")
     router.include_router(make_refusing_router((*CONTRACT, *VERTEX)), prefix=in_project)
-    for module in (jobs, artifacts, shell_route, logs, metrics, scalars, costs, models, operations, secrets):
+    for module in (jobs, artifacts, shell_route, logs, metrics, scalars, costs, models, watching, operations, secrets):
         router.include_router(module.router, prefix=in_project)
+    router.include_router(datasets.router, prefix=in_project)
     for module in (vertex_models, vertex_endpoints, vertex_operations):
         router.include_router(module.router, prefix=in_location)
     # Where the REST transport of Vertex AI's Python client asks for operations.
     router.include_router(vertex_operations.router, prefix=f"/ui{in_location.removeprefix('/v1')}")
-    for module in (system, doctor, keys, nodes, prometheus):
+    for module in (system, doctor, keys, nodes, queue, prometheus):
         router.include_router(module.router)
     router.include_router(costs.all_projects_router)
     return router.routes

@@ -20,7 +20,7 @@ SCAN_SIZE: Final = 2000
 Record = TypeVar("Record")
 Record_co = TypeVar("Record_co", covariant=True)
 
-_NAME: Final = re.compile(r"[0-9A-Za-z_]{1,128}")
+_NAME: Final = re.compile(r"[0-9A-Za-z_-]{1,128}")
 
 Position = tuple[float | str, str]
 """The position of a record in its list: its time of creation, and a name or uid that distinguishes equal times.

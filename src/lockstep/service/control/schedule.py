@@ -24,6 +24,7 @@ from lockstep.jobs.scheduling import (
     Demand,
     ForeignUsage,
     NodeSpec,
+    ProjectUse,
     QueuedJob,
     Quota,
     Scheduler,
@@ -92,6 +93,24 @@ class QueuePosition:
 
     needs: tuple[str, ...]
     waits: Waiting | None
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class QueuePage:
+    """A page of the queue, and what projects use.
+
+    Attributes:
+        uids: the uids of the queued jobs, in the order of the queue.
+        num_queued: the number of all queued jobs.
+        uses: what the running jobs of each project use, for projects with some.
+        held: the projects that may start no jobs because of what they have spent, each with the reason.
+    """
+
+    uids: tuple[str, ...]
+    num_queued: int
+    uses: Mapping[str, ProjectUse]
+    held: Mapping[str, str]
 
 
 @final
@@ -216,6 +235,15 @@ class Schedule:
             needs=tuple(f"{demand.count} x {demand.name}" for demand in queued.demands),
             waits=None if job.uid in (start.job.uid for start in starts) else tried.explain(job.uid),
         )
+
+    def look(self, *, first: int, limit: int) -> QueuePage:
+        """Returns a page of the queue, from a position on that counts from 0, and what projects use."""
+        with self._lock:
+            jobs, uses = self._scheduler.look(first=first, limit=limit)
+            num_queued = self._scheduler.num_queued
+        held = {} if self.spending is None else dict(self.spending.held)
+        own = {project: use for project, use in uses.items() if project}  # without what others use, and stock-outs
+        return QueuePage(uids=tuple(job.uid for job in jobs), num_queued=num_queued, uses=own, held=held)
 
     def why_unplaceable(self, *, project: str, gang: Gang, region: str | None) -> str | None:
         """Returns why a job could never run, even if it were alone; None if it could.

@@ -6,9 +6,9 @@ import asyncio
 import threading
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import TracebackType
 from typing import Final, Self, final
@@ -20,6 +20,9 @@ LATENCY_BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 
 """The upper limits of the buckets of the latency, in seconds. A last one has no limit."""
 MAX_VERSIONS: Final = 2000
 """The maximum number of versions that are counted apart. Requests for further ones are counted without their names."""
+MINUTE_S: Final = 60.0
+MAX_MINUTES: Final = 120
+"""How many minutes with requests are kept of each version."""
 OK: Final = 200
 HTTP_ERROR: Final = 400
 HTTP_CLIENT_GONE: Final = 499
@@ -68,6 +71,24 @@ class VersionName:
 
 
 @final
+@dataclass(kw_only=True, slots=True)
+class Minute:
+    """The requests of one version that were answered within a minute.
+
+    Attributes:
+        start_s: the start of the minute, in seconds since 1970 UTC.
+        num_requests: the number of responses.
+        num_errors: the number of those without predictions.
+        latency_s: the sum of their latencies, in seconds.
+    """
+
+    start_s: float
+    num_requests: int = 0
+    num_errors: int = 0
+    latency_s: float = 0.0
+
+
+@final
 @dataclass(kw_only=True)
 class RequestCounts:
     """The counts of one version.
@@ -77,15 +98,17 @@ class RequestCounts:
         errors: the number of responses without predictions, by kind.
         latencies: the number of responses in each bucket of `LATENCY_BUCKETS_S`, and in the one without a limit.
         latency_s: the sum of all latencies, in seconds.
+        minutes: the last minutes with requests, the oldest first.
     """
 
     statuses: Counter[str] = field(default_factory=Counter[str])
     errors: Counter[ErrorKind] = field(default_factory=Counter[ErrorKind])
     latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BUCKETS_S) + 1))
     latency_s: float = 0.0
+    minutes: deque[Minute] = field(default_factory=lambda: deque[Minute](maxlen=MAX_MINUTES))
 
     def copy(self) -> RequestCounts:
-        """Returns a copy."""
+        """Returns a copy, without the minutes."""
         return RequestCounts(
             statuses=self.statuses.copy(),
             errors=self.errors.copy(),
@@ -102,10 +125,14 @@ class PredictionMetrics:
 
     Args:
         clock: a monotonic clock, in seconds.
+        wall_clock: a clock in seconds since 1970 UTC.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, *, clock: Callable[[], float] = time.perf_counter, wall_clock: Callable[[], float] = time.time
+    ) -> None:
         self.clock = clock
+        self._wall_clock = wall_clock
         self._lock = threading.Lock()
         self._counts: dict[VersionName, RequestCounts] = {}
         self._models: set[tuple[str, str]] = set()
@@ -140,11 +167,21 @@ class PredictionMetrics:
             counts.latency_s += latency_s
             if kind is not None:
                 counts.errors[kind] += 1
+            minute = _minute_of(counts, now_s=self._wall_clock())
+            minute.num_requests += 1
+            minute.num_errors += kind is not None
+            minute.latency_s += latency_s
 
     def read(self) -> dict[VersionName, RequestCounts]:
         """Returns a copy of all counts."""
         with self._lock:
             return {name: counts.copy() for name, counts in self._counts.items()}
+
+    def minutes(self, name: VersionName) -> list[Minute]:
+        """Returns copies of the last minutes in which a version was requested, the oldest first."""
+        with self._lock:
+            found = self._counts.get(name)
+            return [] if found is None else [replace(minute) for minute in found.minutes]
 
     def _find(self, project: str, model: str, version: str) -> RequestCounts:
         if version:
@@ -193,6 +230,13 @@ class Observation:
             latency_s=self.latency_s,
             kind=_kind(self.status, error),
         )
+
+
+def _minute_of(counts: RequestCounts, *, now_s: float) -> Minute:
+    start_s = now_s // MINUTE_S * MINUTE_S
+    if not counts.minutes or counts.minutes[-1].start_s < start_s:  # a clock that was set back adds to the last one
+        counts.minutes.append(Minute(start_s=start_s))
+    return counts.minutes[-1]
 
 
 def _status(error: BaseException) -> int:

@@ -217,6 +217,10 @@ class Routes:
         ):
             raise NoServerReadyError(record)
 
+    def ready_servers(self, version: VersionRecord) -> list[ServerAddress]:
+        """Returns the servers of a version that are ready now. Unlike `find`, this is no use of the version. Blocks."""
+        return list(self._read().get(version.uid, ()))
+
     def _read_traffic(self, *, project: str, model: str) -> Deck:
         """Reads the traffic of a model. A traffic that stays keeps its deck, so that its shares hold exactly."""
         read_s = self._clock()

@@ -48,6 +48,18 @@ def check_location(
     )
 
 
+def is_in_project(url: str, *, project: str, bucket: str) -> bool:
+    """Whether a URL is in a project's folder of the service's bucket, or is that folder.
+
+    Args:
+        url: the URL.
+        project: the project.
+        bucket: the URL of the service's default bucket.
+    """
+    own, asked = _parts(join_url(bucket, project)), _parts(url)
+    return ".." not in asked and asked[: len(own)] == own
+
+
 def request_log_folder(url: str, *, what: str, principal: Principal, project: str, bucket: str) -> str:
     """Returns the folder that requests for predictions are written to, by the service with its own rights.
 

@@ -96,6 +96,16 @@ class CostReportForm(TypedDict):
 
 
 @with_config(STRICT)
+class NodeUseForm(TypedDict):
+    """A replica of a job, or a prediction server, on a node."""
+
+    project: str
+    jobId: str
+    kind: str
+    replica: str
+
+
+@with_config(STRICT)
 class NodeForm(TypedDict):
     """A node of a cluster whose machines are requested and released."""
 
@@ -109,17 +119,42 @@ class NodeForm(TypedDict):
     askedTime: str | None
     upTime: str | None
     readyTime: str | None
+    idleTime: str | None
     releasedTime: str | None
     downTime: str | None
     failedTime: str | None
+    usdPerHour: str | None
+    priceSource: str
+    simulated: bool
+    usedBy: list[NodeUseForm]
+
+
+@with_config(STRICT)
+class EngineNodeForm(TypedDict):
+    """A node of a fixed set, as the engine has it."""
+
+    name: str
+    nodeType: str
+    up: bool
+    resources: dict[str, int]
+    usedBy: list[NodeUseForm]
 
 
 @with_config(STRICT)
 class NodeListForm(TypedDict):
-    """The ledger of nodes."""
+    """The ledger of nodes, or the engine's own nodes."""
 
     cluster: str | None
     nodes: list[NodeForm]
+    engineNodes: list[EngineNodeForm]
+
+
+@with_config(STRICT)
+class NodePageForm(TypedDict):
+    """A page of nodes of the ledger that ended."""
+
+    nodes: list[NodeForm]
+    nextPageToken: NotRequired[str]
 
 
 @with_config(STRICT)

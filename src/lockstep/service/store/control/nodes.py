@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final, final
 
-from sqlalchemy import Engine, RowMapping, insert, or_, select, update
+from sqlalchemy import Engine, RowMapping, insert, or_, select, tuple_, update
 
 from lockstep.jobs.provisioning import NodeRecord, RecordChange
 from lockstep.service.store.database import Guard, reading, unguarded, writing
@@ -46,6 +46,21 @@ class NodeStore:
         """
         there = or_(NODES.c.down_time_s.is_(None), NODES.c.down_time_s >= since_s)
         return self._select(there & (NODES.c.asked_time_s < until_s))
+
+    def page_ended(self, *, size: int, before: tuple[float, str] | None = None) -> list[NodeRecord]:
+        """Returns up to `size` nodes that are down, those that were requested last first.
+
+        Args:
+            size: the maximum number of nodes.
+            before: the time of the request and the name of the last node of the previous page.
+        """
+        place = tuple_(NODES.c.asked_time_s, NODES.c.name)
+        query = select(NODES).where(NODES.c.down_time_s.is_not(None))
+        if before is not None:
+            query = query.where(place < before)
+        query = query.order_by(NODES.c.asked_time_s.desc(), NODES.c.name.desc()).limit(size)
+        with reading(self._engine) as connection:
+            return [node_record(row) for row in connection.execute(query).mappings()]
 
     def of_job(self, uid: str, *, machines: Collection[str]) -> list[NodeRecord]:
         """Returns the nodes that were requested for a job, and those that it had.
