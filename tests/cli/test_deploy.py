@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from lockstep.cli import deploy
 from lockstep.cli.app import app
-from lockstep.cli.job_models import model_to_deploy, model_urls
+from lockstep.cli.job_models import model_urls
 from lockstep.cli.traffic import with_version
 from lockstep.errors import ConflictError, InvalidInputError, ModelError, StorageError
+from lockstep.jobs.running.saved_models import model_to_deploy
 
 OUTPUTS = {"model": "gs://b/j/model", "checkpoints": "gs://b/j/checkpoints"}
 

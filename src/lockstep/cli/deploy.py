@@ -10,11 +10,11 @@ import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, absolute_url, connect
 from lockstep.cli.job_flags import read_accelerator
-from lockstep.cli.job_models import model_to_deploy
 from lockstep.cli.operations import TimeoutOption, short_name, timeout_of, wait_for_operation
 from lockstep.cli.traffic import give_traffic, traffic_text
 from lockstep.client import Client
 from lockstep.errors import ConflictError, InvalidInputError, ModelError
+from lockstep.jobs.running.saved_models import model_to_deploy
 
 
 def deploy(

@@ -15,8 +15,8 @@ from typing import Annotated, Final
 import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect, size
-from lockstep.cli.job_models import model_to_deploy
 from lockstep.errors import InvalidInputError, ModelError
+from lockstep.jobs.running.saved_models import model_to_deploy
 from lockstep.storage import open_bucket, split_url
 
 SUFFIX: Final = ".keras"

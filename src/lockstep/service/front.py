@@ -23,8 +23,8 @@ class Front:
     """
 
     def __init__(self, context: ServiceContext) -> None:
-        self.api: ASGIApp = create_app(context)
-        self._console = Console(context).app
+        self.api = create_app(context)
+        self._console: ASGIApp = Console(context, api=self.api).app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one connection, or the start and the end of the server."""

@@ -167,7 +167,7 @@ def test_models_show_their_versions_their_traffic_and_how_to_call_them(browser: 
         ("v1", "ready"),
     ]
     assert "0 of 1 ready" in shown
-    assert f"curl -X POST {service.url}/v1/projects/local/models/digits:predict" in shown
+    assert f"<code>{service.url}/v1/projects/local/models/digits:predict</code>" in shown
     part = browser.get("/projects/local/models/digits/versions").text
     assert part.startswith('<section id="versions" hx-get="/projects/local/models/digits/versions"')
     assert browser.get("/projects/local/models/none").status_code == 404
@@ -180,7 +180,7 @@ def test_costs_are_shown_as_divided_and_an_error_of_a_field_stands_below_it(
     bench.create("j", "pass")
     bench.step_until_over("j")
     shown = browser.get("/costs?by=job").text
-    assert re.search(r"<td>j</td><td class=\"number\">\d", shown)
+    assert re.search(r">j</a></td><td class=\"number\">\d", shown)
     assert "Total: </strong>$" in shown
     for query in ("by=moon", "since=yesterday"):
         assert 'role="alert"' in browser.get(f"/costs?{query}").text
@@ -188,8 +188,8 @@ def test_costs_are_shown_as_divided_and_an_error_of_a_field_stands_below_it(
 
 def test_a_cluster_without_machines_of_its_own_says_so(browser: httpx.Client) -> None:
     shown = browser.get("/cluster").text
-    assert "a fixed set of nodes" in shown
-    assert "No machines are requested and released here" in shown
+    assert "A fixed set of nodes." in shown
+    assert "Nothing waits." in shown
 
 
 def test_health_says_what_is_wrong(browser: httpx.Client, service: Served) -> None:

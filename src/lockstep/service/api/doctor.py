@@ -87,7 +87,9 @@ def own_findings(context: ServiceContext, *, clock: Callable[[], float]) -> list
                 what="programs of jobs run as root",
                 received=settings.users_note,
                 needed="a user of its own for each job",
-                remedy="move Python, Lockstep, the home and the bucket to /opt, or accept it: lockstep up --run-as none",
+                remedy=(
+                    "move Python, Lockstep, the home and the bucket to /opt, or accept it: lockstep up --run-as none"
+                ),
             )
         )
     try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
 from urllib.parse import parse_qsl, quote
 
 import htpy as h
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
@@ -25,25 +26,12 @@ from lockstep.errors import (
     UnavailableError,
 )
 from lockstep.service.api.requests import BODY_TIMEOUT_S
+from lockstep.service.console.asking import Ask, Asking
 from lockstep.service.console.assets_served import serve_asset
 from lockstep.service.console.layout import page
 from lockstep.service.console.live import LivePart, LiveParts, shared_view
-from lockstep.service.console.pages import (
-    cluster,
-    compare,
-    costs,
-    health,
-    job,
-    job_artifacts,
-    job_curves,
-    job_events,
-    job_log,
-    job_log_search,
-    job_metrics,
-    jobs,
-    models,
-)
 from lockstep.service.console.pages.signin import signin_page
+from lockstep.service.console.paths import ASKS, CHANGES, PARTS, VIEWS, Render
 from lockstep.service.console.signing_in import (
     CSRF_FIELD,
     CSRF_HEADER,
@@ -54,6 +42,7 @@ from lockstep.service.console.signing_in import (
     delete_cookie,
     set_cookie,
 )
+from lockstep.service.console.uploads import Form, check_texts, read_upload
 from lockstep.service.context import ServiceContext
 from lockstep.service.problems import Part
 from lockstep.service.security.keys import Authenticator
@@ -73,39 +62,6 @@ HEADERS: Final = {
     "x-frame-options": "DENY",
 }
 
-Render = Callable[[Request, Session, ServiceContext], h.Node | Response]
-
-_JOB: Final = "/projects/{project}/jobs/{job_id}"
-VIEWS: Final[Mapping[str, Render]] = {
-    "/jobs": jobs.show,
-    _JOB: job.show,
-    f"{_JOB}/events": job_events.show,
-    f"{_JOB}/log/first-error": job_log_search.show_first_error,
-    f"{_JOB}/log/download": job_log_search.download,
-    f"{_JOB}/artifacts": job_artifacts.show,
-    f"{_JOB}/artifacts/{{path:path}}": job_artifacts.download,
-    "/compare": compare.show,
-    "/models": models.show,
-    "/projects/{project}/models/{model}": models.show_model,
-    "/costs": costs.show,
-    "/cluster": cluster.show,
-    "/health": health.show,
-    health.CHECKS_PATH: health.show_checks,
-}
-"""The pages, by their paths."""
-PARTS: Final[Mapping[str, tuple[Render, float]]] = {
-    "/jobs/table": (jobs.show_table, 1.0),
-    f"{_JOB}/status": (job.show_status, 1.0),
-    f"{_JOB}/log": (job_log.show_more, 0.2),
-    f"{_JOB}/metrics": (job_metrics.show, 3.0),
-    f"{_JOB}/curves": (job_curves.show, 5.0),
-    "/compare/curves": (compare.show_curves, 5.0),
-    "/projects/{project}/models/{model}/versions": (models.show_versions, 1.0),
-}
-"""The parts of pages that open pages ask for again and again, and how long each is used, in seconds."""
-CHANGES: Final[Mapping[str, Render]] = {f"{_JOB}/cancel": job.cancel}
-"""What changes something, by its path."""
-
 
 @final
 class Console:
@@ -113,10 +69,12 @@ class Console:
 
     Args:
         context: the parts of the service.
+        api: the application of the REST interface.
     """
 
-    def __init__(self, context: ServiceContext) -> None:
+    def __init__(self, context: ServiceContext, *, api: FastAPI) -> None:
         self._context = context
+        self._api = api
         authenticator = Authenticator(home_token=context.token, keys=context.keys)
         self._sign_ins = SignIns(authenticator=authenticator, sessions=context.sessions, links=context.sign_in_links)
         self._parts = LiveParts()
@@ -131,9 +89,10 @@ class Console:
         views = (Route(path, self._page(render), methods=["GET"]) for path, render in VIEWS.items())
         parts = (Route(path, self._part(render, fresh_s), methods=["GET"]) for path, (render, fresh_s) in PARTS.items())
         changes = (Route(path, self._page(render), methods=["POST"]) for path, render in CHANGES.items())
+        asks = (Route(path, self._asks(ask, method=method), methods=[method]) for path, (method, ask) in ASKS.items())
         self.app: ASGIApp = _Headers(
             Starlette(
-                routes=[*own, *views, *parts, *changes],
+                routes=[*own, *views, *parts, *changes, *asks],
                 exception_handlers={LockstepError: _on_error, 404: _on_missing},
             )
         )
@@ -163,7 +122,8 @@ class Console:
                 if form is not None:
                     check_origin(request)
                     check_csrf(session, request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD, ""))
-                return _response(render(request, session, self._context))
+                    request.state.form = form
+                return _respond(render(request, session, self._context))
 
             try:
                 return await self._run(make, pool=pool)
@@ -184,10 +144,37 @@ class Console:
             view = shared_view(session)
 
             async def make() -> LivePart:
-                return await self._run(lambda: LivePart.of(_response(render(request, view, self._context))), pool=pool)
+                return await self._run(lambda: LivePart.of(_respond(render(request, view, self._context))), pool=pool)
 
             key = (view.principal, request.url.path, request.url.query)
             return (await self._parts.get(key, make, fresh_s=fresh_s)).answer(request)
+
+        return serve
+
+    def _asks(self, ask: Ask, *, method: str) -> Callable[[Request], Awaitable[Response]]:
+        """Returns what serves a page that waits for a prediction server, to those who are signed in."""
+
+        async def serve(request: Request) -> Response:
+            def admit() -> Session:
+                session = self._sign_ins.find(request)
+                if method == "POST":
+                    check_origin(request)
+                return session
+
+            try:
+                session = await self._run(admit)  # before the form, which may be large, is read
+            except AuthenticationError:
+                return _to_signin(request)
+            form = Form()
+            if method == "POST":
+                form = await read_upload(request)
+                check_csrf(session, request.headers.get(CSRF_HEADER) or form.fields.get(CSRF_FIELD, ""))
+            asking = Asking(request=request, session=session, context=self._context, form=form, api=self._api)
+            try:
+                render = await ask(asking)
+            except DATABASE_FAULTS as error:
+                raise UnavailableError(f"the database cannot be used: {describe_fault(error)}") from error
+            return await self._run(lambda: _respond(render()), pool=Pool.CONSOLE)
 
         return serve
 
@@ -229,7 +216,7 @@ class Console:
         return response
 
 
-def _response(made: h.Node | Response) -> Response:
+def _respond(made: h.Node | Response) -> Response:
     return made if isinstance(made, Response) else HTMLResponse(str(h.fragment[made]))
 
 
@@ -238,7 +225,7 @@ async def _read_form(request: Request) -> dict[str, str]:
 
     Raises:
         BodyTooLargeError: If it is larger than any form of the console.
-        InvalidInputError: If it does not arrive within `BODY_TIMEOUT_S`.
+        InvalidInputError: If it does not arrive within `BODY_TIMEOUT_S`, or contains NUL.
     """
     content = b""
     try:
@@ -249,7 +236,7 @@ async def _read_form(request: Request) -> dict[str, str]:
                     raise BodyTooLargeError("the form is too large", allowed=f"{MAX_FORM_BYTES} bytes")
     except TimeoutError:
         raise InvalidInputError(f"the form did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
-    return dict(parse_qsl(content.decode(errors="replace"), keep_blank_values=True))
+    return check_texts(dict(parse_qsl(content.decode(errors="replace"), keep_blank_values=True)))
 
 
 async def _to_jobs(_request: Request) -> Response:

@@ -38,7 +38,9 @@ class Place:
 PLACES: Final = (
     Place(title="Jobs", path="/jobs"),
     Place(title="Models", path="/models"),
+    Place(title="Data", path="/data"),
     Place(title="Costs", path="/costs"),
+    Place(title="Access", path="/access"),
     Place(title="Cluster", path="/cluster", is_for_operators=True),
     Place(title="Health", path="/health", is_for_operators=True),
 )

@@ -95,11 +95,31 @@ document.addEventListener("scroll", (event) => {
   log.dataset.follow = log.scrollHeight - log.scrollTop - log.clientHeight < 40 ? "on" : "off";
 }, true);
 
-// A click copies a command. Without access to the clipboard, the command is selected by a click on itself.
+// What can be copied has a button only where a script may write to the clipboard.
+function showCopyButtons(root) {
+  if (!navigator.clipboard) return;
+  for (const button of root.querySelectorAll("button[data-copy]")) button.hidden = false;
+}
+
+document.addEventListener("DOMContentLoaded", () => showCopyButtons(document));
+document.addEventListener("htmx:after:swap", () => showCopyButtons(document));
+
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-copy]");
-  if (!button || !navigator.clipboard) return;
-  await navigator.clipboard.writeText(button.dataset.copy);
+  if (!button) return;
+  await navigator.clipboard.writeText(button.closest(".copy").querySelector("pre, code").textContent);
   button.textContent = "Copied";
-  setTimeout(() => { button.textContent = "Copy"; }, 2000);
 });
+
+// A file that is dropped on its field is chosen there.
+for (const kind of ["dragover", "dragleave", "drop"]) {
+  document.addEventListener(kind, (event) => {
+    const zone = event.target.closest && event.target.closest("[data-drop]");
+    if (!zone) return;
+    event.preventDefault();
+    zone.classList.toggle("over", kind === "dragover");
+    if (kind === "drop" && event.dataTransfer.files.length) {
+      zone.querySelector("input[type=file]").files = event.dataTransfer.files;
+    }
+  });
+}

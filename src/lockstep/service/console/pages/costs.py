@@ -1,8 +1,9 @@
-"""What jobs, models and days cost, and what is left of budgets."""
+"""What jobs, models and days cost, how much of it was for nothing, and what is left of budgets."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
@@ -10,15 +11,26 @@ import htpy as h
 from starlette.requests import Request
 
 from lockstep.errors import InvalidInputError
+from lockstep.jobs.security.access import ALL_PROJECTS
 from lockstep.service.api.billing import costs as costs_api
+from lockstep.service.console.bars import MAX_BARS, Bar, bar_chart, used_strip
 from lockstep.service.console.calls import call
-from lockstep.service.console.layout import default_project, page, table
+from lockstep.service.console.layout import default_project, duration, job_path, model_path, page, table
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
 
 DIVISIONS: Final = ("job", "day", "model", "version", "node-type", "project")
 LAST: Final = timedelta(days=30)
-TITLES: Final = ("", "Machine hours", "ML units", "Cost", "Owed", "Unused servers")
+MAX_ROWS: Final = 200
+"""The most rows that are shown, the dearest first."""
+TITLES: Final = ("Machine hours", "ML units", "Cost", "Owed", "Servers without requests", "Storage")
+WASTE: Final = {
+    "used": "used by jobs and servers",
+    "provisioning": "starting",
+    "idle": "idle",
+    "failed": "failed before or while they worked",
+}
+"""What the time of nodes was for, in words."""
 
 
 def show(request: Request, session: Session, context: ServiceContext) -> h.Element:
@@ -27,18 +39,28 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
     project = query.get("project") or default_project(session.principal)
     by = query.get("by") or "job"
     since = query.get("since") or (datetime.now(tz=UTC) - LAST).date().isoformat()
+    until = query.get("until", "")
     return page(
         h.form(".bar", method="get", action="/costs")[
-            h.label["Project", h.input(name="project", value=project, autocomplete="off")],
+            h.label[
+                "Project",
+                h.input(
+                    name="project",
+                    value=project,
+                    autocomplete="off",
+                    title=f"{ALL_PROJECTS} for all projects" if session.principal.is_for_all_projects else None,
+                ),
+            ],
             h.label[
                 "By",
                 h.input(name="by", value=by, list="divisions", autocomplete="off"),
                 h.datalist("#divisions")[(h.option(value=name) for name in (*DIVISIONS, "label:team"))],
             ],
             h.label["Since", h.input(name="since", value=since, placeholder="2026-01-31", autocomplete="off")],
+            h.label["Until", h.input(name="until", value=until, placeholder="now", autocomplete="off")],
             h.button(type="submit")["Show"],
         ],
-        _report(session, context, project=project, by=by, since=since),
+        _report(session, context, project=project, by=by, since=since, until=until),
         title="Costs",
         session=session,
         path="/costs",
@@ -46,39 +68,128 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
     )
 
 
-def _report(session: Session, context: ServiceContext, *, project: str, by: str, since: str) -> h.Node:
+def _report(session: Session, context: ServiceContext, *, project: str, by: str, since: str, until: str) -> h.Node:
+    def ask(division: str) -> Mapping[str, Any]:
+        bounds = {"since": _moment(since), "until": _moment(until), "by": division}
+        if project == ALL_PROJECTS:
+            return call(costs_api.all_costs, session.principal, context, **bounds)
+        return call(costs_api.costs, session.principal, context, project=project, **bounds)
+
     try:
-        moment = f"{since}T00:00:00Z" if len(since) == len("2026-01-31") else since
-        found = call(costs_api.costs, session.principal, context, project=project, by=by, since=moment)
+        found = ask(by)
+        days = found if by == "day" else ask("day")
     except InvalidInputError as error:
         return h.p(".error", role="alert")[str(error)]
     rows = sorted(found["rows"], key=lambda row: Decimal(row["costUsd"]), reverse=True)
+    if by == "day":
+        rows = sorted(found["rows"], key=lambda row: row["name"], reverse=True)
+    total = found["total"]
     return [
-        h.p(".muted")["Costs follow the catalogue's prices. What is owed leaves out simulated machines."],
-        table((by.capitalize(), *TITLES[1:]), [_row(row) for row in rows], label="Costs", numbers=(1, 2, 3, 4, 5))
+        h.p[
+            h.strong["Total: "],
+            f"${total['costUsd']} at list prices, of which ${total['owedUsd']} are owed. ",
+            "Nothing is owed for simulated machines.",
+        ],
+        h.div(".wide-chart")[bar_chart("Cost by day", unit="$", bars=_bars(days["rows"]))],
+        _waste(total),
+        h.h2[f"By {by}"],
+        table(
+            (by.capitalize(), *TITLES),
+            [_row(row, by=by, project=project) for row in rows[:MAX_ROWS]],
+            label="Costs",
+            numbers=(1, 2, 3, 4, 5, 6),
+        )
         if rows
         else h.p(".muted")["Nothing was spent."],
-        h.p[h.strong["Total: "], f"${found['total']['costUsd']}, of which ${found['total']['owedUsd']} are owed"],
+        h.p(".muted")[f"and {len(rows) - MAX_ROWS} more, which cost less: see ", h.code["lockstep costs"]]
+        if len(rows) > MAX_ROWS
+        else None,
         _budgets(found["budgets"]),
     ]
 
 
-def _row(row: dict[str, Any]) -> tuple[h.Node, ...]:
+def _moment(text: str) -> str:
+    return f"{text}T00:00:00Z" if len(text) == len("2026-01-31") else text
+
+
+def _bars(rows: Sequence[Mapping[str, Any]]) -> list[Bar]:
+    """Returns a bar for each day between the first and the last one with a cost."""
+    costs = {row["name"]: float(row["costUsd"]) for row in rows}
+    if not costs:
+        return []
+    last = date.fromisoformat(max(costs))
+    num_days = min((last - date.fromisoformat(min(costs))).days + 1, MAX_BARS)
+    days = [(last - timedelta(days=ago)).isoformat() for ago in reversed(range(num_days))]
+    return [Bar(name=day, value=costs.get(day, 0.0)) for day in days]
+
+
+def _waste(total: Mapping[str, Any]) -> h.Node:
+    """Returns how much of the time of nodes and servers was for nothing."""
+    shares = {name: amount for name, amount in total["nodes"].items() if Decimal(amount["seconds"])}
+    whole = sum((Decimal(amount["seconds"]) for amount in shares.values()), Decimal(0))
+    rows: list[tuple[h.Node, ...]] = [
+        (
+            f"nodes, {WASTE.get(name, name)}",
+            duration(float(amount["seconds"])),
+            f"{Decimal(amount['seconds']) / whole:.0%}",
+            f"${amount['costUsd']}",
+        )
+        for name, amount in shares.items()
+    ]
+    served, unused = Decimal(total["serverHours"]), Decimal(total["unusedServerHours"])
+    if served:
+        hours = duration(float(unused) * 3600)
+        rows.append(("prediction servers, without requests", hours, f"{unused / served:.0%}", f"${total['unusedUsd']}"))
+    if not rows:
+        return None
+    return [
+        h.h2["What the time was for"],
+        table(("What", "Time", "Share", "Cost"), rows, label="What the time was for", numbers=(1, 2, 3)),
+    ]
+
+
+def _row(row: Mapping[str, Any], *, by: str, project: str) -> tuple[h.Node, ...]:
     return (
-        row["name"],
+        _name(row["name"], by=by, project=project),
         row["machineHours"],
         row["mlUnits"],
         f"${row['costUsd']}",
         f"${row['owedUsd']}",
         f"${row['unusedUsd']}" if Decimal(row["unusedServerHours"]) else "",
+        f"${row['storedUsd']}" if row["storedUsd"] is not None and Decimal(row["storedGibMonths"]) else "",
     )
 
 
-def _budgets(budgets: list[dict[str, Any]]) -> h.Node:
+def _name(name: str, *, by: str, project: str) -> h.Node:
+    """Returns the name of a row, with a link to what it is. In a report of all projects, a job has no project."""
+    if project == ALL_PROJECTS or name.startswith("("):
+        return name
+    if by == "job":
+        model, separator, _ = name.partition("/")  # a prediction server has the names of its model and version
+        return h.a(href=model_path(project, model) if separator else job_path(project, name))[name]
+    if by in ("model", "version"):
+        return h.a(href=model_path(project, name.partition("/")[0]))[name]
+    return name
+
+
+def _budgets(budgets: Sequence[Mapping[str, Any]]) -> h.Node:
     if not budgets:
         return None
     rows = [
-        (budget["period"], f"${budget['spentUsd']}", f"${budget['limitUsd']}", budget["text"]) for budget in budgets
+        (
+            budget["project"],
+            budget["period"],
+            f"${budget['spentUsd']}",
+            f"${budget['limitUsd']}",
+            used_strip(f"budget of {budget['project']} in {budget['period']}", part=_part(budget)),
+            f"{budget['text']}{'; jobs wait at the limit' if budget['stopAtLimit'] else ''}",
+        )
+        for budget in budgets
     ]
-    titles = ("Period", "Spent", "Limit", "")
-    return [h.h2["Budgets"], table(titles, rows, label="Budgets", numbers=(1, 2))]
+    titles = ("Project", "Period", "Spent", "Limit", "Used", "")
+    return [h.h2["Budgets"], table(titles, rows, label="Budgets", numbers=(2, 3))]
+
+
+def _part(budget: Mapping[str, Any]) -> float:
+    limit = Decimal(budget["limitUsd"])
+    return float(Decimal(budget["spentUsd"]) / limit) if limit else 1.0

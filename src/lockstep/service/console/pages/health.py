@@ -86,11 +86,9 @@ def _finding(found: Mapping[str, str]) -> h.Element:
     return h.li(class_=f"finding {severity}-finding")[
         h.p[h.strong[_TITLES[severity]], f" {found['check']}: {found['what']}"],
         facts([("Received", found["received"]), ("Needed", found["needed"])]),
-        h.p(".remedy")[
+        h.p(".remedy.copy")[
             h.code(tabindex="0")[found["remedy"]],
-            h.button(type="button", class_="copy", data_copy=found["remedy"], aria_label=f"Copy: {found['remedy']}")[
-                "Copy"
-            ],
+            h.button(type="button", data_copy="on", hidden=True, aria_label=f"Copy: {found['remedy']}")["Copy"],
         ],
     ]
 

@@ -23,6 +23,7 @@ from lockstep.service.console.layout import (
     when,
 )
 from lockstep.service.console.pages.job_artifacts import artifacts_section
+from lockstep.service.console.pages.job_cost import cost_section
 from lockstep.service.console.pages.job_curves import curves_section
 from lockstep.service.console.pages.job_events import timeline
 from lockstep.service.console.pages.job_log import LogView, log_section
@@ -47,6 +48,7 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
         log_section(session, context, view=LogView.of(request), job=job),
         curves_section(session, context, **names, is_over=job["state"] in OVER),
         metrics_section(session, context, **names, is_over=job["state"] in OVER),
+        cost_section(job),
         artifacts_section(session, context, **names, page_token=request.query_params.get("artifacts", "")),
         h.h2["Input"],
         h.pre(tabindex="0")[json.dumps(job.get("trainingInput") or job.get("predictionInput"), indent=2)],

@@ -1,0 +1,100 @@
+"""The paths of the console, and what makes the page of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import htpy as h
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lockstep.service.console.asking import Ask
+from lockstep.service.console.pages import (
+    access,
+    cluster,
+    compare,
+    costs,
+    data,
+    health,
+    job,
+    job_artifacts,
+    job_curves,
+    job_events,
+    job_log,
+    job_log_search,
+    job_metrics,
+    jobs,
+    keys,
+    model_changes,
+    model_watching,
+    models,
+    predicting,
+    secrets,
+    server_log,
+)
+from lockstep.service.console.signing_in import Session
+from lockstep.service.context import ServiceContext
+
+Render = Callable[[Request, Session, ServiceContext], h.Node | Response]
+"""Makes a page, or a part of one. Blocks."""
+
+_JOB: Final = "/projects/{project}/jobs/{job_id}"
+_MODEL: Final = "/projects/{project}/models/{model}"
+
+VIEWS: Final[Mapping[str, Render]] = {
+    "/jobs": jobs.show,
+    _JOB: job.show,
+    f"{_JOB}/events": job_events.show,
+    f"{_JOB}/log/first-error": job_log_search.show_first_error,
+    f"{_JOB}/log/download": job_log_search.download,
+    f"{_JOB}/artifacts": job_artifacts.show,
+    f"{_JOB}/artifacts/{{path:path}}": job_artifacts.download,
+    "/compare": compare.show,
+    "/models": models.show,
+    _MODEL: models.show_model,
+    f"{_MODEL}/versions/{{version}}/log": server_log.show,
+    "/costs": costs.show,
+    "/cluster": cluster.show,
+    "/cluster/ended": cluster.show_ended,
+    "/data": data.show,
+    "/projects/{project}/data": data.show_data_set,
+    "/access": access.show,
+    "/health": health.show,
+    health.CHECKS_PATH: health.show_checks,
+}
+"""The pages."""
+PARTS: Final[Mapping[str, tuple[Render, float]]] = {
+    "/jobs/table": (jobs.show_table, 1.0),
+    f"{_JOB}/status": (job.show_status, 1.0),
+    f"{_JOB}/log": (job_log.show_more, 0.2),
+    f"{_JOB}/metrics": (job_metrics.show, 3.0),
+    f"{_JOB}/curves": (job_curves.show, 5.0),
+    "/compare/curves": (compare.show_curves, 5.0),
+    f"{_MODEL}/versions": (models.show_versions, 1.0),
+    f"{_MODEL}/requests": (model_watching.show_requests, 3.0),
+    f"{_MODEL}/servers": (model_watching.show_servers, 3.0),
+    f"{_MODEL}/cost": (model_watching.show_cost, 5.0),
+    f"{_MODEL}/versions/{{version}}/log/more": (server_log.show_more, 0.2),
+    "/cluster/now": (cluster.show_now, 1.0),
+}
+"""The parts that open pages ask for again and again, and how long each is used for all who look, in seconds."""
+CHANGES: Final[Mapping[str, Render]] = {
+    f"{_JOB}/cancel": job.cancel,
+    "/models/deploy": model_changes.deploy,
+    f"{_MODEL}/traffic": model_changes.split_traffic,
+    f"{_MODEL}/default": model_changes.set_default,
+    f"{_MODEL}/rollback": model_changes.rollback,
+    f"{_MODEL}/undeploy": model_changes.undeploy,
+    f"{_MODEL}/delete": model_changes.delete,
+    "/access/keys": keys.create,
+    "/access/keys/revoke": keys.revoke,
+    "/access/secrets": secrets.put,
+    "/access/secrets/remove": secrets.remove,
+}
+"""What changes something. The form is in ``request.state.form``."""
+ASKS: Final[Mapping[str, tuple[str, Ask]]] = {
+    f"{_MODEL}/try": ("GET", predicting.show),
+    f"{_MODEL}/predict": ("POST", predicting.predict),
+}
+"""The methods and pages that wait for a prediction server, without a thread of the console."""
