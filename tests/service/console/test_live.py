@@ -23,6 +23,11 @@ def part(text: str) -> LivePart:
     return LivePart(content=text.encode(), status=200, etag=f'"{text}"')
 
 
+@pytest.fixture
+def fresh_parts() -> None:
+    """Leaves the parts as they are, against the fixture of the other tests."""
+
+
 class Maker:
     """Makes parts, and counts them."""
 

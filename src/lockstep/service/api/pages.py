@@ -22,7 +22,7 @@ Record_co = TypeVar("Record_co", covariant=True)
 
 _NAME: Final = re.compile(r"[0-9A-Za-z_-]{1,128}")
 
-Position = tuple[float | str, str]
+Position = tuple[Any, str]
 """The position of a record in its list: its time of creation, and a name or uid that distinguishes equal times.
 
 In another order than the newest first, what the list is ordered by is in the place of the time.

@@ -16,6 +16,7 @@ from lockstep.service.console.layout import default_project, facts, page, table,
 from lockstep.service.console.names import check_name
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
+from lockstep.service.threads import Pool, runs_in
 
 PAGE_SIZE: Final = 20
 NUM_RECORDS: Final = 24
@@ -24,6 +25,7 @@ NOT_FOUND: Final = 404
 TITLES: Final = ("Data set", "Records", "Size", "Files", "Features", "Packed", "Problems")
 
 
+@runs_in(Pool.BUCKET)
 def show(request: Request, session: Session, context: ServiceContext) -> h.Element:
     """Returns the page with the data sets of a folder."""
     query = request.query_params
@@ -98,6 +100,7 @@ def data_set_path(project: str, url: str) -> str:
     return with_query(f"/projects/{project}/data", {"url": url})
 
 
+@runs_in(Pool.BUCKET)
 def show_data_set(request: Request, session: Session, context: ServiceContext) -> h.Element:
     """Returns the page of a data set."""
     project, url = check_name(request.path_params["project"], what="project"), request.query_params.get("url", "")

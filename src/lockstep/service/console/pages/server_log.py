@@ -16,11 +16,13 @@ from lockstep.service.console.layout import model_path, page
 from lockstep.service.console.log_text import colored
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
+from lockstep.service.threads import Pool, runs_in
 
 PAGE_SIZE: Final = 500
 LIVE: Final = "every 1s"
 
 
+@runs_in(Pool.BUCKET)
 def show(request: Request, session: Session, context: ServiceContext) -> h.Element:
     """Returns the page."""
     names = {name: request.path_params[name] for name in ("project", "model", "version")}
@@ -55,6 +57,7 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
     )
 
 
+@runs_in(Pool.BUCKET)
 def show_more(request: Request, session: Session, context: ServiceContext) -> h.Node | Response:
     """Returns the entries after a cursor; status 204 if there are none yet, so that the reader asks again."""
     names = {name: request.path_params[name] for name in ("project", "model", "version")}
