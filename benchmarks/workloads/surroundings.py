@@ -15,11 +15,11 @@ from typing import Any, Final, final
 
 import psutil
 
-from lockstep.cli.package import stage_folder
 from lockstep.client import Client, ServiceAddress
 from lockstep.home import Home
 from lockstep.service.lifecycle import down, up
 from lockstep.service.settings import Settings
+from lockstep.submission.packing import stage_folder
 from workloads.figures import console
 
 POLL_S: Final = 0.01

@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 
 import lockstep  # selects Keras's backend, so it goes before Keras
-from lockstep.cli.package import stage_folder
 from lockstep.client.addresses import find_address
 from lockstep.errors import LockstepError
 from lockstep.serving.exporting import Format, export_model
+from lockstep.submission.packing import stage_folder
 from lockstep.testing.machine import TIMEOUT_S, Machine
 
 assert lockstep is not None

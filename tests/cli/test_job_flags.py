@@ -12,17 +12,15 @@ from typer.testing import CliRunner
 
 from lockstep.cli.app import app
 from lockstep.cli.job_flags import (
-    FIELDS,
-    check_supported,
-    flag_of,
     given_flags,
-    ignored_lines,
     merge_flags,
     read_accelerator,
 )
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.input.documents import parse_job, parse_training_input
 from lockstep.jobs.input.spec import TrainingInput
+from lockstep.submission.naming import flag_name
+from lockstep.submission.training_inputs import FIELDS, check_supported, ignored_lines
 
 CONTRACT = """
 --config --job-dir --staging-bucket --labels --region --scale-tier --module-name --package-path --packages
@@ -109,8 +107,8 @@ def test_what_cannot_be_honoured_is_refused_by_its_flag(parameter: str, value: o
     parameters = {"module_name": "train", parameter: value}
     body = {"jobId": "j", "trainingInput": merge_flags(TrainingInput(), parameters)}
     with pytest.raises(InvalidInputError) as caught:
-        check_supported(parse_job(body, source="flags"), parameters)
-    assert str(caught.value).startswith(f"{flag_of(parameter)}: ")
+        check_supported(parse_job(body, source="flags"), given=parameters, naming=flag_name)
+    assert str(caught.value).startswith(f"{flag_name(parameter)}: ")
     assert str(caught.value).endswith("; remove it")
 
 
@@ -121,15 +119,15 @@ def test_what_is_ignored_is_named_by_its_flag_or_its_field() -> None:
     ):
         given = {"module_name": "train", **parameters}
         request = parse_job({"jobId": "j", "trainingInput": merge_flags(asked, given)}, source="flags")
-        check_supported(request, given)
-        (line,) = ignored_lines(request, given)
+        check_supported(request, given=given, naming=flag_name)
+        (line,) = ignored_lines(request, given=given, naming=flag_name)
         assert line.startswith(said)
 
 
 def test_what_the_file_asks_for_is_refused_by_its_field() -> None:
     body = {"jobId": "j", "trainingInput": {"pythonModule": "train", "serviceAccount": "a", "network": "n"}}
     with pytest.raises(InvalidInputError, match=r"^trainingInput\.network: .* \(and 1 more\)$"):
-        check_supported(parse_job(body, source="config.yaml"), {})
+        check_supported(parse_job(body, source="config.yaml"), given=(), naming=flag_name)
 
 
 def test_flags_that_nobody_gave_say_nothing() -> None:

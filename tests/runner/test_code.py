@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cli.package import stage_folder
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.runner.code import fetch_files, unpack
+from lockstep.submission.packing import stage_folder
 
 PURE = {"lib-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n"}
 

@@ -13,9 +13,9 @@ import pytest
 from tests.runner.python_environment.wheels import index_of, make_wheel
 from tests.runner.test_runner_process import RunnerProcess, _log, _order, _run
 
-from lockstep.cli.package import stage_folder
 from lockstep.jobs.running.orders import Fault, ReplicaOrder, ReplicaPhase
 from lockstep.jobs.running.python_environments import PythonEnvironment
+from lockstep.submission.packing import stage_folder
 
 PROGRAM = """
 import os, shutil, sys

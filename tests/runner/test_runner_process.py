@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lockstep.cli.package import stage_folder
 from lockstep.jobs.running.orders import (
     ORDER,
     SPOOL_VARIABLE,
@@ -28,6 +27,7 @@ from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.runner.logs import upload_leftovers
 from lockstep.spools import SHELL_SOCKET, STATUS_FILE, forget_status
 from lockstep.storage import open_bucket
+from lockstep.submission.packing import stage_folder
 
 
 class RunnerProcess:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from tests.serving.served_model import WAIT_S, ServedModel
 
-from lockstep.cli.package import stage_folder
 from lockstep.serving.exporting import Format, export_model
 from lockstep.serving.model import batch_sizes
+from lockstep.submission.packing import stage_folder
 
 ROUTINE = """
 import pathlib

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping
@@ -14,7 +13,9 @@ import typer
 
 from lockstep.cli.sanitizing import SanitizingConsole, sanitized
 from lockstep.client import Client
-from lockstep.storage import check_shared_url
+from lockstep.client.wording import duration as duration
+from lockstep.client.wording import size as size
+from lockstep.submission.urls import absolute_url as absolute_url
 
 NUM_COLUMNS_OF_FILES: Final = 200
 """The width of tables that are not printed to a terminal, in columns: wide enough that nothing is cut off."""
@@ -131,37 +132,3 @@ def local_time(timestamp: str | float | None) -> str:
         else datetime.fromtimestamp(timestamp).astimezone()
     )
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def duration(seconds: float) -> str:
-    """Returns a duration in words: "1 h 02 min", "3 min 20 s", "4.2 s"."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02d} s"
-    return f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def size(num_bytes: float) -> str:
-    """Returns a number of bytes in words: "17 B", "3.4 KiB", "120 MiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:.0f} {unit}" if unit == "B" or num_bytes >= 100 else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:,.1f} TiB"
-
-
-def absolute_url(url: str, *, what: str) -> str:
-    """Returns the URL of a bucket or object, with an absolute path, because the service runs in another folder.
-
-    Args:
-        url: the URL, or a path of this machine.
-        what: the flag that the URL was given with, for error messages.
-
-    Raises:
-        InvalidInputError: the URL is not valid, or is one of ``memory://``, which only one process can access.
-    """
-    absolute = os.path.abspath(url) if url and "://" not in url else url
-    check_shared_url(absolute, what=what)
-    return absolute

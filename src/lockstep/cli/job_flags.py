@@ -3,46 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, get_args
+from typing import Any
 
-from lockstep.cli.console import absolute_url
 from lockstep.errors import InvalidInputError
-from lockstep.jobs.input.documents import JobRequest
-from lockstep.jobs.input.spec import AcceleratorType, Role, TrainingInput, ignored, unsupported, with_reader_names
+from lockstep.jobs.input.spec import TrainingInput
 from lockstep.jobs.parsing.fields import variable_name_rule
-
-_ROLES: Final = {
-    "master": "master",
-    "worker": "worker",
-    "parameter_server": "parameterServer",
-    "evaluator": "evaluator",
-}
-"""The prefix of each role's keys in the training input, by the prefix of its flags."""
-
-FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "scale_tier": ("scaleTier",),
-    "job_dir": ("jobDir",),
-    "region": ("region",),
-    "module_name": ("pythonModule",),
-    "python_version": ("pythonVersion",),
-    "runtime_version": ("runtimeVersion",),
-    "service_account": ("serviceAccount",),
-    "enable_web_access": ("enableWebAccess",),
-    "use_chief_in_tf_config": ("useChiefInTfConfig",),
-    **{f"{flag}_machine_type": (f"{key}Type",) for flag, key in _ROLES.items()},
-    **{f"{flag}_count": (f"{key}Count",) for flag, key in _ROLES.items() if key != "master"},
-    **{f"{flag}_accelerator": (f"{key}Config", "acceleratorConfig") for flag, key in _ROLES.items()},
-    **{f"{flag}_image_uri": (f"{key}Config", "imageUri") for flag, key in _ROLES.items()},
-    "requirements": ("lockstep", "environment", "requirements"),
-    "no_environment": ("lockstep", "environment", "none"),
-    "user_args": ("args",),
-}
-"""The path of each flag's field in the training input, by the name of the flag's parameter."""
-
-
-def flag_of(parameter: str) -> str:
-    """Returns the flag of a parameter, such as ``--master-image-uri`` for ``master_image_uri``."""
-    return "-- USER_ARGS" if parameter == "user_args" else f"--{parameter.replace('_', '-')}"
+from lockstep.submission.naming import flag_name
+from lockstep.submission.training_inputs import FIELDS, accelerator_config, merge_parameters
 
 
 def given_flags(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,54 +32,21 @@ def merge_flags(asked: TrainingInput, parameters: Mapping[str, Any]) -> dict[str
     Raises:
         InvalidInputError: a flag is not valid, or the service could not access a URL.
     """
-    document: dict[str, Any] = asked.to_json()
-    given = given_flags(parameters)
-    own: dict[str, Any] = document.setdefault("lockstep", {})
-    if "job_dir" in given:
-        own.pop("baseOutputDirectory", None)
-        given["job_dir"] = absolute_url(given["job_dir"], what="--job-dir")
-    elif "jobDir" in document:
-        document["jobDir"] = absolute_url(document["jobDir"], what="jobDir")
-    if "baseOutputDirectory" in own:
-        own["baseOutputDirectory"] = absolute_url(own["baseOutputDirectory"], what="baseOutputDirectory")
-    if {"requirements", "no_environment"} & given.keys():
-        own.pop("environment", None)
-    if variables := read_variables(parameters.get("env") or ()):
-        # For all roles, because the scale tier may decide which ones the job has; for the others they do no harm.
-        own["env"] = {role: {**own.get("env", {}).get(role, {}), **variables} for role in get_args(Role)}
+    given = {
+        name: read_accelerator(value, flag=flag_name(name)) if name.endswith("_accelerator") else value
+        for name, value in given_flags(parameters).items()
+    }
+    secrets: dict[str, str] = {}
     for text in parameters.get("secret") or ():
-        own["secrets"] = {**own.get("secrets", {}), **read_pairs(text, flag="--secret")}
-    if hooks := read_webhooks(parameters.get("webhook") or (), secrets=parameters.get("webhook_secret") or ()):
-        own["webhooks"] = [*own.get("webhooks", []), *hooks]
-    document["packageUris"] = [absolute_url(url, what="packageUris") for url in document.get("packageUris", [])]
-    for name, value in given.items():
-        *parents, last = FIELDS[name]
-        place = document
-        for part in parents:
-            place = place.setdefault(part, {})
-        place[last] = read_accelerator(value, flag=flag_of(name)) if last == "acceleratorConfig" else value
-    return document
-
-
-def check_supported(request: JobRequest, parameters: Mapping[str, Any]) -> None:
-    """Rejects a job that this version does not support, and names the flag or the file's field.
-
-    Raises:
-        InvalidInputError: the job is not supported; the message has the first problem and the number of others.
-    """
-    problems = [with_reader_names(line, names=_flag_names(parameters)) for line in unsupported(request.training_input)]
-    if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise InvalidInputError(problems[0] + more)
-
-
-def ignored_lines(request: JobRequest, parameters: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each flag, or field of the file, that this version ignores."""
-    return [with_reader_names(line, names=_flag_names(parameters)) for line in ignored(request.training_input)]
-
-
-def _flag_names(parameters: Mapping[str, Any]) -> dict[str, str]:
-    return {f"trainingInput.{'.'.join(FIELDS[name])}": flag_of(name) for name in given_flags(parameters)}
+        secrets |= read_pairs(text, flag="--secret")
+    return merge_parameters(
+        asked,
+        given=given,
+        variables=read_variables(parameters.get("env") or ()),
+        secrets=secrets,
+        webhooks=read_webhooks(parameters.get("webhook") or (), secrets=parameters.get("webhook_secret") or ()),
+        naming=flag_name,
+    )
 
 
 def read_pairs(text: str, *, flag: str) -> dict[str, str]:
@@ -178,6 +112,4 @@ def read_accelerator(text: str, *, flag: str) -> dict[str, str]:
     pairs = read_pairs(text, flag=flag)
     if not {"type"} <= set(pairs) <= {"count", "type"}:
         raise InvalidInputError(flag, received=text, allowed="count=N,type=T")
-    contracts = pairs["type"].upper().replace("-", "_")
-    known = contracts in set(AcceleratorType)
-    return {"count": pairs.get("count", "1"), "type": contracts if known else pairs["type"]}
+    return accelerator_config(pairs["type"], count=pairs.get("count", "1"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,17 +9,18 @@ import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, VariablesOption, absolute_url, connect
 from lockstep.cli.dry_run import print_dry_run
-from lockstep.cli.job_flags import check_supported, ignored_lines, merge_flags, read_pairs
+from lockstep.cli.job_flags import given_flags, merge_flags, read_pairs
 from lockstep.cli.job_models import model_urls
-from lockstep.cli.package import check_installed, check_module, stage_folder, stage_package
-from lockstep.cli.python_environment import describe, requirements_path, source_of
 from lockstep.cli.stream import follow
 from lockstep.cli.summary import print_summary
 from lockstep.client import Client
-from lockstep.errors import ConfigError, InvalidInputError, JobFailedError, UnavailableError
-from lockstep.home import Home
-from lockstep.jobs.input.documents import JobConfig, JobRequest, parse_config, parse_job
+from lockstep.errors import ConfigError, JobFailedError, UnavailableError
+from lockstep.jobs.input.documents import JobConfig, parse_config, parse_job
 from lockstep.jobs.parsing.yaml_documents import read_yaml
+from lockstep.submission.naming import flag_name
+from lockstep.submission.python_environments import describe, requirements_path, source_of
+from lockstep.submission.staging import bucket_for_code, stage_code
+from lockstep.submission.training_inputs import check_supported, ignored_lines
 
 Machine = Annotated[str | None, typer.Option(help="Machine type of each of these replicas.")]
 Accelerator = Annotated[str | None, typer.Option(help="Accelerators of each of these replicas: count=N,type=T.")]
@@ -106,25 +106,34 @@ def submit(
 ) -> None:
     """Submit a training job, and print its log until it ends. Ctrl-C ends the printing, but not the job."""
     asked = _read_config(config, job=job)
-    flags = {**context.params, "requirements": requirements_path(requirements, folder=package_path)}
+    flags = {**context.params, "requirements": requirements_path(requirements, folder=package_path, naming=flag_name)}
     body: dict[str, Any] = {
         "jobId": job,
         "trainingInput": merge_flags(asked.training_input, flags),
         "labels": {**asked.labels, **({} if labels is None else read_pairs(labels, flag="--labels"))},
     }
     request = parse_job(body, source="flags" if config is None else str(config))
-    check_supported(request, flags)
-    for line in ignored_lines(request, flags):
+    given = given_flags(flags)
+    check_supported(request, given=given, naming=flag_name)
+    for line in ignored_lines(request, given=given, naming=flag_name):
         ERRORS.print(f"note: {line}", style="yellow")
     asked_for = request.training_input
     master = asked_for.master_config
     environment = asked_for.lockstep.environment
     image = None if master is None else master.image_uri  # the image of all roles that name no other one
-    source = source_of(package_path, asked=environment) if image is None else None
+    source = source_of(package_path, asked=environment, naming=flag_name) if image is None else None
     client = _connect(project, required=not dry_run)
     try:
-        staging = absolute_url(staging_bucket or _service_bucket(client), what="--staging-bucket")
-        urls = _stage(request, package_path, (packages or "").split(","), staging=staging, upload=not dry_run)
+        bucket = staging_bucket or bucket_for_code(client, naming=flag_name)
+        urls = stage_code(
+            asked_for,
+            folder=package_path,
+            packages=(packages or "").split(","),
+            staging=absolute_url(bucket, what="--staging-bucket"),
+            upload=not dry_run,
+            naming=flag_name,
+            say=lambda text: ERRORS.print(text, style="dim"),
+        )
         body["trainingInput"]["packageUris"] = [*urls, *asked_for.package_uris]
         if dry_run:
             python = describe(source, asked=environment) if image is None else "the image's own"
@@ -144,31 +153,6 @@ def _connect(project: str, *, required: bool) -> Client | None:
         if required:
             raise
         return None
-
-
-def _service_bucket(client: Client | None) -> str:
-    """Returns the bucket to stage code in: the service's own, or this home's if there is no service."""
-    if client is None:
-        return str(Home.from_env().bucket)
-    return check_reachable(client.whoami()["bucket"], is_on_this_machine=client.is_on_this_machine)
-
-
-def check_reachable(bucket: str, *, is_on_this_machine: bool) -> str:
-    """Returns the service's bucket, if this machine can upload code to it.
-
-    Args:
-        bucket: the bucket's URL or folder.
-        is_on_this_machine: whether the service runs on this machine.
-
-    Raises:
-        InvalidInputError: the bucket is a folder of another machine.
-    """
-    if not is_on_this_machine and "://" not in bucket:
-        raise InvalidInputError(
-            f"the service's bucket {bucket} is a folder on the service's machine",
-            action="give a bucket that both machines can access with --staging-bucket",
-        )
-    return bucket
 
 
 def submit_body(client: Client, body: dict[str, Any], *, stream_logs: bool) -> None:
@@ -197,24 +181,6 @@ def submit_body(client: Client, body: dict[str, Any], *, stream_logs: bool) -> N
     print_summary(ended, client.job_events(job), models=model_urls(client, ended))
     if ended["state"] != "SUCCEEDED":
         raise JobFailedError(f"job {job} ended in state {ended['state']}", action=f"see `lockstep describe {job}`")
-
-
-def _stage(
-    request: JobRequest, folder: Path | None, packages: Sequence[str], *, staging: str, upload: bool
-) -> list[str]:
-    """Stages the program's folder and packages, and returns their URLs, the folder's first."""
-    module = request.training_input.python_module
-    urls: list[str] = []
-    if folder is not None:
-        if module is not None:
-            check_module(folder, module=module)
-        urls.append(
-            stage_folder(folder, staging=staging, upload=upload, say=lambda text: ERRORS.print(text, style="dim"))
-        )
-    urls += [stage_package(name.strip(), staging=staging, upload=upload) for name in packages if name.strip()]
-    if not urls and module is not None and not request.training_input.package_uris:
-        check_installed(module)
-    return urls
 
 
 def _read_config(path: Path | None, *, job: str) -> JobConfig:

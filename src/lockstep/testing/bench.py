@@ -11,7 +11,6 @@ from typing import Any, final
 
 from sqlalchemy import Engine
 
-from lockstep.cli.package import stage_folder
 from lockstep.clusters import AbstractCluster
 from lockstep.home import Home
 from lockstep.jobs.input.documents import parse_training_input
@@ -33,6 +32,7 @@ from lockstep.service.store import (
     SpendingStore,
     open_database,
 )
+from lockstep.submission.packing import stage_folder
 from lockstep.testing.local_cluster import LocalCluster
 
 TIMEOUT_S = 30.0

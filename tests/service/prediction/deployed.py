@@ -10,7 +10,6 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from lockstep.cli.package import stage_folder
 from lockstep.errors import UnavailableError
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running.states import JobState
@@ -26,6 +25,7 @@ from lockstep.service.store import (
     VersionState,
     open_database,
 )
+from lockstep.submission.packing import stage_folder
 from lockstep.testing.bench import Bench, step_pauses_s
 
 WAIT_S = 30.0

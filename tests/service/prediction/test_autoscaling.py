@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 from tests.service.lab import Lab, accounts
 
-from lockstep.cli.package import stage_folder
 from lockstep.errors import UnavailableError
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running.states import JobState
@@ -37,6 +36,7 @@ from lockstep.service.store import (
     VersionState,
     open_database,
 )
+from lockstep.submission.packing import stage_folder
 from lockstep.testing.bench import step_pauses_s
 
 WAIT_S = 60.0

@@ -17,10 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from lockstep.cli.package import stage_folder
 from lockstep.service.prediction import servers as servers_module
 from lockstep.service.prediction.deployments import is_ready
 from lockstep.service.store import VersionState
+from lockstep.submission.packing import stage_folder
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import Served
 

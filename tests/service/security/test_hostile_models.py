@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from tests.service.security.confined import IS_ROOT, POOL, WAIT_S, Site, processes_of
 
-from lockstep.cli.package import stage_folder
 from lockstep.runner.compiled_programs import CompiledPrograms
 from lockstep.service.prediction import servers
 from lockstep.service.prediction.deployments import is_ready
 from lockstep.service.security.job_folders import JobFolders
 from lockstep.service.store import JobRecord, VersionState
+from lockstep.submission.packing import stage_folder
 
 SERVER = """
 import json, os, pathlib, subprocess, sys, time

@@ -10,11 +10,11 @@ import httpx
 import pytest
 from tests.service.security.confined import IS_ROOT, POOL, WAIT_S, Site, processes_of
 
-from lockstep.cli.package import stage_folder
 from lockstep.service.control import starts
 from lockstep.service.prediction.deployments import is_ready
 from lockstep.service.store import VersionState
 from lockstep.serving import SERVER_TOKEN
+from lockstep.submission.packing import stage_folder
 
 pytestmark = IS_ROOT
 

@@ -16,7 +16,6 @@ from tests.runner.python_environment.wheels import index_of, make_wheel
 from tests.runner.test_shell_server import Talk
 from tests.service.security.confined import IS_ROOT, POOL, Place
 
-from lockstep.cli.package import stage_folder
 from lockstep.errors import InvalidInputError
 from lockstep.home import Home
 from lockstep.jobs.running.shell_frames import Terminal
@@ -25,6 +24,7 @@ from lockstep.service.security import users
 from lockstep.service.security.job_folders import JobFolders
 from lockstep.service.security.users import UserPool, decide_users
 from lockstep.service.store import JobRecord
+from lockstep.submission.packing import stage_folder
 from lockstep.testing.bench import Bench
 
 PROGRAM = """

@@ -20,10 +20,11 @@ from lockstep.cli.image.containerfile import (
     find_module,
     write_containerfile,
 )
-from lockstep.cli.package import check_module, included_files
 from lockstep.containers import ContainerEngine, check_reference, open_engine
 from lockstep.containers import build as build_arguments
 from lockstep.errors import ContainerEngineError, ImageError, InvalidInputError, MissingInputError, counted
+from lockstep.submission.naming import flag_name
+from lockstep.submission.packing import check_module, included_files
 
 _IGNORE_FILES = (".containerignore", ".dockerignore")
 
@@ -92,7 +93,7 @@ def _write(folder: Path, files: list[Path], *, base: str | None, module: str | N
     if PROJECT in names:
         names[PROJECT] = _read(folder / PROJECT)
     if module is not None:
-        check_module(folder, module=module)
+        check_module(folder, module=module, naming=flag_name)
     if base is not None:
         check_reference(base, what="--base")
     return write_containerfile(names, base=base or default_base(), module=module or find_module(list(names)))

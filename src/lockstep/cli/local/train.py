@@ -19,8 +19,6 @@ import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, VariablesOption, absolute_url
 from lockstep.cli.job_flags import read_variables
-from lockstep.cli.package import check_module
-from lockstep.cli.python_environment import requirements_path
 from lockstep.containers import check_reference
 from lockstep.errors import InvalidInputError, LockstepError, MissingInputError, PortInUseError
 from lockstep.home import Home
@@ -30,6 +28,9 @@ from lockstep.jobs.running.orders import GangOrder, ReplicaOrder
 from lockstep.jobs.running.python_environments import PythonEnvironment
 from lockstep.runner.local import LOCAL_RUN, LocalRun
 from lockstep.storage import join_url
+from lockstep.submission.naming import flag_name
+from lockstep.submission.packing import check_module
+from lockstep.submission.python_environments import requirements_path
 from lockstep.topology import CLUSTER_TOKEN
 
 HOST: Final = "127.0.0.1"
@@ -83,10 +84,10 @@ def train(
     if not folder.is_dir():
         raise MissingInputError(f"--package-path: no folder {folder}")
     if module_name is not None:
-        check_module(folder, module=module_name)
+        check_module(folder, module=module_name, naming=flag_name)
     elif image_uri is None:
         raise InvalidInputError("--module-name is missing", allowed="a module, or --image-uri")
-    named = requirements_path(requirements, folder=folder)
+    named = requirements_path(requirements, folder=folder, naming=flag_name)
     if named is not None and no_environment:
         raise InvalidInputError("--requirements", received=named, allowed="not together with --no-environment")
     if named is not None and image_uri is not None:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from lockstep.cli.submit import check_reachable
 from lockstep.client import Client, ServiceAddress
 from lockstep.errors import InvalidInputError
+from lockstep.submission.staging import check_reachable
 
 
 @pytest.mark.parametrize(("bucket", "is_here"), [("/b", True), ("gs://b", True), ("gs://b", False)])
 def test_code_goes_into_the_services_own_bucket(bucket: str, is_here: bool) -> None:
-    assert check_reachable(bucket, is_on_this_machine=is_here) == bucket
+    assert check_reachable(bucket, is_on_this_machine=is_here, what="--staging-bucket") == bucket
 
 
 def test_a_folder_of_another_machine_is_no_place_for_code() -> None:
     with pytest.raises(
         InvalidInputError, match="is a folder on the service's machine; give a bucket that both machines can"
     ):
-        check_reachable("/b", is_on_this_machine=False)
+        check_reachable("/b", is_on_this_machine=False, what="--staging-bucket")
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,23 @@
-"""Finds and checks a job's Python environment before the job is submitted, from its flags and its folder."""
+"""Finds and checks a job's Python environment before the job is submitted."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from lockstep.cli.package import packed_files
 from lockstep.errors import InvalidInputError, MissingInputError
 from lockstep.jobs.running.python_environments import PythonEnvironment
 from lockstep.runner.python_environment import Source, find_source
+from lockstep.submission.naming import Naming
+from lockstep.submission.packing import packed_files
 
 
-def requirements_path(requirements: Path | None, *, folder: Path | None) -> str | None:
-    """Returns the path of the ``--requirements`` file within the program's folder, or None if there is none.
+def requirements_path(requirements: Path | None, *, folder: Path | None, naming: Naming) -> str | None:
+    """Returns the path of the requirements file within the program's folder, or None if there is none.
+
+    Args:
+        requirements: the file that the submitter names; None for none.
+        folder: the program's folder; None if there is none.
+        naming: how the submitter knows the parameters.
 
     Raises:
         InvalidInputError: the file is outside the folder, so it would not be packed.
@@ -20,17 +26,18 @@ def requirements_path(requirements: Path | None, *, folder: Path | None) -> str 
         return None
     top = None if folder is None else folder.resolve()
     if top is None or not requirements.resolve().is_relative_to(top):
-        where = "--package-path, which is not given" if top is None else str(top)
-        raise InvalidInputError("--requirements", received=str(requirements), allowed=f"a file in {where}")
+        where = f"{naming('package_path')}, which is not given" if top is None else str(top)
+        raise InvalidInputError(naming("requirements"), received=str(requirements), allowed=f"a file in {where}")
     return requirements.resolve().relative_to(top).as_posix()
 
 
-def source_of(folder: Path | None, *, asked: PythonEnvironment) -> Source | None:
+def source_of(folder: Path | None, *, asked: PythonEnvironment, naming: Naming) -> Source | None:
     """Returns the file that a program's Python environment would be built from; None if it needs no environment.
 
     Args:
         folder: the program's folder; None if its code is elsewhere and cannot be checked here.
         asked: the Python environment that the job asks for.
+        naming: how the submitter knows the parameters.
 
     Raises:
         MissingInputError: the file that the job names does not exist, or is not packed.
@@ -41,7 +48,7 @@ def source_of(folder: Path | None, *, asked: PythonEnvironment) -> Source | None
     source = find_source(folder, asked=asked)
     if source is None:
         return None
-    if source.path.resolve() not in packed_files(folder):
+    if source.path.resolve() not in packed_files(folder, what=naming("package_path")):
         if asked.requirements is None and not asked.project:
             return None  # a file that is not packed does not exist on the node either
         raise MissingInputError(f"{source.name} is excluded from the package", action="see .gitignore, .lockstepignore")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cli.package import pack_folder, stage_folder, stage_package
 from lockstep.errors import InvalidInputError, LockstepError, MissingInputError
+from lockstep.submission.packing import pack_folder, stage_folder, stage_package
 
 
 @pytest.fixture
@@ -30,12 +30,12 @@ def names(data: bytes) -> list[str]:
 
 
 def test_an_archive_depends_on_names_and_contents_alone(folder: Path) -> None:
-    before = pack_folder(folder)
+    before = pack_folder(folder, what="package_path")
     assert names(before.data) == ["program/inner/model.py", "program/train.py"]
     os.utime(folder / "train.py", (1, 1))
-    assert pack_folder(folder) == before
+    assert pack_folder(folder, what="package_path") == before
     (folder / "train.py").write_text("print('other')")
-    assert pack_folder(folder) != before
+    assert pack_folder(folder, what="package_path") != before
 
 
 def test_a_file_that_shrinks_while_it_is_packed_has_what_was_read(
@@ -48,7 +48,7 @@ def test_a_file_that_shrinks_while_it_is_packed_has_what_was_read(
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", truncate_and_read)
-    with tarfile.open(fileobj=io.BytesIO(pack_folder(folder).data)) as archive:
+    with tarfile.open(fileobj=io.BytesIO(pack_folder(folder, what="package_path").data)) as archive:
         member = archive.extractfile("program/train.py")
         assert member is not None
         assert member.read() == b"cut"
@@ -62,8 +62,8 @@ def test_a_file_that_goes_while_it_is_packed_is_named(folder: Path, monkeypatch:
         return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", remove_and_read)
-    with pytest.raises(MissingInputError, match=r"--package-path: .*model\.py cannot be read: No such file"):
-        pack_folder(folder)
+    with pytest.raises(MissingInputError, match=r"package_path: .*model\.py cannot be read: No such file"):
+        pack_folder(folder, what="package_path")
 
 
 def test_a_folder_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,13 +75,13 @@ def test_a_folder_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refuse)  # the superuser may read everything
-    with pytest.raises(MissingInputError, match=r"--package-path: .*/inner cannot be read: Permission denied"):
-        pack_folder(folder)
+    with pytest.raises(MissingInputError, match=r"package_path: .*/inner cannot be read: Permission denied"):
+        pack_folder(folder, what="package_path")
 
 
 def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="is empty, or all its files are excluded"):
-        pack_folder(tmp_path)
+        pack_folder(tmp_path, what="package_path")
 
 
 def test_secrets_environments_and_hidden_files_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_secrets_environments_and_hidden_files_are_left_out(tmp_path: Path, monk
         path.write_text("x")
     (tmp_path / "code" / "other" / "lockstep.db").write_text("x")
     monkeypatch.setenv("LOCKSTEP_HOME", str(tmp_path / "code" / "mine"))
-    with tarfile.open(fileobj=io.BytesIO(pack_folder(tmp_path / "code").data)) as archive:
+    with tarfile.open(fileobj=io.BytesIO(pack_folder(tmp_path / "code", what="package_path").data)) as archive:
         assert archive.getnames() == ["code/pkg/model.py", "code/train.py"]
 
 
@@ -124,5 +124,5 @@ def test_packages_of_other_kinds_are_refused_before_they_are_uploaded(tmp_path: 
     with pytest.raises(LockstepError, match=message):
         stage_package(str(tmp_path / name), staging=str(tmp_path / "bucket"))
     assert not (tmp_path / "bucket").exists()
-    with pytest.raises(MissingInputError, match=r"--packages: absent\.whl cannot be read"):
+    with pytest.raises(MissingInputError, match=r"packages: absent\.whl cannot be read"):
         stage_package("absent.whl", staging=str(tmp_path))

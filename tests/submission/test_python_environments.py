@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 
 from lockstep.cli.app import app
 from lockstep.cli.job_flags import merge_flags
-from lockstep.cli.python_environment import describe, requirements_path, source_of
 from lockstep.errors import InvalidInputError, MissingInputError
 from lockstep.jobs.input.documents import parse_training_input
 from lockstep.jobs.running.python_environments import PythonEnvironment
+from lockstep.submission.naming import flag_name
+from lockstep.submission.python_environments import describe, requirements_path, source_of
 from lockstep.testing.container_engine import FakeContainerEngine
 
 
@@ -31,14 +32,14 @@ def code(tmp_path: Path) -> Path:
 
 
 def test_a_file_of_the_folder_is_named_by_its_path_within_it(code: Path) -> None:
-    assert requirements_path(code / "needs.txt", folder=code) == "needs.txt"
-    assert requirements_path(None, folder=code) is None
+    assert requirements_path(code / "needs.txt", folder=code, naming=flag_name) == "needs.txt"
+    assert requirements_path(None, folder=code, naming=flag_name) is None
 
 
 @pytest.mark.parametrize("folder", ["job", None])
 def test_a_file_elsewhere_is_refused(code: Path, folder: str | None) -> None:
     with pytest.raises(InvalidInputError, match=r"--requirements.*--package-path|--requirements.*/job"):
-        requirements_path(code.parent / "needs.txt", folder=None if folder is None else code)
+        requirements_path(code.parent / "needs.txt", folder=None if folder is None else code, naming=flag_name)
 
 
 def test_flags_replace_what_the_file_says() -> None:
@@ -53,12 +54,12 @@ def test_flags_replace_what_the_file_says() -> None:
 
 def test_what_is_found_is_said(code: Path) -> None:
     nothing, named = PythonEnvironment(), PythonEnvironment(requirements="needs.txt")
-    assert describe(source_of(code, asked=nothing), asked=nothing) == "the node's own"
-    assert "needs.txt" in describe(source_of(code, asked=named), asked=named)
+    assert describe(source_of(code, asked=nothing, naming=flag_name), asked=nothing) == "the node's own"
+    assert "needs.txt" in describe(source_of(code, asked=named, naming=flag_name), asked=named)
     (code / "requirements.txt").write_text("")
-    assert "requirements.txt" in describe(source_of(code, asked=nothing), asked=nothing)
+    assert "requirements.txt" in describe(source_of(code, asked=nothing, naming=flag_name), asked=nothing)
     none = PythonEnvironment(none=True)
-    assert "as requested" in describe(source_of(code, asked=none), asked=none)
+    assert "as requested" in describe(source_of(code, asked=none, naming=flag_name), asked=none)
 
 
 def test_an_image_brings_its_own_whatever_the_folder_says(
@@ -78,15 +79,15 @@ def test_an_image_brings_its_own_whatever_the_folder_says(
 def test_a_file_that_is_not_packed_is_not_found_and_refused_where_it_is_named(code: Path) -> None:
     (code / "requirements.txt").write_text("")
     (code / ".lockstepignore").write_text("*.txt\n")
-    assert source_of(code, asked=PythonEnvironment()) is None
+    assert source_of(code, asked=PythonEnvironment(), naming=flag_name) is None
     with pytest.raises(MissingInputError, match=r"needs\.txt is excluded from the package"):
-        source_of(code, asked=PythonEnvironment(requirements="needs.txt"))
+        source_of(code, asked=PythonEnvironment(requirements="needs.txt"), naming=flag_name)
 
 
 def test_what_no_environment_can_hold_is_refused_at_once(code: Path) -> None:
     (code / "needs.txt").write_text("-e .")
     with pytest.raises(InvalidInputError, match="editable"):
-        source_of(code, asked=PythonEnvironment(requirements="needs.txt"))
+        source_of(code, asked=PythonEnvironment(requirements="needs.txt"), naming=flag_name)
 
 
 def _train(code: Path, home: Path, *flags: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cli import package
-from lockstep.cli.package import pack_folder
 from lockstep.errors import ConfigError, InvalidInputError
+from lockstep.submission import packing
+from lockstep.submission.packing import pack_folder
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:
@@ -23,7 +23,7 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def packed(folder: Path) -> list[str]:
-    with tarfile.open(fileobj=io.BytesIO(pack_folder(folder).data)) as archive:
+    with tarfile.open(fileobj=io.BytesIO(pack_folder(folder, what="package_path").data)) as archive:
         return [name.partition("/")[2] for name in archive.getnames()]
 
 
@@ -80,20 +80,20 @@ def test_rules_of_the_repository_above_count(tmp_path: Path) -> None:
 def test_a_folder_of_which_nothing_is_left_is_refused(tmp_path: Path) -> None:
     write(tmp_path, {".lockstepignore": "*\n", "train.py": ""})
     with pytest.raises(InvalidInputError, match="is empty, or all its files are excluded"):
-        pack_folder(tmp_path)
+        pack_folder(tmp_path, what="package_path")
 
 
 def test_a_pattern_that_is_none_is_named(tmp_path: Path) -> None:
     write(tmp_path, {".lockstepignore": "!\n", "train.py": ""})
     with pytest.raises(ConfigError, match=r"\.lockstepignore: Invalid git pattern"):
-        pack_folder(tmp_path)
+        pack_folder(tmp_path, what="package_path")
 
 
 def test_a_folder_that_is_too_large_says_what_is_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(packing, "MAX_BYTES", 10_000)
     write(tmp_path, {"train.py": "x" * 100, "data/a": "x" * 6000, "data/b": "x" * 3000, "m.h5": "x" * 2048, "n": "x"})
     with pytest.raises(InvalidInputError) as caught:
-        pack_folder(tmp_path)
+        pack_folder(tmp_path, what="package_path")
     assert "holds 10.9 KiB in 5 files, most in data (8.8 KiB), m.h5 (2.0 KiB), train.py (100 B)" in str(caught.value)
     assert (
         "allowed: at most 9.8 KiB; keep data in a bucket, not beside the code, or exclude it in .lockstepignore"
