@@ -8,8 +8,8 @@ import pytest
 
 from lockstep.cli import operations
 from lockstep.cli.operations import timeout_of, wait_for_operation
-from lockstep.cli.stream import AWAY_S
 from lockstep.client import Client
+from lockstep.client.following import AWAY_S
 from lockstep.errors import InvalidInputError, UnavailableError
 
 HOUR_S = 3600.0

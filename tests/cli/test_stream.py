@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from lockstep.cli import console, stream
-from lockstep.client import Client
+from lockstep.client import Client, following
 from lockstep.errors import AuthenticationError, LockstepError, StorageError, UnavailableError
 from lockstep.jobs.logs import LogEntry, Severity, StoredEntry
 from lockstep.testing.machine import ENTRY
@@ -52,7 +52,7 @@ def _texts(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "POLL_S", 0.0)
+    monkeypatch.setattr(following, "POLL_S", 0.0)
 
 
 def test_a_service_and_a_bucket_may_fail_for_a_while(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +65,7 @@ def test_a_service_and_a_bucket_may_fail_for_a_while(capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("error", [StorageError("the bucket"), UnavailableError("the service")])
 def test_what_stays_away_is_said(error: LockstepError, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "AWAY_S", -1.0)
+    monkeypatch.setattr(following, "AWAY_S", -1.0)
     with pytest.raises(type(error)):
         stream.follow(cast("Client", FakeClient("one", error, "two")), "j")
 
@@ -158,7 +158,7 @@ def _page(number: int, *texts: str, more: bool = False, complete: bool = False) 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     seen: list[float] = []
-    monkeypatch.setattr(stream, "POLL_S", PAUSE_S)
+    monkeypatch.setattr(following, "POLL_S", PAUSE_S)
     monkeypatch.setattr(stream.time, "sleep", seen.append)
     monkeypatch.setattr(stream.time, "monotonic", lambda: sum(seen))
     return seen
@@ -176,7 +176,7 @@ def test_a_follower_asks_for_the_job_when_it_may_have_moved_on_and_pauses_where_
         (_page(6), "RUNNING"),
         (_page(7, "d", complete=True), "SUCCEEDED"),
     )
-    seen = [(page["cursor"], found["state"]) for page, found in stream.followed(cast("Client", client), "j")]
+    seen = [(page["cursor"], found["state"]) for page, found in following.followed(cast("Client", client), "j")]
     assert seen == [
         *(("1", "PREPARING"), ("2", "PREPARING")),
         *((str(number), "RUNNING") for number in range(3, 7)),
@@ -189,7 +189,7 @@ def test_a_follower_asks_for_the_job_when_it_may_have_moved_on_and_pauses_where_
 def test_a_quiet_job_is_asked_for_once_a_second(pauses: list[float]) -> None:
     quiet = [(_page(number), "RUNNING") for number in range(20)]
     client = ScriptedClient(*quiet, (_page(20, complete=True), "FAILED"))
-    assert len(list(stream.followed(cast("Client", client), "j"))) == 21
+    assert len(list(following.followed(cast("Client", client), "j"))) == 21
     num_seconds = sum(pauses)
-    assert client.asked.count("job") <= 2 + num_seconds / stream.JOB_S
-    assert client.asked.count("job") >= num_seconds / (stream.JOB_S + PAUSE_S)
+    assert client.asked.count("job") <= 2 + num_seconds / following.JOB_S
+    assert client.asked.count("job") >= num_seconds / (following.JOB_S + PAUSE_S)

@@ -10,9 +10,10 @@ import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, ProjectOption, connect
 from lockstep.cli.operations import newest_version, split_version
-from lockstep.cli.stream import POLL_S, EntryPrinter, follow
+from lockstep.cli.stream import EntryPrinter, follow
 from lockstep.cli.times import read_moment
 from lockstep.client import Client
+from lockstep.client.following import POLL_S
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.logs import Severity, severity_named
 from lockstep.jobs.logs.filters import parse_log_filter, quoted

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from lockstep.cli.console import ERRORS
-from lockstep.cli.stream import AWAY_S
 from lockstep.cli.times import read_duration_s
 from lockstep.client import Client
+from lockstep.client.following import AWAY_S
 from lockstep.errors import InvalidInputError, NotFoundError, UnavailableError
 
 POLL_S: Final = 0.1

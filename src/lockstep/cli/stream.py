@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any, Final, final
 
 from lockstep.cli.console import ERRORS, local_time, print_line, progress_text, simulated_suffix
 from lockstep.client import Client
-from lockstep.errors import StorageError, UnavailableError
+from lockstep.client.following import followed
 from lockstep.jobs.running.states import TERMINAL
 
-POLL_S: Final = 0.3
-JOB_S: Final = 1.0
-"""The interval between requests for the job's state, in seconds, unless the log shows that the state has changed."""
 PROGRESS_S: Final = 30.0
 """The interval at which the program's progress is printed while its log has no new entries, in seconds."""
-AWAY_S: Final = 60.0
-
 
 _COLOURS: Final = {
     "DEBUG": "bright_black",
@@ -30,49 +24,6 @@ _COLOURS: Final = {
 }
 
 
-def followed(client: Client, job: str, *, filter_text: str = "") -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yields the pages of a job's log, each with the latest known job, until the job has ended and its log is complete.
-
-    The service may stop and restart meanwhile, with another port and token, and its bucket may fail for a while,
-    because the reader keeps the cursor. To limit the requests if many readers follow one job, the function pauses after
-    a page without more entries behind it, and does not request the job with each page.
-
-    Args:
-        client: the client of the service.
-        job: the job's name.
-        filter_text: the filter for entries, in Cloud Logging's query language.
-
-    Raises:
-        UnavailableError: the service did not respond for longer than `AWAY_S`.
-        StorageError: the bucket could not be read for longer than `AWAY_S`.
-    """
-    cursor = ""
-    found: dict[str, Any] | None = None
-    asked = time.monotonic()
-    away_since: float | None = None
-    while True:
-        try:
-            client.find_again()
-            page = client.log_page(job, cursor=cursor, filter_text=filter_text)
-            moved_on = page["complete"] or (page["entries"] and found and found["state"] != "RUNNING")
-            if found is None or moved_on or time.monotonic() - asked > JOB_S:
-                found = client.job(job)
-                asked = time.monotonic()
-        except (UnavailableError, StorageError):
-            away_since = time.monotonic() if away_since is None else away_since
-            if time.monotonic() - away_since > AWAY_S:
-                raise
-            time.sleep(POLL_S)
-            continue
-        away_since = None
-        cursor = page["cursor"]
-        yield page, found
-        if page["complete"]:
-            return
-        if not page["more"]:
-            time.sleep(POLL_S)
-
-
 def follow(client: Client, job: str, *, filter_text: str = "", limit: int | None = None) -> dict[str, Any]:
     """Prints a job's log until the job has ended, and returns the latest known job.
 
@@ -83,8 +34,8 @@ def follow(client: Client, job: str, *, filter_text: str = "", limit: int | None
         limit: the number of entries after which to stop; None for no limit.
 
     Raises:
-        UnavailableError: the service did not respond for longer than `AWAY_S`.
-        StorageError: the bucket could not be read for longer than `AWAY_S`.
+        UnavailableError: the service did not respond for longer than `lockstep.client.following.AWAY_S`.
+        StorageError: the bucket could not be read for longer than `lockstep.client.following.AWAY_S`.
     """
     state = ""
     found: dict[str, Any] = {}

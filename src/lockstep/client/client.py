@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -35,7 +36,7 @@ DOCTOR_POLL_S: Final = 0.5
 
 @final
 class Client(AbstractModelRequests):
-    """Sends requests to the service. Thread-safe, except for `find_again`.
+    """Sends requests to the service. Thread-safe.
 
     Each method sends one request unless it says otherwise.
 
@@ -58,9 +59,12 @@ class Client(AbstractModelRequests):
         locate: Callable[[], ServiceAddress] | None = None,
     ) -> None:
         self._locate = locate
+        self._project = project
         self._prefix = f"/v1/projects/{path_segment(project, what='project')}"
         self._address = address
         self._http = open_connections(address, timeout_s=TIMEOUT_S)
+        self._finding = threading.Lock()
+        self._former: list[httpx.Client] = []
 
     @classmethod
     def from_home(cls, home: Home, *, project: str = "local") -> Self:
@@ -87,6 +91,11 @@ class Client(AbstractModelRequests):
         return cls(locate(), project=project, locate=locate)
 
     @property
+    def project(self) -> str:
+        """The project of the jobs, secrets and models."""
+        return self._project
+
+    @property
     def url(self) -> str:
         """The base URL of the service's REST paths."""
         return self._address.url
@@ -104,14 +113,19 @@ class Client(AbstractModelRequests):
         Raises:
             UnavailableError: no service runs.
         """
-        address = self._address if self._locate is None else self._locate()
-        if address != self._address:
-            self._http.close()
-            self._address, self._http = address, open_connections(address, timeout_s=TIMEOUT_S)
+        if self._locate is None:
+            return
+        with self._finding:
+            address = self._locate()
+            if address != self._address:
+                self._former.append(self._http)  # another thread may be using it
+                self._address, self._http = address, open_connections(address, timeout_s=TIMEOUT_S)
 
     def close(self) -> None:
         """Closes the connections."""
-        self._http.close()
+        with self._finding:
+            for connections in (self._http, *self._former):
+                connections.close()
 
     def __enter__(self) -> Self:
         return self
