@@ -271,9 +271,20 @@ class JobsRunningError(LockstepError):
 
 
 class JobFailedError(LockstepError):
-    """A job did not succeed, and the command waited for its end."""
+    """A job did not succeed, and a command or a program waited for its end.
+
+    Attributes:
+        log_lines: the last lines of the job's log, if they were read.
+    """
 
     exit_code = 10
+    log_lines: tuple[str, ...] = ()
+
+
+class JobCancelledError(JobFailedError):
+    """A job was cancelled, and a program waited for its end."""
+
+    exit_code = 33
 
 
 class EngineError(LockstepError):

@@ -19,6 +19,8 @@ URL_VARIABLE: Final = "LOCKSTEP_URL"
 TOKEN_VARIABLE: Final = "LOCKSTEP_TOKEN"  # noqa: S105 - the variable's name
 TOKEN_FILE_VARIABLE: Final = "LOCKSTEP_TOKEN_FILE"  # noqa: S105 - the variable's name
 AUTHORITY_VARIABLE: Final = "LOCKSTEP_CA_CERT"
+PROJECT_VARIABLE: Final = "LOCKSTEP_PROJECT"
+DEFAULT_PROJECT: Final = "local"
 
 CLIENT_VARIABLES: Final = frozenset({URL_VARIABLE, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE, AUTHORITY_VARIABLE})
 """The environment variables of clients; a service and its jobs do not use them."""

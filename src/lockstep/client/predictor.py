@@ -15,7 +15,15 @@ from typing import Any, Final, Self, TypeVar, cast, final, overload
 
 import numpy as np
 
-from lockstep.client.addresses import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, URL_VARIABLE, ServiceAddress, find_address
+from lockstep.client.addresses import (
+    DEFAULT_PROJECT,
+    PROJECT_VARIABLE,
+    TOKEN_FILE_VARIABLE,
+    TOKEN_VARIABLE,
+    URL_VARIABLE,
+    ServiceAddress,
+    find_address,
+)
 from lockstep.client.client import Client
 from lockstep.client.model_requests import PREDICT_TIMEOUT_S
 from lockstep.client.tensors import ONLY_INPUT, join_rows, read_tensors, write_tensors
@@ -25,7 +33,6 @@ from lockstep.home import Home
 MAX_REQUEST_BYTES: Final = 32 * 2**20
 """The maximum size of a request's body that the service accepts, in bytes."""
 TIMEOUT_S: Final = 60.0
-PROJECT_VARIABLE: Final = "LOCKSTEP_PROJECT"
 _FIRST_PAUSE_S: Final = 0.1
 _MAX_PAUSE_S: Final = 5.0
 _BEGIN, _END = b'{"instances":[', b"]}"
@@ -86,7 +93,7 @@ class Predictor:
                 "max_request_bytes", received=max_request_bytes, allowed=f"1 to {MAX_REQUEST_BYTES}"
             )
         self._model, self._version = model, version
-        self._project = project or os.environ.get(PROJECT_VARIABLE) or "local"
+        self._project = project or os.environ.get(PROJECT_VARIABLE) or DEFAULT_PROJECT
         self._env = _environment(url=url, token=token)
         self._binary = binary
         self._timeout_s, self._max_request_bytes = timeout_s, max_request_bytes
