@@ -12,7 +12,8 @@ import sys
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from lockstep import checkpoints, data, errors, parameter_server, storage, strategies, topology, training
+    from lockstep import checkpoints, client, data, errors, parameter_server, storage, strategies, topology, training
+    from lockstep.client import Client, Job, Predictor
     from lockstep.heartbeat import report_progress
     from lockstep.strategies import (
         ReduceOp,
@@ -25,13 +26,18 @@ if TYPE_CHECKING:
         scale_regularization_loss,
         value_and_grad,
     )
+    from lockstep.submission import submit
 
     __version__: str
 
 __all__ = [
+    "Client",
+    "Job",
+    "Predictor",
     "ReduceOp",
     "__version__",
     "checkpoints",
+    "client",
     "compute_average_loss",
     "data",
     "errors",
@@ -45,14 +51,23 @@ __all__ = [
     "scale_regularization_loss",
     "storage",
     "strategies",
+    "submit",
     "topology",
     "training",
     "value_and_grad",
 ]
 
 _ROOMS: Final = frozenset(
-    {"checkpoints", "data", "errors", "parameter_server", "storage", "strategies", "topology", "training"}
+    {"checkpoints", "client", "data", "errors", "parameter_server", "storage", "strategies", "topology", "training"}
 )
+_OTHERS: Final = {
+    "Client": "lockstep.client",
+    "Job": "lockstep.client",
+    "Predictor": "lockstep.client",
+    "report_progress": "lockstep.heartbeat",
+    "submit": "lockstep.submission",
+}
+"""The modules of the names that are not of `lockstep.strategies`."""
 
 
 def _select_backend() -> None:
@@ -75,8 +90,8 @@ def __getattr__(name: str) -> Any:
         return version("lockstep-train")
     if name in _ROOMS:
         return importlib.import_module(f"lockstep.{name}")
-    if name == "report_progress":
-        return importlib.import_module("lockstep.heartbeat").report_progress
+    if name in _OTHERS:
+        return getattr(importlib.import_module(_OTHERS[name]), name)
     if name in __all__:  # the names that custom training loops use most
         return getattr(importlib.import_module("lockstep.strategies"), name)
     raise AttributeError(f"module 'lockstep' has no attribute {name!r}")

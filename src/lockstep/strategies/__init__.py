@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from lockstep.strategies.datasets import DistributedDataset, DistributedIterator, InputOptions, ValueContext
     from lockstep.strategies.devices import simulate_devices
-    from lockstep.strategies.environment import STRATEGY_NAMES, from_env
+    from lockstep.strategies.environment import from_env
     from lockstep.strategies.input import AutoShardPolicy, GlobalBatches, InputContext, rows_of_batch
     from lockstep.strategies.loops.collectives import CommunicationOptions
     from lockstep.strategies.loops.gradients import compute_average_loss, scale_regularization_loss, value_and_grad
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lockstep.strategies.memory import GroupMemory, describe_memory, measure_memory
     from lockstep.strategies.mirrored import MirroredStrategy
     from lockstep.strategies.multi_worker import MultiWorkerMirroredStrategy
+    from lockstep.strategies.names import STRATEGY_NAMES
     from lockstep.strategies.one_device import OneDeviceStrategy
     from lockstep.strategies.peers.resolvers import (
         AbstractClusterResolver,
@@ -116,7 +117,7 @@ _MODULES: Final = {
     "PerReplica": "loops.replica",
     "ReduceOp": "loops.replica",
     "ReplicaContext": "loops.replica",
-    "STRATEGY_NAMES": "environment",
+    "STRATEGY_NAMES": "names",
     "ShardedStrategy": "sharded",
     "SimpleClusterResolver": "peers.resolvers",
     "SlurmClusterResolver": "peers.resolvers",

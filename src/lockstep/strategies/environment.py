@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 from lockstep.errors import InvalidInputError, closest
 from lockstep.strategies.backend import prepare_backend
@@ -15,16 +14,13 @@ from lockstep.strategies.central_storage import CentralStorageStrategy
 from lockstep.strategies.devices import local_devices
 from lockstep.strategies.mirrored import MirroredStrategy
 from lockstep.strategies.multi_worker import MultiWorkerMirroredStrategy, refuse_parameter_servers
+from lockstep.strategies.names import AUTO, STRATEGY_NAMES
 from lockstep.strategies.one_device import OneDeviceStrategy
 from lockstep.strategies.sharded import ShardedStrategy
 from lockstep.strategies.tpu import TPUStrategy, has_tpu
 from lockstep.topology import Topology
 
 logger = logging.getLogger(__name__)
-
-AUTO: Final = "auto"
-STRATEGY_NAMES: Final = (AUTO, "one_device", "mirrored", "multi_worker", "tpu", "central_storage", "sharded")
-"""The values that a script's ``--strategy`` flag takes."""
 
 
 def from_env(name: str | None = None) -> AbstractStrategy:
