@@ -12,6 +12,7 @@ from lockstep.storage.registry import (
     open_bucket,
     read_url,
     split_url,
+    write_once,
 )
 from lockstep.storage.retrying import QUICK_POLICY, RetryPolicy
 
@@ -30,4 +31,5 @@ __all__ = [
     "open_bucket",
     "read_url",
     "split_url",
+    "write_once",
 ]

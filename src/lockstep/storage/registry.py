@@ -110,6 +110,25 @@ def join_url(url: str | os.PathLike[str], *parts: str) -> str:
     return f"{text}{joined}" if text.endswith("/") else f"{text}/{joined}"
 
 
+def write_once(url: str, *, data: bytes) -> bool:
+    """Writes an object unless it exists already, and returns whether it was written.
+
+    Args:
+        url: the URL of the object, which names its content.
+        data: the content.
+
+    Raises:
+        InvalidInputError: the URL is invalid.
+        StorageError: the bucket could not be read or written.
+    """
+    bucket_url, key = split_url(url)
+    bucket = open_bucket(bucket_url)
+    if bucket.exists(key):
+        return False
+    bucket.write(key, data)
+    return True
+
+
 def read_url(url: str | os.PathLike[str]) -> bytes:
     """Reads a whole object.
 

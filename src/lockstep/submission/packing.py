@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import importlib.util
 import io
 import os
@@ -17,8 +16,8 @@ from typing import Final, final
 from lockstep.client.wording import size
 from lockstep.errors import InvalidInputError, MissingInputError, counted
 from lockstep.home import Home
-from lockstep.jobs.running.packages import check_package
-from lockstep.storage import join_url, open_bucket, split_url
+from lockstep.jobs.running.packages import check_package, package_digest
+from lockstep.storage import join_url, write_once
 from lockstep.submission.ignore_files import IgnoreFiles
 from lockstep.submission.naming import Naming
 from lockstep.submission.urls import absolute_url
@@ -277,8 +276,8 @@ def stage_packed(
     Raises:
         StorageWriteError: the bucket cannot be written.
     """
-    url = join_url(staging, "packages", f"{packed.name}-{_digest(packed.data)}.tar.gz")
-    is_there = upload and not _upload(packed.data, url)
+    url = join_url(staging, "packages", f"{packed.name}-{package_digest(packed.data)}.tar.gz")
+    is_there = upload and not write_once(url, data=packed.data)
     say(f"packed {packed.describe()}{'; the bucket has it already' if is_there else ''}")
     return url
 
@@ -308,21 +307,7 @@ def stage_package(name: str, *, staging: str, upload: bool = True, what: str = "
     except OSError as error:
         raise MissingInputError(f"{what}: {path} cannot be read: {error.strerror}") from None
     check_package(path.name, data=data)
-    url = join_url(staging, "packages", _digest(data), path.name)
+    url = join_url(staging, "packages", package_digest(data), path.name)
     if upload:
-        _upload(data, url)
+        write_once(url, data=data)
     return url
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
-
-
-def _upload(data: bytes, url: str) -> bool:
-    """Writes an object unless it exists already, and returns whether it was written."""
-    bucket_url, key = split_url(url)
-    bucket = open_bucket(bucket_url)
-    if bucket.exists(key):
-        return False
-    bucket.write(key, data)
-    return True

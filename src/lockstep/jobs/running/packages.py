@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import io
 import tarfile
 import zipfile
+import zlib
 from dataclasses import dataclass
 from email import message_from_bytes
 from pathlib import Path, PurePosixPath
@@ -14,6 +17,8 @@ from lockstep.errors import CorruptDataError, InvalidInputError
 
 ARCHIVES: Final = (".tar.gz", ".tgz")
 WHEEL: Final = ".whl"
+MAX_WHEEL_METADATA_BYTES: Final = 64 * 1024
+"""How much of a wheel's own description is read. A wheel from anybody may claim to unpack to any size."""
 
 
 @final
@@ -70,19 +75,51 @@ def check_package(name: str, *, data: bytes) -> None:
         raise InvalidInputError("unknown kind of package", received=name, allowed="a .tar.gz or a .whl")
     if not _is_wheel(name):
         return
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            about = [archive.read(entry) for entry in archive.namelist() if entry.endswith(".dist-info/WHEEL")]
-    except (zipfile.BadZipFile, OSError) as error:
-        raise CorruptDataError(f"{name} is not a wheel: {error}") from None
-    if not about:
-        raise CorruptDataError(f"{name} is not a wheel: it has no .dist-info/WHEEL")
-    if message_from_bytes(about[0]).get("Root-Is-Purelib", "").lower() != "true":
+    if message_from_bytes(_wheel_metadata(name, data=data)).get("Root-Is-Purelib", "").lower() != "true":
         raise InvalidInputError(
             f"the wheel {name} has compiled parts",
             allowed="wheels of pure Python",
             action="install it into the environment that Lockstep runs in",
         )
+
+
+def package_digest(data: bytes) -> str:
+    """Returns what distinguishes a package's content in the name of its object: 16 hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def pack_script(name: str, *, data: bytes, folder: str) -> bytes:
+    """Returns a source archive with one script, which a job imports by its name without ``.py``.
+
+    Args:
+        name: the name of the script's file.
+        data: the content of the script.
+        folder: the name of the archive's top folder.
+
+    Returns:
+        The bytes of a ``.tar.gz``. They depend only on the arguments.
+    """
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w") as archive,
+    ):
+        entry = tarfile.TarInfo(f"{folder}/{name}")
+        entry.size = len(data)
+        archive.addfile(entry, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _wheel_metadata(name: str, *, data: bytes) -> bytes:
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entry = next((entry for entry in archive.namelist() if entry.endswith(".dist-info/WHEEL")), None)
+            if entry is not None:
+                with archive.open(entry) as file:
+                    return file.read(MAX_WHEEL_METADATA_BYTES)
+    except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, ValueError, zlib.error) as error:
+        raise CorruptDataError(f"{name} is not a wheel: {error}") from None
+    raise CorruptDataError(f"{name} is not a wheel: it has no .dist-info/WHEEL")
 
 
 def _is_wheel(name: str) -> bool:
