@@ -17,7 +17,7 @@ from lockstep.service.api import datasets, doctor, system
 from lockstep.service.api.access import guard
 from lockstep.service.api.answers import answer, error_content
 from lockstep.service.api.billing import costs
-from lockstep.service.api.control import artifacts, jobs, nodes, queue, shell_route
+from lockstep.service.api.control import artifacts, job_config, jobs, nodes, queue, shell_route
 from lockstep.service.api.gate import Gate
 from lockstep.service.api.prediction import inference, models, operations, predictions, watching
 from lockstep.service.api.prediction.forwarding import connect_to_servers
@@ -117,9 +117,9 @@ def _make_routes() -> Sequence[BaseRoute]:
     router.include_router(vertex_predictions.router, prefix=in_location)
     router.include_router(inference.router, prefix=f"{in_project}/v2")
     router.include_router(make_refusing_router((*CONTRACT, *VERTEX)), prefix=in_project)
-    for module in (jobs, artifacts, shell_route, logs, metrics, scalars, costs, models, watching, operations, secrets):
+    of_jobs = (jobs, job_config, artifacts, shell_route, logs, metrics, scalars)
+    for module in (*of_jobs, costs, models, watching, operations, secrets, datasets):
         router.include_router(module.router, prefix=in_project)
-    router.include_router(datasets.router, prefix=in_project)
     for module in (vertex_models, vertex_endpoints, vertex_operations):
         router.include_router(module.router, prefix=in_location)
     # Where the REST transport of Vertex AI's Python client asks for operations.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar
 
@@ -11,7 +12,7 @@ from fastapi import Depends, Path, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, ValidationError
 from pydantic.alias_generators import to_camel
 
-from lockstep.errors import BodyTooLargeError, ConfigError, InvalidInputError, MediaTypeError
+from lockstep.errors import BodyTooLargeError, ConfigError, InvalidInputError, MediaTypeError, NotFoundError
 from lockstep.service.context import ServiceContext
 from lockstep.service.security.locations import STAGING_FOLDER
 from lockstep.tensors import BINARY_TYPE
@@ -111,8 +112,15 @@ def _reject_constant(text: str) -> None:
     raise ValueError(f"{text} is not a JSON number")
 
 
-def _check_texts(document: object) -> None:
-    """Rejects strings that could be stored but never sent back, or that a database does not accept."""
+def check_texts(document: object) -> None:
+    """Rejects strings that could be stored but never sent back, or that a database does not accept.
+
+    Args:
+        document: what a JSON parser returned.
+
+    Raises:
+        ValueError: If it has a lone surrogate or a NUL.
+    """
     text = json.dumps(document, ensure_ascii=False)
     text.encode()  # raises a ValueError for a lone surrogate
     if "\\u0000" in text.replace("\\\\", ""):
@@ -126,12 +134,22 @@ async def _json_object(request: Request) -> dict[str, Any]:
         text = (body or b"{}").decode("utf-8-sig")
         document = json.loads(text, parse_constant=_reject_constant)
         if "\\u" in text:  # strict UTF-8 has no lone surrogates, and JSON no NUL, except as escapes
-            _check_texts(document)
+            check_texts(document)
     except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"the request's body is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise InvalidInputError("the request's body", received=document, allowed="a JSON object")
     return document
+
+
+def check_project(project: str) -> None:
+    """Checks a project that was not read by `Project`, which a route does.
+
+    Raises:
+        NotFoundError: If no project can have this name.
+    """
+    if re.fullmatch(_PROJECT, project) is None or project == STAGING_FOLDER:
+        raise NotFoundError(f"no project {project!r}", action="check its name")
 
 
 def _own_folder(project: str) -> str:

@@ -26,8 +26,7 @@ from lockstep.jobs.billing.bills import bill
 from lockstep.jobs.input.candidates import candidate, check_candidates, num_candidates
 from lockstep.jobs.input.documents import JobRequest, parse_job
 from lockstep.jobs.input.gangs import resolve
-from lockstep.jobs.input.predictions import ignored_in_prediction
-from lockstep.jobs.input.spec import LockstepExtensions, ignored, unsupported
+from lockstep.jobs.input.spec import LockstepExtensions, unsupported
 from lockstep.jobs.lists.filters import bounds_of, parse_filter
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, EndReason
@@ -38,7 +37,7 @@ from lockstep.service.api.billing.bills import bill_form
 from lockstep.service.api.billing.nodes import node_costs_form
 from lockstep.service.api.control.attempts import attempt_documents
 from lockstep.service.api.control.prediction_jobs import named_urls, pin, prediction_output, read_submission
-from lockstep.service.api.control.preview import preview, queue_form, unrecorded
+from lockstep.service.api.control.preview import ignored_lines, preview, queue_form, unrecorded
 from lockstep.service.api.forms import (
     AttemptForm,
     BillForm,
@@ -113,8 +112,7 @@ def create(
         submitted_by=principal.label,
         webhooks=seal_webhooks(request.training_input.lockstep.webhooks, project=project, vault=context.vault),
     )
-    asked = request.prediction_input
-    for line in ignored(request.training_input) if asked is None else ignored_in_prediction(asked):
+    for line in ignored_lines(request):
         context.jobs.record_event(job.uid, kind="ignored", detail=line)
     context.controller.wake()
     return _resource(job, context, attempts=[], webhooks=_webhooks(job, context))
@@ -141,7 +139,7 @@ def _preview(request: JobRequest, *, project: str, context: Context) -> PreviewF
 def _check_name(job_id: str, *, project: str, context: Context) -> None:
     with contextlib.suppress(NotFoundError):
         context.jobs.get(project=project, job_id=job_id)
-        raise ConflictError(f"project {project} has a job {job_id!r} already", action="choose another name")
+        raise ConflictError(f"jobId: project {project} has a job {job_id!r} already", action="choose another name")
 
 
 def _webhooks(job: JobRecord, context: Context) -> list[JobWebhookForm]:

@@ -11,6 +11,8 @@ from typing import Final, final
 from lockstep.jobs.billing.bills import ReplicaUsage, bill
 from lockstep.jobs.input.documents import JobRequest
 from lockstep.jobs.input.gangs import Gang, Replica, describe_machine, resolve
+from lockstep.jobs.input.predictions import ignored_in_prediction
+from lockstep.jobs.input.spec import ignored
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.order_parts import ContainerOrder
 from lockstep.jobs.running.orders import ReplicaOrder
@@ -122,12 +124,19 @@ def preview(
         "passedOn": sorted(PASSED_ON if orders[0].container is None else CONTAINER_PASSED_ON),
         "outputs": dict(job.outputs),
         "price": _price(gang, request=request, catalogue=catalogue),
+        "ignored": ignored_lines(request),
     }
     if job.prediction_input is None:
         document["trainingInput"] = dict(job.training_input)
     else:
         document["predictionInput"] = dict(job.prediction_input)
     return document
+
+
+def ignored_lines(request: JobRequest) -> list[str]:
+    """Returns a line for each field of a job that this version ignores, with the reason."""
+    asked = request.prediction_input
+    return ignored(request.training_input) if asked is None else ignored_in_prediction(asked)
 
 
 def queue_form(position: QueuePosition) -> QueuePreviewForm:

@@ -75,10 +75,12 @@ from lockstep.service.api.forms.prediction import (
 from lockstep.service.api.forms.previews import (
     ContainerPreviewForm,
     CostPreviewForm,
+    JobConfigForm,
     PreviewForm,
     PricePreviewForm,
     QueuePreviewForm,
     ReplicaPreviewForm,
+    ResolvedJobForm,
 )
 from lockstep.service.api.forms.service import (
     ConsoleLinkForm,
@@ -164,6 +166,7 @@ __all__ = [
     "InferenceModelForm",
     "InferenceModelReadyForm",
     "InferenceServerForm",
+    "JobConfigForm",
     "JobForm",
     "JobListForm",
     "JobModelForm",
@@ -209,6 +212,7 @@ __all__ = [
     "RemarkForm",
     "ReplicaForm",
     "ReplicaPreviewForm",
+    "ResolvedJobForm",
     "RestartForm",
     "RoutesForm",
     "RunningForm",

@@ -69,7 +69,10 @@ class QueuePreviewForm(TypedDict):
 
 @with_config(STRICT)
 class PreviewForm(TypedDict):
-    """A preview of a job, with a ``problem`` if the service would reject the job, else ``simulated`` and ``queue``."""
+    """A preview of a job, with a ``problem`` if the service would reject the job, else ``simulated`` and ``queue``.
+
+    ``ignored`` has a line for each field that this version ignores.
+    """
 
     jobId: str
     project: str
@@ -80,6 +83,30 @@ class PreviewForm(TypedDict):
     passedOn: list[str]
     outputs: dict[str, str]
     price: PricePreviewForm
+    ignored: list[str]
     problem: NotRequired[str]
     simulated: NotRequired[bool]
     queue: NotRequired[QueuePreviewForm]
+
+
+@with_config(STRICT)
+class ResolvedJobForm(TypedDict):
+    """What the service makes of a job: its input with all defaults, and the replicas that it leads to."""
+
+    trainingInput: dict[str, Any]
+    replicas: list[ReplicaPreviewForm]
+    passedOn: list[str]
+    outputs: dict[str, str]
+
+
+@with_config(STRICT)
+class JobConfigForm(TypedDict):
+    """A job as it was submitted, and what the service makes of it.
+
+    ``resolved`` is missing, and ``problem`` says why, if this version cannot read the job.
+    """
+
+    submitted: dict[str, Any]
+    ignored: list[str]
+    resolved: NotRequired[ResolvedJobForm]
+    problem: NotRequired[str]

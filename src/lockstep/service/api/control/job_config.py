@@ -1,0 +1,75 @@
+"""Lockstep's own route for a job's configuration: as it was submitted, and what the service makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lockstep.errors import ConfigError
+from lockstep.jobs.input.documents import JobRequest
+from lockstep.jobs.input.predictions import PredictionInput
+from lockstep.jobs.parsing.rules import parse_document
+from lockstep.jobs.security.access import Scope
+from lockstep.service.api.access import requires_scope
+from lockstep.service.api.control.preview import ignored_lines, preview
+from lockstep.service.api.forms import JobConfigForm, ResolvedJobForm
+from lockstep.service.api.requests import Context, Name, Project
+from lockstep.service.api.routes import make_router
+from lockstep.service.context import ServiceContext
+from lockstep.service.control.job_inputs import training_input_of
+from lockstep.service.store import JobRecord
+
+router = make_router()
+
+
+@router.get("/jobs/{job_id}/config")
+@requires_scope(Scope.VIEWER)
+def get_config(project: Project, job_id: Name, context: Context) -> JobConfigForm:
+    """Returns a job as it was submitted, and with its defaults, machines, commands and outputs."""
+    job = context.jobs.get(project=project, job_id=job_id)
+    form: JobConfigForm = {"submitted": submitted_document(job), "ignored": []}
+    try:
+        request = _request(job)
+        form["ignored"] = ignored_lines(request)
+        form["resolved"] = _resolved(job, request, context=context)
+    except ConfigError as error:  # this version cannot read the job; its page must still be shown
+        form["problem"] = str(error)
+    return form
+
+
+def submitted_document(job: JobRecord) -> dict[str, Any]:
+    """Returns the content of the ``config.yaml`` that submits a job like this one, without what is not shown of it."""
+    document: dict[str, Any] = (
+        {"trainingInput": dict(job.training_input)}
+        if job.prediction_input is None
+        else {"predictionInput": dict(job.prediction_input)}
+    )
+    return {**document, "labels": dict(job.labels)} if job.labels else document
+
+
+def _request(job: JobRecord) -> JobRequest:
+    source = f"job {job.job_id}"
+    predicted = job.prediction_input
+    return JobRequest(
+        job_id=job.job_id,
+        training_input=training_input_of(job),
+        labels=dict(job.labels),
+        prediction_input=(
+            None if predicted is None else parse_document(PredictionInput, document=dict(predicted), source=source)
+        ),
+    )
+
+
+def _resolved(job: JobRecord, request: JobRequest, *, context: ServiceContext) -> ResolvedJobForm:
+    previewed = preview(
+        request,
+        project=job.project,
+        settings=context.settings,
+        catalogue=context.catalogue,
+        cluster=context.cluster,
+    )
+    return {
+        "trainingInput": request.training_input.model_dump(mode="json", by_alias=True, exclude_none=True),
+        "replicas": previewed["replicas"],
+        "passedOn": previewed["passedOn"],
+        "outputs": dict(job.outputs),
+    }
