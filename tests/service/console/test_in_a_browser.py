@@ -117,3 +117,43 @@ def test_the_keyboard_reaches_everything_and_the_back_button_works(browser: Brow
         reached.append(browser.driver.switch_to.active_element.get_attribute("outerHTML")[:60])
     for part in ('class="skip"', 'class="brand"', 'href="/jobs', 'name="project"', 'name="filter"', "job_1"):
         assert any(part in element for element in reached), (part, reached)
+
+
+def test_a_job_is_cloned_with_an_edit_and_its_price_changes_as_one_types(browser: Browser, service: Served) -> None:
+    body = {"jobId": "old", "trainingInput": {"pythonModule": "train", "args": ["--a"]}, "labels": {"team": "vision"}}
+    assert service.http.post("/v1/projects/local/jobs", json=body).status_code == 200
+    browser.sign_in()
+    browser.open("/projects/local/jobs/old")
+    browser.one("a[href*='clone=old']").click()
+    browser.until(lambda: "$0.1911" in browser.text("#preview"))
+    browser.driver.execute_script("window.stays = true")
+
+    def field(name: str) -> Any:
+        return browser.one(f"[name='trainingInput.{name}']")
+
+    field("scaleTier").send_keys("CUSTOM")
+    browser.until(lambda: "masterType is missing" in browser.text("#verdict"))
+    browser.until(lambda: "since scaleTier is CUSTOM" in browser.text("[id='problem-trainingInput.masterType']"))
+    field("masterType").send_keys("n1-standard-8")
+    browser.until(lambda: "$0.3822" in browser.text("#preview"))
+    assert not browser.one("[id='problem-trainingInput.masterType']").is_displayed()
+    args = field("args")
+    args.send_keys("\n--b")
+    browser.until(lambda: "- --b" in browser.text("#preview"))
+    assert browser.driver.switch_to.active_element == args, "the focus stays while one types"
+    assert args.get_property("value") == "--a\n--b"
+    assert browser.driver.execute_script("return window.stays") is True, "the page was not loaded again"
+    name = browser.one("[name=jobId]")
+    assert name.get_property("value") == "old_2"
+    browser.driver.execute_script("document.querySelector('#job-form').addEventListener('submit', () => setTimeout("
+        "() => sessionStorage.setItem('rests', document.querySelector('button.primary').disabled), 1))")  # fmt: skip
+    browser.one("button.primary").click()
+    browser.until(lambda: browser.text("h1") == "Job old_2")
+    assert browser.driver.execute_script("return sessionStorage.getItem('rests')") == "true"
+    job = service.http.get("/v1/projects/local/jobs/old_2").json()
+    assert (job["trainingInput"]["args"], job["labels"]) == (["--a", "--b"], {"team": "vision"})
+    assert job["trainingInput"]["masterType"] == "n1-standard-8"
+    browser.driver.back()
+    browser.until(lambda: browser.text("h1") == "Submit a job")
+    severe = [entry for entry in browser.driver.get_log("browser") if entry["level"] == "SEVERE"]
+    assert severe == []

@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Scope
-from lockstep.service.console import app as console_app
+from lockstep.service.console import forms as forms_module
 from lockstep.service.console.charts import Line, chart, nice_ceiling, number
 from lockstep.service.console.layout import duration
 from lockstep.service.console.log_text import colored
@@ -124,7 +124,7 @@ def test_a_database_that_does_not_answer_is_said_on_a_page(
 
 
 def test_a_form_that_does_not_arrive_is_not_waited_for(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console_app, "BODY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(forms_module, "BODY_TIMEOUT_S", 0.2)
     address = service.url.removeprefix("http://").split(":")
     with socket.create_connection((address[0], int(address[1])), timeout=30) as connection:
         connection.sendall(b"POST /signin HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nkey")

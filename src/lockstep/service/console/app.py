@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, final
-from urllib.parse import parse_qsl, quote
+from urllib.parse import quote
 
 import htpy as h
 from fastapi import FastAPI
@@ -17,21 +16,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lockstep.errors import (
-    AuthenticationError,
-    BodyTooLargeError,
-    InvalidInputError,
-    LockstepError,
-    NotFoundError,
-    UnavailableError,
-)
-from lockstep.service.api.requests import BODY_TIMEOUT_S
+from lockstep.errors import AuthenticationError, LockstepError, NotFoundError, UnavailableError
 from lockstep.service.console.asking import Ask, Asking
 from lockstep.service.console.assets_served import serve_asset
+from lockstep.service.console.forms import Form, read_form
 from lockstep.service.console.layout import page
 from lockstep.service.console.live import LivePart, LiveParts, shared_view
 from lockstep.service.console.pages.signin import signin_page
-from lockstep.service.console.paths import ASKS, CHANGES, PARTS, VIEWS, Render
+from lockstep.service.console.paths import ASKS, CHANGES, PARTS, VIEWS, WITH_FILES, Render
 from lockstep.service.console.signing_in import (
     CSRF_FIELD,
     CSRF_HEADER,
@@ -42,14 +34,12 @@ from lockstep.service.console.signing_in import (
     delete_cookie,
     set_cookie,
 )
-from lockstep.service.console.uploads import Form, check_texts, read_upload
 from lockstep.service.context import ServiceContext
 from lockstep.service.problems import Part
 from lockstep.service.security.keys import Authenticator
 from lockstep.service.store import DATABASE_FAULTS, describe_fault
 from lockstep.service.threads import Pool, pool_of, run_in
 
-MAX_FORM_BYTES: Final = 2**20
 HEADERS: Final = {
     "cache-control": "no-store",
     "content-security-policy": (
@@ -88,7 +78,10 @@ class Console:
         )
         views = (Route(path, self._page(render), methods=["GET"]) for path, render in VIEWS.items())
         parts = (Route(path, self._part(render, fresh_s), methods=["GET"]) for path, (render, fresh_s) in PARTS.items())
-        changes = (Route(path, self._page(render), methods=["POST"]) for path, render in CHANGES.items())
+        changes = (
+            Route(path, self._page(render, takes_files=path in WITH_FILES), methods=["POST"])
+            for path, render in CHANGES.items()
+        )
         asks = (Route(path, self._asks(ask, method=method), methods=[method]) for path, (method, ask) in ASKS.items())
         self.app: ASGIApp = _Headers(
             Starlette(
@@ -110,27 +103,28 @@ class Console:
             self._context.problems.note(Part.DATABASE, fault)
             raise UnavailableError(f"the database cannot be used: {fault}", action="try again") from error
 
-    def _page(self, render: Render) -> Callable[[Request], Awaitable[Response]]:
+    def _page(self, render: Render, *, takes_files: bool = False) -> Callable[[Request], Awaitable[Response]]:
         """Returns what serves a page, or changes something, to those who are signed in."""
         pool = pool_of(render) or Pool.CONSOLE
 
         async def serve(request: Request) -> Response:
-            form = await _read_form(request) if request.method == "POST" else None
-
-            def make() -> Response:
-                session = self._sign_ins.find(request)
-                if form is not None:
-                    check_origin(request)
-                    check_csrf(session, request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD, ""))
-                    request.state.form = form
-                return _respond(render(request, session, self._context))
-
             try:
-                return await self._run(make, pool=pool)
+                session = await self._run(self._sign_ins.find, request)
+                if request.method == "POST":  # the form is read after this, because it may be large
+                    await self._admit_form(request, session, takes_files=takes_files)
+                return await self._run(lambda: _respond(render(request, session, self._context)), pool=pool)
             except AuthenticationError:
                 return _to_signin(request)
 
         return serve
+
+    async def _admit_form(self, request: Request, session: Session, *, takes_files: bool) -> Form:
+        """Reads the form of a signed-in person, checks that it is of this console, and puts it into the request."""
+        check_origin(request)
+        form: Form = await read_form(request, takes_files=takes_files)
+        check_csrf(session, request.headers.get(CSRF_HEADER) or form.fields.get(CSRF_FIELD, ""))
+        request.state.form = form
+        return form
 
     def _part(self, render: Render, fresh_s: float) -> Callable[[Request], Awaitable[Response]]:
         """Returns what serves a live part of a page. Most looks end without a thread and without the database."""
@@ -155,20 +149,11 @@ class Console:
         """Returns what serves a page that waits for a prediction server, to those who are signed in."""
 
         async def serve(request: Request) -> Response:
-            def admit() -> Session:
-                session = self._sign_ins.find(request)
-                if method == "POST":
-                    check_origin(request)
-                return session
-
             try:
-                session = await self._run(admit)  # before the form, which may be large, is read
+                session = await self._run(self._sign_ins.find, request)
             except AuthenticationError:
                 return _to_signin(request)
-            form = Form()
-            if method == "POST":
-                form = await read_upload(request)
-                check_csrf(session, request.headers.get(CSRF_HEADER) or form.fields.get(CSRF_FIELD, ""))
+            form = await self._admit_form(request, session, takes_files=True) if method == "POST" else Form()
             asking = Asking(request=request, session=session, context=self._context, form=form, api=self._api)
             try:
                 render = await ask(asking)
@@ -182,7 +167,7 @@ class Console:
         return HTMLResponse(str(signin_page(then=_own_path(request.query_params.get("then", "/")))))
 
     async def _sign_in(self, request: Request) -> Response:
-        form = await _read_form(request)
+        form = (await read_form(request)).fields
         then = _own_path(form.get("then", "/"))
         try:
             check_origin(request)
@@ -201,7 +186,7 @@ class Console:
         return _signed_in(token, request, then=then)
 
     async def _sign_out(self, request: Request) -> Response:
-        form = await _read_form(request)
+        form = (await read_form(request)).fields
 
         def end() -> None:
             session = self._sign_ins.find(request)
@@ -218,25 +203,6 @@ class Console:
 
 def _respond(made: h.Node | Response) -> Response:
     return made if isinstance(made, Response) else HTMLResponse(str(h.fragment[made]))
-
-
-async def _read_form(request: Request) -> dict[str, str]:
-    """Returns the fields of a form.
-
-    Raises:
-        BodyTooLargeError: If it is larger than any form of the console.
-        InvalidInputError: If it does not arrive within `BODY_TIMEOUT_S`, or contains NUL.
-    """
-    content = b""
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            async for chunk in request.stream():
-                content += chunk
-                if len(content) > MAX_FORM_BYTES:
-                    raise BodyTooLargeError("the form is too large", allowed=f"{MAX_FORM_BYTES} bytes")
-    except TimeoutError:
-        raise InvalidInputError(f"the form did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
-    return check_texts(dict(parse_qsl(content.decode(errors="replace"), keep_blank_values=True)))
 
 
 async def _to_jobs(_request: Request) -> Response:

@@ -22,8 +22,8 @@ from lockstep.service.api.access import required_scope
 from lockstep.service.api.prediction.forwarding import NotReceivedError, ServerRequest, send_to_server
 from lockstep.service.api.prediction.inference import server_path
 from lockstep.service.api.prediction.predictions import VERSION_HEADER, ask_server, predict_default
+from lockstep.service.console.forms import Form
 from lockstep.service.console.signing_in import Session
-from lockstep.service.console.uploads import Form
 from lockstep.service.context import ServiceContext
 from lockstep.service.prediction.routing import ServerAddress
 from lockstep.serving.deadlines import TIMEOUT_HEADER

@@ -27,6 +27,31 @@ def is_allowed(endpoint: Callable[..., Any], principal: Principal) -> bool:
     return principal.scope.includes(needed)
 
 
+def check_may(
+    endpoint: Callable[..., Any],
+    principal: Principal,
+    *,
+    project: str | None,
+    model: str | None = None,
+    version: str | None = None,
+) -> None:
+    """Checks that a person may use a function of the REST interface, in a project.
+
+    Args:
+        endpoint: the function, which declares its scope.
+        principal: who asks.
+        project: the project; None for a function of the service itself.
+        model: the model; None for a function of none.
+        version: the version; None for a function of none.
+
+    Raises:
+        LockstepError: If the person may not use it.
+    """
+    needed = required_scope(endpoint)
+    assert needed is not None, "every function declares one"
+    check_access(principal, needed=needed, project=project, model=model, version=version)
+
+
 def call(endpoint: Callable[..., Any], principal: Principal, context: ServiceContext, **arguments: Any) -> Any:
     """Calls a function of the REST interface, and returns its JSON. Blocks.
 
@@ -39,10 +64,7 @@ def call(endpoint: Callable[..., Any], principal: Principal, context: ServiceCon
     Raises:
         LockstepError: If the person may not use it, or it refuses.
     """
-    needed = required_scope(endpoint)
-    assert needed is not None, "every function declares one"
-    named = {what: arguments.get(what) for what in ("project", "model", "version")}
-    check_access(principal, needed=needed, **named)
+    check_may(endpoint, principal, **{what: arguments.get(what) for what in ("project", "model", "version")})
     if "principal" in _parameters(endpoint):
         arguments["principal"] = principal
     found = endpoint(context=context, **arguments)

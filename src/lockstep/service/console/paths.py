@@ -21,6 +21,7 @@ from lockstep.service.console.pages import (
     job_artifacts,
     job_curves,
     job_events,
+    job_labels,
     job_log,
     job_log_search,
     job_metrics,
@@ -29,6 +30,7 @@ from lockstep.service.console.pages import (
     model_changes,
     model_watching,
     models,
+    new_job,
     predicting,
     secrets,
     server_log,
@@ -40,10 +42,12 @@ Render = Callable[[Request, Session, ServiceContext], h.Node | Response]
 """Makes a page, or a part of one. Blocks."""
 
 _JOB: Final = "/projects/{project}/jobs/{job_id}"
+_NEW_JOB: Final = "/projects/{project}/jobs:new"
 _MODEL: Final = "/projects/{project}/models/{model}"
 
 VIEWS: Final[Mapping[str, Render]] = {
     "/jobs": jobs.show,
+    _NEW_JOB: new_job.show,
     _JOB: job.show,
     f"{_JOB}/events": job_events.show,
     f"{_JOB}/log/first-error": job_log_search.show_first_error,
@@ -81,6 +85,9 @@ PARTS: Final[Mapping[str, tuple[Render, float]]] = {
 """The parts that open pages ask for again and again, and how long each is used for all who look, in seconds."""
 CHANGES: Final[Mapping[str, Render]] = {
     f"{_JOB}/cancel": job.cancel,
+    f"{_JOB}/labels": job_labels.change,
+    _NEW_JOB: new_job.post,
+    f"{_NEW_JOB}/look": new_job.look,
     "/models/deploy": model_changes.deploy,
     f"{_MODEL}/traffic": model_changes.split_traffic,
     f"{_MODEL}/default": model_changes.set_default,
@@ -92,7 +99,9 @@ CHANGES: Final[Mapping[str, Render]] = {
     "/access/secrets": secrets.put,
     "/access/secrets/remove": secrets.remove,
 }
-"""What changes something. The form is in ``request.state.form``."""
+"""What changes something, or gets a form. The form is in ``request.state.form``."""
+WITH_FILES: Final = frozenset({_NEW_JOB})
+"""The paths of `CHANGES` whose forms may have files. Those of `ASKS` may."""
 ASKS: Final[Mapping[str, tuple[str, Ask]]] = {
     f"{_MODEL}/try": ("GET", predicting.show),
     f"{_MODEL}/predict": ("POST", predicting.predict),

@@ -95,22 +95,6 @@ document.addEventListener("scroll", (event) => {
   log.dataset.follow = log.scrollHeight - log.scrollTop - log.clientHeight < 40 ? "on" : "off";
 }, true);
 
-// What can be copied has a button only where a script may write to the clipboard.
-function showCopyButtons(root) {
-  if (!navigator.clipboard) return;
-  for (const button of root.querySelectorAll("button[data-copy]")) button.hidden = false;
-}
-
-document.addEventListener("DOMContentLoaded", () => showCopyButtons(document));
-document.addEventListener("htmx:after:swap", () => showCopyButtons(document));
-
-document.addEventListener("click", async (event) => {
-  const button = event.target.closest("button[data-copy]");
-  if (!button) return;
-  await navigator.clipboard.writeText(button.closest(".copy").querySelector("pre, code").textContent);
-  button.textContent = "Copied";
-});
-
 // A file that is dropped on its field is chosen there.
 for (const kind of ["dragover", "dragleave", "drop"]) {
   document.addEventListener(kind, (event) => {
@@ -123,3 +107,39 @@ for (const kind of ["dragover", "dragleave", "drop"]) {
     }
   });
 }
+
+// A form is sent once: what sends it rests until there is an answer. The button's own value is sent first.
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  if (!("once" in form.dataset)) return;
+  setTimeout(() => { for (const button of sendingButtons(form)) button.disabled = true; });
+});
+window.addEventListener("pageshow", (event) => {
+  if (!event.persisted) return;
+  for (const form of document.forms) for (const button of sendingButtons(form)) button.disabled = false;
+});
+
+function sendingButtons(form) {
+  return Array.from(form.elements).filter((element) => element.type === "submit");
+}
+
+// Text is copied as a whole, or selected where a browser does not let pages copy. Without a script, there is no button.
+function showCopyButtons() {
+  for (const button of document.querySelectorAll("button[data-copy]")) button.hidden = false;
+}
+
+document.addEventListener("DOMContentLoaded", showCopyButtons);
+document.addEventListener("htmx:after:swap", showCopyButtons);
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-copy]");
+  if (!button) return;
+  const text = document.getElementById(button.dataset.copy) || button.closest(".copy").querySelector("pre, code");
+  try {
+    await navigator.clipboard.writeText(text.textContent);
+    button.textContent = "Copied";
+  } catch {
+    window.getSelection().selectAllChildren(text);
+    button.textContent = "Selected: press Ctrl+C";
+  }
+});

@@ -1,8 +1,7 @@
-"""A job: its state with causes, its log as it grows, its curves, its cost, its input."""
+"""A job: its state with causes, its log as it grows, its curves, its cost, its config."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -23,12 +22,15 @@ from lockstep.service.console.layout import (
     when,
 )
 from lockstep.service.console.pages.job_artifacts import artifacts_section
+from lockstep.service.console.pages.job_config import config_section
 from lockstep.service.console.pages.job_cost import cost_section
 from lockstep.service.console.pages.job_curves import curves_section
 from lockstep.service.console.pages.job_events import timeline
+from lockstep.service.console.pages.job_labels import labels_section
 from lockstep.service.console.pages.job_log import LogView, log_section
 from lockstep.service.console.pages.job_metrics import OVER, metrics_section
 from lockstep.service.console.pages.jobs import cost_text
+from lockstep.service.console.pages.new_job import new_job_path
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
 from lockstep.service.threads import Pool, runs_in
@@ -43,15 +45,20 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
     names = {"project": project, "job_id": job_id}
     job = call(jobs_api.get, session.principal, context, project=project, job_id=job_id)
     return page(
-        h.p[h.a(href=f"/jobs?project={project}")[f"Jobs of {project}"]],
+        h.p(".bar")[
+            h.a(href=f"/jobs?project={project}")[f"Jobs of {project}"],
+            h.a(".button", href=new_job_path(project, clone=job_id))["Clone"]
+            if is_allowed(jobs_api.create, session.principal)
+            else None,
+        ],
         _status(session, context, project=project, job=job),
+        labels_section(session, project=project, job=job),
         log_section(session, context, view=LogView.of(request), job=job),
         curves_section(session, context, **names, is_over=job["state"] in OVER),
         metrics_section(session, context, **names, is_over=job["state"] in OVER),
         cost_section(job),
         artifacts_section(session, context, **names, page_token=request.query_params.get("artifacts", "")),
-        h.h2["Input"],
-        h.pre(tabindex="0")[json.dumps(job.get("trainingInput") or job.get("predictionInput"), indent=2)],
+        config_section(session, context, project=project, job_id=job_id),
         title=f"Job {job_id}",
         session=session,
         path="/jobs",

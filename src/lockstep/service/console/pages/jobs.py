@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from lockstep.errors import InvalidInputError
 from lockstep.service.api.control import jobs as jobs_api
-from lockstep.service.console.calls import call
+from lockstep.service.console.calls import call, is_allowed
 from lockstep.service.console.layout import (
     default_project,
     elapsed,
@@ -22,6 +22,7 @@ from lockstep.service.console.layout import (
     when,
     with_query,
 )
+from lockstep.service.console.pages.new_job import new_job_path
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
 
@@ -119,8 +120,16 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
         h.input(type="hidden", name="project", value=view.project),
         h.button(type="submit")["Compare the chosen jobs"],
     ]
+    start = _submit_links(view.project) if is_allowed(jobs_api.create, session.principal) else None
     table_ = _table(session, context, view)
-    return page(form, table_, compare, title="Jobs", session=session, path="/jobs", project=view.project)
+    return page(form, start, table_, compare, title="Jobs", session=session, path="/jobs", project=view.project)
+
+
+def _submit_links(project: str) -> h.Element:
+    return h.p(".bar")[
+        h.a(".button", href=new_job_path(project))["Submit a job"],
+        h.a(".button", href=new_job_path(project, kind="prediction"))["Predict a batch"],
+    ]
 
 
 def show_table(request: Request, session: Session, context: ServiceContext) -> h.Element:

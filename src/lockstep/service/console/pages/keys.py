@@ -14,6 +14,7 @@ from lockstep.errors import InvalidInputError
 from lockstep.jobs.security.access import ALL_PROJECTS, Scope
 from lockstep.service.api.security import keys as keys_api
 from lockstep.service.console.calls import call
+from lockstep.service.console.forms import form_of
 from lockstep.service.console.layout import csrf_field, facts, page, table, when
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
@@ -128,7 +129,7 @@ def _form(session: Session, *, project: str) -> h.Element:
 
 def create(request: Request, session: Session, context: ServiceContext) -> h.Element:
     """Makes a key, and shows its secret this once."""
-    form: Mapping[str, str] = request.state.form
+    form = form_of(request).fields
     days, rate = _number(form, "days"), _number(form, "rate")
     body: dict[str, Any] = {
         "label": form.get("label", "").strip(),
@@ -178,6 +179,6 @@ def _number(form: Mapping[str, str], name: str) -> float | None:
 
 def revoke(request: Request, session: Session, context: ServiceContext) -> Response:
     """Revokes a key."""
-    form: Mapping[str, str] = request.state.form
+    form = form_of(request).fields
     call(keys_api.revoke_key, session.principal, context, key=form.get("key", ""))
     return RedirectResponse("/access", 303)

@@ -14,6 +14,7 @@ from lockstep.jobs.running.saved_models import model_to_deploy
 from lockstep.service.api.control import jobs as jobs_api
 from lockstep.service.api.prediction import models as models_api
 from lockstep.service.console.calls import call, is_allowed
+from lockstep.service.console.forms import form_of
 from lockstep.service.console.layout import csrf_field, model_path
 from lockstep.service.console.names import check_name
 from lockstep.service.console.pages.model_versions import short_name, traffic_of
@@ -166,7 +167,7 @@ def deploy_form(session: Session, *, project: str, job: str, is_open: bool) -> h
 
 def deploy(request: Request, session: Session, context: ServiceContext) -> Response:
     """Deploys a version, and creates its model if there is none of this name."""
-    form: Mapping[str, str] = request.state.form
+    form = form_of(request).fields
     project = check_name(form.get("project", ""), what="project")
     model = check_name(form.get("model", ""), what="model")
     job, url = form.get("job", "").strip(), form.get("url", "").strip()
@@ -248,7 +249,7 @@ def delete(request: Request, session: Session, context: ServiceContext) -> Respo
 
 
 def _changed(request: Request) -> tuple[Mapping[str, str], dict[str, str]]:
-    return request.state.form, {name: request.path_params[name] for name in ("project", "model")}
+    return form_of(request).fields, {name: request.path_params[name] for name in ("project", "model")}
 
 
 def _back(names: Mapping[str, str]) -> Response:

@@ -13,17 +13,19 @@ from typing import Any, Final, final
 import htpy as h
 from starlette.responses import HTMLResponse, Response
 
-from lockstep.errors import InvalidInputError
+from lockstep.errors import BodyTooLargeError, InvalidInputError
 from lockstep.service.console.asking import HTTP_OK, Asking, Predicted, ask_for_predictions, read_signature
 from lockstep.service.console.charts import number
+from lockstep.service.console.forms import SentFile
 from lockstep.service.console.layout import csrf_field, model_path, page, table
 from lockstep.service.console.names import check_name
 from lockstep.service.console.pages.model_versions import list_versions, ready_names
 from lockstep.service.console.signing_in import Session
-from lockstep.service.console.uploads import MAX_UPLOAD_BYTES, File
 
 MAX_EXAMPLE_VALUES: Final = 4096
 """The most values of an example. Larger inputs are better sent by a program."""
+MAX_IMAGE_BYTES: Final = 8 * 2**20
+"""The largest image that is sent to a model, in bytes."""
 MAX_SHOWN_BYTES: Final = 2**20
 """The largest response that is shown in full, in bytes."""
 MAX_SHOWN_TEXT: Final = 20_000
@@ -47,13 +49,13 @@ class Sent:
 
     version: str | None
     text: str
-    image: File | None
+    image: SentFile | None
 
     @property
     def body(self) -> bytes:
         """The body of the request for predictions. What is not JSON is refused by the server, which says why."""
         if self.image is not None:
-            encoded = base64.b64encode(self.image.content)
+            encoded = base64.b64encode(self.image.data)
             return b'{"instances": [{"b64": "' + encoded + b'"}]}'
         return self.document.encode()
 
@@ -160,7 +162,7 @@ async def predict(asking: Asking) -> Callable[[], h.Node | Response]:
     return render
 
 
-def read_sent(fields: Mapping[str, str], files: Mapping[str, File]) -> Sent:
+def read_sent(fields: Mapping[str, str], files: Mapping[str, SentFile]) -> Sent:
     """Returns what a reader has sent.
 
     Args:
@@ -168,6 +170,7 @@ def read_sent(fields: Mapping[str, str], files: Mapping[str, File]) -> Sent:
         files: its files.
 
     Raises:
+        BodyTooLargeError: If the image is larger than `MAX_IMAGE_BYTES`.
         InvalidInputError: If neither instances nor an image were sent, or the version cannot be one.
     """
     version = fields.get("version", "").strip()
@@ -175,8 +178,10 @@ def read_sent(fields: Mapping[str, str], files: Mapping[str, File]) -> Sent:
     if image is None and not text.strip():
         raise InvalidInputError(
             "there is nothing to predict",
-            action=f"enter instances, or choose an image of {MAX_UPLOAD_BYTES} bytes at most",
+            action=f"enter instances, or choose an image of {MAX_IMAGE_BYTES} bytes at most",
         )
+    if image is not None and len(image.data) > MAX_IMAGE_BYTES:
+        raise BodyTooLargeError("the image is too large", allowed=f"{MAX_IMAGE_BYTES} bytes at most")
     return Sent(version=check_name(version, what="version") if version else None, text=text, image=image)
 
 

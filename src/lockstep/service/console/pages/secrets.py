@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from lockstep.service.api.security import secrets as secrets_api
 from lockstep.service.console.calls import call, is_allowed
+from lockstep.service.console.forms import form_of
 from lockstep.service.console.layout import csrf_field, table, when
 from lockstep.service.console.names import check_name
 from lockstep.service.console.signing_in import Session
@@ -86,7 +87,7 @@ def _form(session: Session, *, project: str) -> h.Element:
 
 def put(request: Request, session: Session, context: ServiceContext) -> Response:
     """Sets a secret."""
-    form: Mapping[str, str] = request.state.form
+    form = form_of(request).fields
     names = _names(form)
     call(secrets_api.put_secret, session.principal, context, **names, body={"value": form.get("value", "")})
     return _back(names)
@@ -94,7 +95,7 @@ def put(request: Request, session: Session, context: ServiceContext) -> Response
 
 def remove(request: Request, session: Session, context: ServiceContext) -> Response:
     """Removes a secret."""
-    names = _names(request.state.form)
+    names = _names(form_of(request).fields)
     call(secrets_api.remove_secret, session.principal, context, **names)
     return _back(names)
 
