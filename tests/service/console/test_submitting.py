@@ -148,7 +148,7 @@ def test_a_clone_has_the_input_and_labels_and_asks_for_hidden_addresses(browser:
         "team=vision",
         "hub",
     )
-    assert "url is missing" in problem_of(shown, hook)
+    assert "url is missing" in problem_of(shown, f"{hook}.0.url")
     assert send(browser, sent, do="submit").status_code == 400
     sent |= {f"{hook}.0.url": f"{HOOK}2", f"{hook}.0.secret": ""}
     assert send(browser, sent, do="submit").status_code == 303

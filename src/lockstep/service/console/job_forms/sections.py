@@ -48,7 +48,7 @@ def _role(key: str, title: str) -> Section:
             *counted,
             _training(f"{key}Type", "Machine type", Kind.CHOICE, choices="machines"),
             _training(f"{key}Config.acceleratorConfig.type", "Accelerators", Kind.CHOICE, choices="accelerators"),
-            _training(f"{key}Config.acceleratorConfig.count", "Accelerators of each", Kind.NUMBER),
+            _training(f"{key}Config.acceleratorConfig.count", "How many for each", Kind.NUMBER),
             _training(f"{key}Config.imageUri", image, example="registry.example.com/train:1"),
         ),
     )
@@ -170,7 +170,7 @@ _PREDICTION_SECTIONS: Final = (
             _prediction("maxWorkerCount", "Count", Kind.NUMBER, example="1"),
             _prediction("lockstep.machineType", "Machine type", Kind.CHOICE, choices="machines"),
             _prediction("lockstep.acceleratorConfig.type", "Accelerators", Kind.CHOICE, choices="accelerators"),
-            _prediction("lockstep.acceleratorConfig.count", "Accelerators of each", Kind.NUMBER),
+            _prediction("lockstep.acceleratorConfig.count", "How many for each", Kind.NUMBER),
             _prediction("region", "Region", example="us-central1", hint="Its prices apply."),
         ),
     ),

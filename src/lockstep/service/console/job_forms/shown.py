@@ -28,6 +28,7 @@ FORM: Final = "job-form"
 SECRETS_NAME: Final = ".".join(SECRETS)
 WEBHOOKS_NAME: Final = ".".join(WEBHOOKS)
 _IN_THE_TEXT: Final = "This value can only be edited in the text: see “Edit as text”."
+_LONG_CHOICES: Final = ("tiers", "machines", "accelerators")
 _NUM_LINES: Final = {Kind.LINES: "3", Kind.PAIRS: "2"}
 
 
@@ -36,8 +37,10 @@ def names_of(draft: Draft) -> tuple[str, ...]:
     if draft.view is View.TEXT or draft.document is None:
         return (JOB_ID, SOURCE)
     own = tuple(field.name for field in fields_of(draft.document))
-    rows = () if is_prediction(draft.document) else (FILE, SECRETS_NAME, WEBHOOKS_NAME)
-    return (JOB_ID, *own, *rows)
+    if is_prediction(draft.document):
+        return (JOB_ID, *own)
+    hooks = (f"{WEBHOOKS_NAME}.{index}.url" for index, _ in enumerate(webhook_rows(draft.document) or ()))
+    return (JOB_ID, *own, FILE, SECRETS_NAME, WEBHOOKS_NAME, *hooks)
 
 
 def problem_line(name: str, problem: str | None, *, is_part: bool = False) -> h.Element:
@@ -94,14 +97,16 @@ def form_content(
         ]
 
     is_training = not is_prediction(draft.document)
+    *first, last = sections_of(draft.document)
     return [
         hidden,
         h.input(type="hidden", name=SOURCE, value=draft.text),
         h.div(".fields")[name, show(LABELS)],
         _upload(said if wrong == FILE else None) if is_training else None,
-        (section(part) for part in sections_of(draft.document)),
+        (section(part) for part in first),
         _secrets(draft, secrets, said if wrong == SECRETS_NAME else None) if is_training else None,
-        _webhooks(draft, secrets, said if wrong == WEBHOOKS_NAME else None) if is_training else None,
+        _webhooks(draft, secrets, wrong, said) if is_training else None,
+        section(last),
     ]
 
 
@@ -133,7 +138,8 @@ def _input(draft: Draft, field: Field, *, choices: Mapping[str, Sequence[Choice]
     value = draft.given.get(field.name, default)
     common = {"name": field.name, **_described(field.name, field.name if problem else None)}
     is_wide = field.kind in (Kind.LINES, Kind.PAIRS)
-    return h.label(class_=f"{field.kind}{' whole' if field.kind is Kind.LINES else ''}")[
+    width = "whole" if field.kind is Kind.LINES else "long" if field.choices in _LONG_CHOICES else None
+    return h.label(class_=[str(field.kind), width])[
         field.title,
         h.textarea(common, rows=_NUM_LINES[field.kind], spellcheck="false", wrap="off", placeholder=field.example)[
             f"\n{value}"
@@ -191,7 +197,7 @@ def _secrets(draft: Draft, secrets: Sequence[str], problem: str | None) -> h.Ele
         rows = [row for row in given_secrets(draft.given) if row != SecretRow()]
     is_used = bool(rows) or problem is not None
     shown_rows: list[SecretRow] = [*(rows or []), SecretRow()]
-    return h.details(".group", open=is_used)[
+    return h.details(".group", id=SECRETS_NAME, open=is_used)[
         h.summary["Secrets"],
         h.p(".muted")["Secrets of the project, by the environment variables that pass them to the programs."],
         h.p(".muted")[_IN_THE_TEXT] if rows is None else None,
@@ -217,9 +223,9 @@ def _secrets(draft: Draft, secrets: Sequence[str], problem: str | None) -> h.Ele
     ]  # fmt: skip
 
 
-def _webhooks(draft: Draft, secrets: Sequence[str], problem: str | None) -> h.Element:
+def _webhooks(draft: Draft, secrets: Sequence[str], wrong: str | None, said: str | None) -> h.Element:
     rows = webhook_rows(draft.document or {})
-    is_used = bool(rows) or problem is not None
+    is_used = bool(rows) or (wrong or "").startswith(WEBHOOKS_NAME)
 
     def show(index: int, row: WebhookRow, *, is_last: bool) -> h.Element:
         name = f"{WEBHOOKS_NAME}.{index}"
@@ -228,8 +234,9 @@ def _webhooks(draft: Draft, secrets: Sequence[str], problem: str | None) -> h.El
                 "URL",
                 h.input(
                     name=f"{name}.url", value=draft.given.get(f"{name}.url", row.url), autocomplete="off",
-                    spellcheck="false", placeholder="https://hooks.example.com/...",
+                    spellcheck="false", placeholder="https://hooks.example.com/...", **_described(f"{name}.url", wrong),
                 ),
+                problem_line(f"{name}.url", said if wrong == f"{name}.url" else None),
             ],
             h.label[
                 "Signed with",
@@ -242,11 +249,11 @@ def _webhooks(draft: Draft, secrets: Sequence[str], problem: str | None) -> h.El
         ]  # fmt: skip
 
     shown_rows = [*(rows or []), WebhookRow()]
-    return h.details(".group", open=is_used)[
+    return h.details(".group", id=WEBHOOKS_NAME, open=is_used)[
         h.summary["Webhooks"],
         h.p(".muted")["URLs that are notified of the job's states."],
         h.p(".muted")[_IN_THE_TEXT]
         if rows is None
         else [show(index, row, is_last=index == len(rows)) for index, row in enumerate(shown_rows)],
-        problem_line(WEBHOOKS_NAME, problem),
+        problem_line(WEBHOOKS_NAME, said if wrong == WEBHOOKS_NAME else None),
     ]
