@@ -54,6 +54,22 @@ def preview_section(outcome: Outcome, *, live: Mapping[str, str], note: str = ""
     ]
 
 
+def first_replicas(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the first replica of each role with the number of its kind: a job may have a thousand replicas.
+
+    Args:
+        resolved: a job's preview, or its resolved config, in the REST interface's form.
+    """
+    counts = Counter(_role(replica) for replica in resolved["replicas"])
+    first = {_role(replica): replica for replica in reversed(resolved["replicas"])}
+    replicas = [{**first[role], "replicasLikeIt": count} for role, count in counts.items()]
+    return {"replicas": replicas, "passedOn": resolved["passedOn"]}
+
+
+def _role(replica: Mapping[str, Any]) -> str:
+    return replica["name"].partition("-")[0]
+
+
 def _content(found: Mapping[str, Any]) -> h.Node:
     submitted = {key: found[key] for key in (TRAINING, "predictionInput", "labels") if found.get(key)}
     asked = found.get(TRAINING)
@@ -65,7 +81,7 @@ def _content(found: Mapping[str, Any]) -> h.Node:
         h.h3["Config, as it would be submitted"],
         h.pre(".config", tabindex="0")[text_of(submitted)],
         h.h3["Config, as it would be resolved"],
-        h.pre(".config", tabindex="0")[text_of({key: found[key] for key in ("replicas", "passedOn", "outputs")})],
+        h.pre(".config", tabindex="0")[text_of({**first_replicas(found), "outputs": found["outputs"]})],
     ]
 
 
@@ -93,8 +109,7 @@ def _cost(cost: Mapping[str, Any]) -> str:
 
 def _machines(replicas: Sequence[Mapping[str, Any]]) -> list[str]:
     kinds = Counter(
-        (replica["name"].partition("-")[0], replica["machine"], replica["vcpus"], replica["memoryGib"])
-        for replica in replicas
+        (_role(replica), replica["machine"], replica["vcpus"], replica["memoryGib"]) for replica in replicas
     )
     return [
         f"{count} x {role}: {machine} ({vcpus} vCPUs, {memory:g} GiB)"
