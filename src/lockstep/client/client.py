@@ -17,6 +17,7 @@ from lockstep.client.addresses import AUTHORITY_VARIABLE, URL_VARIABLE, ServiceA
 from lockstep.client.connections import open_connections
 from lockstep.client.downloads import fetch_file
 from lockstep.client.error_answers import read_error
+from lockstep.client.job_requests import AbstractJobRequests
 from lockstep.client.model_requests import TIMEOUT_S, AbstractModelRequests
 from lockstep.client.paths import path_segment
 from lockstep.client.tls import untrusted
@@ -27,15 +28,13 @@ if TYPE_CHECKING:
     from lockstep.client.shell_connection import ShellConnection
     from lockstep.jobs.running.shell_frames import ShellRequest
 
-MAX_SCALAR_REQUESTS: Final = 200
-"""The service reads large TensorBoard files in parts of half a second, one for each request."""
 DOCTOR_S: Final = 90.0
 """How long `Client.doctor` waits for the checks of the service's machine, in seconds."""
 DOCTOR_POLL_S: Final = 0.5
 
 
 @final
-class Client(AbstractModelRequests):
+class Client(AbstractJobRequests, AbstractModelRequests):
     """Sends requests to the service. Thread-safe.
 
     Each method sends one request unless it says otherwise.
@@ -258,61 +257,6 @@ class Client(AbstractModelRequests):
         query = {"url": url, "numRecords": num_records}
         return self._call("GET", f"{self._prefix}/datasets:read", query=query)
 
-    def create_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Submits a job in the contract's JSON form, and returns the created job."""
-        return self._call("POST", f"{self._prefix}/jobs", body=job)
-
-    def preview_job(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the preview of a job, without submitting it."""
-        return self._call("POST", f"{self._prefix}/jobs", query={"validateOnly": "true"}, body=job)
-
-    def update_labels(self, job_id: str, *, labels: Mapping[str, str], etag: str) -> dict[str, Any]:
-        """Replaces a job's labels, if the job has not changed since it was read with this etag, and returns the job."""
-        body = {"labels": dict(labels), "etag": etag}
-        return self._call("PATCH", self._job(job_id), query={"updateMask": "labels"}, body=body)
-
-    def job(self, job_id: str) -> dict[str, Any]:
-        """Returns a job."""
-        return self._call("GET", self._job(job_id))
-
-    def jobs(self, *, filter_text: str = "", limit: int = 100) -> list[dict[str, Any]]:
-        """Returns up to ``limit`` jobs, the newest first; sends as many requests as needed."""
-        return self._listed(f"{self._prefix}/jobs", field="jobs", filter_text=filter_text, limit=limit)
-
-    def job_page(self, *, filter_text: str = "", size: int = 0, token: str = "") -> dict[str, Any]:
-        """Returns a page of jobs, the newest first.
-
-        Args:
-            filter_text: the filter that selects jobs; empty for all.
-            size: the maximum number of jobs; 0 for the service's default.
-            token: the token from the previous page; empty for the first page.
-
-        Returns:
-            ``{"jobs", "nextPageToken"}``; the last page has no token.
-        """
-        query = {"filter": filter_text, "pageSize": size, "pageToken": token}
-        return self._call("GET", f"{self._prefix}/jobs", query=query)
-
-    def cancel_job(self, job_id: str) -> None:
-        """Requests the cancellation of a job."""
-        self._call("POST", f"{self._job(job_id)}:cancel")
-
-    def job_events(self, job_id: str) -> list[dict[str, Any]]:
-        """Returns a job's events, the oldest first."""
-        return self._call("GET", f"{self._job(job_id)}/events")["events"]
-
-    def job_models(self, job_id: str) -> list[dict[str, Any]]:
-        """Returns the ``.keras`` files that a job saved, each with ``url`` and ``sizeBytes``."""
-        return self._call("GET", f"{self._job(job_id)}/models")["models"]
-
-    def artifacts(self, job_id: str) -> list[dict[str, Any]]:
-        """Returns all files that a job left in the folders of its outputs; sends as many requests as needed.
-
-        Each has ``path``, which begins with the name of the output, ``output``, ``sizeBytes`` (an integer) and
-        ``updateTime`` (RFC 3339; None if it is not known).
-        """
-        return list(self._pages(f"{self._job(job_id)}/artifacts", field="artifacts"))
-
     def fetch_artifact(self, job_id: str, path: str, *, to: Path) -> None:
         """Downloads a file that a job left. The local file appears whole or not at all.
 
@@ -331,45 +275,10 @@ class Client(AbstractModelRequests):
         quoted = "/".join(quote(name, safe="") for name in names)
         fetch_file(self._http, f"{self._job(job_id)}/artifacts/{quoted}", to=to, unavailable=self._unavailable)
 
-    def scalars(self, job_id: str, *, tag: str = "", max_points: int = 500) -> dict[str, Any]:
-        """Returns the curves of a job, read from its TensorBoard files; sends as many requests as needed.
-
-        Args:
-            job_id: the job's id.
-            tag: the tag of the curves, such as ``epoch_loss``; empty for all.
-            max_points: the maximum number of points of a curve. Longer ones are thinned evenly.
-
-        Returns:
-            ``{"runs": [{"run", "tags": [{"tag", "points": [[step, time_s, value], ...]}]}], "notes": [...]}``. A value
-            that is not finite is None. The notes say what could not be read.
-        """
-        query = {"maxPoints": max_points, **({"tag": tag} if tag else {})}
-        num_left = MAX_SCALAR_REQUESTS
-        while True:
-            found = self._call("GET", f"{self._job(job_id)}/scalars", query=query)
-            num_left -= 1
-            if not found.pop("more") or num_left == 0:
-                return found
-
     def costs(self, *, by: str = "job", since: str = "", until: str = "", all_projects: bool = False) -> dict[str, Any]:
         """Returns the costs of the project's jobs, or of all projects: ``{"rows": [...], "total": {...}, ...}``."""
         path = "/v1/costs" if all_projects else f"{self._prefix}/costs"
         return self._call("GET", path, query={"by": by, "since": since, "until": until})
-
-    def log_page(self, job_id: str, *, cursor: str = "", filter_text: str = "") -> dict[str, Any]:
-        """Returns the next entries of a job's log that match a filter.
-
-        Args:
-            job_id: the job's id.
-            cursor: the cursor from the previous page; empty for the first page.
-            filter_text: a filter in Cloud Logging's query language; see docs/logs.md.
-
-        Returns:
-            ``{"entries", "cursor", "more", "complete", "numMissing"}``. An empty page may be followed by more, because
-            the service searches for a limited time per request.
-        """
-        query = {"cursor": cursor, "filter": filter_text}
-        return self._call("GET", f"{self._job(job_id)}/logEntries", query=query)
 
     def version_log_page(
         self, model: str, *, version: str, server: str = "", cursor: str = "", filter_text: str = ""
@@ -388,19 +297,6 @@ class Client(AbstractModelRequests):
         """
         query = {"server": server, "cursor": cursor, "filter": filter_text}
         return self._call("GET", f"{self._version(model, version)}/logEntries", query=query)
-
-    def log_entries(self, job_id: str, *, filter_text: str = "") -> Iterator[dict[str, Any]]:
-        """Yields the current entries of a job's log, as Cloud Logging's ``LogEntry``; sends as many requests as needed.
-
-        Args:
-            job_id: the job's id.
-            filter_text: a filter in Cloud Logging's query language; see docs/logs.md.
-        """
-        cursor, more = "", True
-        while more:
-            page = self.log_page(job_id, cursor=cursor, filter_text=filter_text)
-            yield from page["entries"]
-            cursor, more = page["cursor"], page["more"]
 
     def metric_pages(self, job_id: str, *, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yields the metrics of a job's replicas over time, page by page; sends as many requests as needed.
@@ -464,12 +360,12 @@ class Client(AbstractModelRequests):
         except (OSError, TimeoutError, InvalidHandshake) as error:
             raise self._unavailable(error) from error
 
-    def _listed(self, path: str, *, field: str, filter_text: str, limit: int) -> list[dict[str, Any]]:
+    def _listed(self, path: str, *, field: str, query: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         token = ""
         while len(found) < limit:
-            query = {"filter": filter_text, "pageSize": min(100, limit - len(found)), "pageToken": token}
-            page = self._call("GET", path, query=query)
+            asked = {**query, "pageSize": min(100, limit - len(found)), "pageToken": token}
+            page = self._call("GET", path, query=asked)
             found += page[field]
             token = page.get("nextPageToken", "")
             if not token:
@@ -488,9 +384,6 @@ class Client(AbstractModelRequests):
 
     def _secret(self, name: str) -> str:
         return f"{self._prefix}/secrets/{path_segment(name, what='secret')}"
-
-    def _job(self, job_id: str) -> str:
-        return f"{self._prefix}/jobs/{path_segment(job_id, what='job')}"
 
     def _call(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         return self._read(self._send(method, path, **options))

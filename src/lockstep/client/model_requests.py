@@ -34,7 +34,7 @@ class AbstractModelRequests(ABC):
 
     def models(self, *, filter_text: str = "", limit: int = 100) -> list[dict[str, Any]]:
         """Returns up to ``limit`` models, the newest first; sends as many requests as needed."""
-        return self._listed(f"{self._prefix}/models", field="models", filter_text=filter_text, limit=limit)
+        return self._listed(f"{self._prefix}/models", field="models", query={"filter": filter_text}, limit=limit)
 
     def delete_model(self, name: str) -> dict[str, Any]:
         """Deletes a model that has no versions, and returns the operation."""
@@ -111,7 +111,7 @@ class AbstractModelRequests(ABC):
 
     def versions(self, model: str, *, limit: int = sys.maxsize) -> list[dict[str, Any]]:
         """Returns up to ``limit`` versions of a model, the newest first; sends as many requests as needed."""
-        return self._listed(f"{self._model(model)}/versions", field="versions", filter_text="", limit=limit)
+        return self._listed(f"{self._model(model)}/versions", field="versions", query={}, limit=limit)
 
     def version_servers(self, model: str, *, version: str) -> list[dict[str, Any]]:
         """Returns the prediction servers of a version that are not over, the oldest first; 100 at most."""
@@ -253,7 +253,7 @@ class AbstractModelRequests(ABC):
         return f"{self._model(model)}/versions/{path_segment(name, what='version')}"
 
     @abstractmethod
-    def _listed(self, path: str, *, field: str, filter_text: str, limit: int) -> list[dict[str, Any]]:
+    def _listed(self, path: str, *, field: str, query: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
         """Returns the resources on the pages of a list."""
 
     @abstractmethod

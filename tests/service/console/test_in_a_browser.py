@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.service.console.browsers import Browser, needs_chromium
 from tests.service.recorded_jobs import record_job, write_curve, write_log
 
 from lockstep.jobs.running.states import JobState
 from lockstep.testing.bench import Bench
+from lockstep.testing.served import Served
 
 pytestmark = [pytest.mark.heavy, needs_chromium]
 HOSTILE = "<img src=x onerror=\"document.title='taken over'\"><script>document.title='taken over'</script>"

@@ -11,10 +11,10 @@ from rich.console import RenderableType
 from rich.live import Live
 
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, connect, print_json
-from lockstep.cli.stream import AWAY_S
 from lockstep.cli.top.reading import LastLine, View, read_job
 from lockstep.cli.top.tables import job_table, jobs_table, views_json
 from lockstep.client import Client
+from lockstep.client.following import AWAY_S
 from lockstep.errors import LockstepError, StorageError, UnavailableError
 
 MAX_JOBS: Final = 20
