@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import http.server
+import base64
 import json
 import re
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+from tests.service.console.served_model import NAME, PATH, make_versions, serving
 from tests.service.console.signed_in import signed_in, submit
 from tests.service.recorded_servers import make_ready, record_server
 
@@ -18,41 +18,9 @@ from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Scope
 from lockstep.service.console.pages.predicting import describe_inputs
-from lockstep.service.prediction.routing import ServerAddress
 from lockstep.service.store import VersionState
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import Served
-
-NAME = {"project": "local", "model": "digits"}
-PATH = "/projects/local/models/digits"
-SIGNATURE = {"name": "digits", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2, 2]}], "outputs": []}
-
-
-class _Server(http.server.BaseHTTPRequestHandler):
-    """A prediction server: it says what it takes, and predicts as many pairs as there are instances."""
-
-    received: list[Any]
-
-    def do_GET(self) -> None:
-        self._answer(200, SIGNATURE)
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.received.append(body)
-        if body["instances"]:
-            self._answer(200, {"predictions": [[0.25, 0.75]] * len(body["instances"])})
-        else:
-            self._answer(400, {"error": "instances; received []; allowed: a list of one <b>instance</b> or more"})
-
-    def _answer(self, status: int, document: Any) -> None:
-        content = json.dumps(document).encode()
-        self.send_response(status)
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 @pytest.fixture
@@ -64,30 +32,14 @@ def browser(service: Served) -> Iterator[httpx.Client]:
 @pytest.fixture
 def versions(service: Served) -> None:
     """Has versions v1, the default, and v2, both READY, and v3, which is not."""
-    models = service.context.models
-    models.create_model(project="local", name="digits", description="", labels={})
-    given = {"description": "", "labels": {}, "deployment_uri": "/m", "machine_type": "n1-standard-4"}
-    for name in ("v1", "v2", "v3"):
-        models.create_version(**NAME, name=name, **given)
-        if name != "v3":
-            assert models.update_version(models.get_version(**NAME, name=name), state=VersionState.READY)
+    make_versions(service)
 
 
 @pytest.fixture
-def server(service: Served, versions: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def server(service: Served, versions: None) -> Iterator[list[Any]]:
     """A server of version v1; yields what it receives."""
-    received: list[Any] = []
-    handler = type("Handler", (_Server,), {"received": received})
-    uid = service.context.models.get_version(**NAME, name="v1").uid
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as answers:
-        thread = threading.Thread(target=answers.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        url = f"http://127.0.0.1:{answers.server_port}"
-        found = {uid: [ServerAddress(uid="s", url=url, token="t", version_uid=uid)]}
-        monkeypatch.setattr(service.context.routes, "_read", lambda **_since: found)
+    with serving(service) as received:
         yield received
-        answers.shutdown()
-        thread.join()
 
 
 @pytest.mark.usefixtures("versions")
@@ -202,8 +154,6 @@ def test_an_image_is_sent_as_it_is_and_errors_are_the_servers(browser: httpx.Cli
     shown = submit(browser, f"{PATH}/predict", {"instances": "[1]", "version": ""}, files=files)
     assert shown.status_code == 200
     (received,) = server
-    import base64
-
     assert base64.b64decode(received["instances"][0]["b64"]) == content
     assert "$(c)" in shown.text
     assert "'\"'\"'" in shown.text.replace("&#39;", "'").replace("&#34;", '"'), "the shell takes nothing of the name"

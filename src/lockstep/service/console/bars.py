@@ -129,13 +129,15 @@ def shares_strip(name: str, shares: Sequence[tuple[str, float]]) -> h.Element:
     ]
 
 
-def used_strip(name: str, *, part: float) -> h.Element:
-    """Returns a strip that is filled as far as a limit is used, and drawn as bad from the limit on.
+def used_strip(name: str, *, part: float, is_bad_when_full: bool = True) -> h.Element:
+    """Returns a strip that is filled as far as a limit is used, in another color from the limit on.
 
     Args:
         name: what is used, for those who cannot see it.
         part: the used part of the limit; 1 is all of it.
+        is_bad_when_full: whether it is bad to have reached the limit.
     """
+    full = "strip-over" if is_bad_when_full else "strip-full"
     width = STRIP_WIDTH * min(max(part, 0.0), 1.0)
     return svg(
         viewBox=f"0 0 {STRIP_WIDTH} {STRIP_HEIGHT}",
@@ -145,5 +147,5 @@ def used_strip(name: str, *, part: float) -> h.Element:
         class_="strip-plot",
     )[
         rect(x=0, y=0, width=STRIP_WIDTH, height=STRIP_HEIGHT, class_="strip-ground"),
-        rect(x=0, y=0, width=f"{width:.1f}", height=STRIP_HEIGHT, class_="strip-over" if part >= 1 else "bar-value"),
+        rect(x=0, y=0, width=f"{width:.1f}", height=STRIP_HEIGHT, class_=full if part >= 1 else "bar-value"),
     ]

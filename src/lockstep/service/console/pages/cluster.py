@@ -224,7 +224,7 @@ def _quotas(quotas: Sequence[Mapping[str, Any]]) -> h.Node:
 def _used(used: int, limit: int | None, *, what: str) -> tuple[h.Node, ...]:
     if limit is None:
         return str(used), "none", ""
-    return str(used), str(limit), used_strip(what, part=used / limit if limit else 1.0)
+    return str(used), str(limit), used_strip(what, part=used / limit if limit else 1.0, is_bad_when_full=False)
 
 
 def show_ended(request: Request, session: Session, context: ServiceContext) -> h.Element:

@@ -131,7 +131,7 @@ def _waste(total: Mapping[str, Any]) -> h.Node:
         (
             f"nodes, {WASTE.get(name, name)}",
             duration(float(amount["seconds"])),
-            f"{Decimal(amount['seconds']) / whole:.0%}",
+            _share(Decimal(amount["seconds"]), whole),
             f"${amount['costUsd']}",
         )
         for name, amount in shares.items()
@@ -139,13 +139,17 @@ def _waste(total: Mapping[str, Any]) -> h.Node:
     served, unused = Decimal(total["serverHours"]), Decimal(total["unusedServerHours"])
     if served:
         hours = duration(float(unused) * 3600)
-        rows.append(("prediction servers, without requests", hours, f"{unused / served:.0%}", f"${total['unusedUsd']}"))
+        rows.append(("prediction servers, without requests", hours, _share(unused, served), f"${total['unusedUsd']}"))
     if not rows:
         return None
     return [
         h.h2["What the time was for"],
         table(("What", "Time", "Share", "Cost"), rows, label="What the time was for", numbers=(1, 2, 3)),
     ]
+
+
+def _share(part: Decimal, whole: Decimal) -> str:
+    return "< 1%" if 0 < part / whole < Decimal("0.005") else f"{part / whole:.0%}"
 
 
 def _row(row: Mapping[str, Any], *, by: str, project: str) -> tuple[h.Node, ...]:

@@ -61,7 +61,7 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
 
 
 def _listed(found: Mapping[str, Any], *, project: str, folder: str, token: str) -> h.Node:
-    rows = [_row(data_set, project=project) for data_set in found["datasets"]]
+    rows = [_row(data_set, project=project, folder=found["folder"]) for data_set in found["datasets"]]
     following = found.get("nextPageToken", "")
     values = {"project": project, "folder": folder}
     return [
@@ -82,10 +82,10 @@ def _listed(found: Mapping[str, Any], *, project: str, folder: str, token: str) 
     ]
 
 
-def _row(data_set: Mapping[str, Any], *, project: str) -> tuple[h.Node, ...]:
+def _row(data_set: Mapping[str, Any], *, project: str, folder: str) -> tuple[h.Node, ...]:
     names = [feature["name"] for feature in data_set["features"]]
     return (
-        h.a(href=data_set_path(project, data_set["url"]))[data_set["name"]],
+        h.a(href=data_set_path(project, data_set["url"]))[data_set["url"].removeprefix(folder).strip("/")],
         _count(data_set["numRecords"]),
         decimal(data_set["sizeBytes"]),
         str(data_set["numShards"]),
@@ -161,7 +161,8 @@ def _records(records: Sequence[Mapping[str, Any]]) -> h.Node:
     rows = [(str(number), *(record["values"].get(name, "") for name in names)) for number, record in enumerate(records)]
     shown = table(("Record", *names), rows, label="First records", numbers=(0,))
     has_images = any(record["image"] is not None for record in records)
-    return h.details[h.summary["The records as a table"], shown] if has_images else shown
+    whole = h.details[h.summary["The records as a table"], shown] if has_images else shown
+    return h.div("#records")[whole]
 
 
 def _files(shards: Sequence[Mapping[str, Any]]) -> h.Element:

@@ -113,7 +113,7 @@ def try_section(
                     sent.text if sent is not None else example
                 ],
             ],
-            h.p(".muted")[hint or "A list of instances, or a whole request: ", h.code['{"instances": [...]}']],
+            h.p(".muted")[hint or ["A list of instances, or a whole request: ", h.code['{"instances": [...]}']]],
             h.div(".bar")[
                 h.label(".drop", data_drop="on")[
                     "or an image (JPEG or PNG), which is sent instead",
@@ -235,9 +235,9 @@ def describe_inputs(signature: Mapping[str, Any] | None) -> tuple[str, str]:
     )
     values = {name: _zeros(kind, shape) for name, kind, shape in known}
     if any(value is None for value in values.values()):
-        return "", f"{hint}. That is too large to be typed: send an image, or use a program. "
+        return "", f"{hint}. That is too large to be typed: send an image, or use a program."
     instance = values if len(known) > 1 else next(iter(values.values()))
-    return json.dumps({"instances": [instance]}), f"{hint}. "
+    return json.dumps({"instances": [instance]}), f"{hint}."
 
 
 def _spec(given: object) -> tuple[str, str, list[int]] | None:
@@ -359,27 +359,30 @@ def request_lines(sent: Sent, *, url: str) -> tuple[str, str, str]:
         sent: what was sent.
         url: the URL that it is sent to.
     """
-    begin = f'curl --fail-with-body {shlex.quote(url)} \\\n  -H "Authorization: Bearer ${KEY}" \\\n'
-    kind = "-H 'Content-Type: application/json'"
-    python = (
-        "import base64, os, pathlib, httpx\n"
-        f"print(httpx.post({url!r}, timeout=60,\n"
-        f'    headers={{"Authorization": "Bearer " + os.environ["{KEY}"], "Content-Type": "application/json"}},\n'
-    )
     if sent.image is not None:
-        name = shlex.quote(sent.image.name or "image")
-        curl = f'{begin}  {kind} \\\n  -d "{{\\"instances\\": [{{\\"b64\\": \\"$(base64 -w0 < {name})\\"}}]}}"'
-        data = f"base64.b64encode(pathlib.Path({sent.image.name or 'image'!r}).read_bytes()).decode()"
-        return curl, f'{python}    json={{"instances": [{{"b64": {data}}}]}}).json())', ""
+        name = sent.image.name or "image"
+        shell = f'-d "{{\\"instances\\": [{{\\"b64\\": \\"$(base64 -w0 < {shlex.quote(name)})\\"}}]}}"'
+        data = f"base64.b64encode(pathlib.Path({name!r}).read_bytes()).decode()"
+        json_text = f'json={{"instances": [{{"b64": {data}}}]}}'
+        return _curl(shell, url=url), _python(json_text, url=url, modules=("base64", "pathlib")), ""
     if len(sent.document) > MAX_INLINE:
-        note = "Save the request as request.json."
-        return (
-            f"{begin}  {kind} \\\n  -d @request.json",
-            f"{python}    content=pathlib.Path('request.json').read_bytes()).json())",
-            note,
-        )
+        content = "content=pathlib.Path('request.json').read_bytes()"
+        curl, python = _curl("-d @request.json", url=url), _python(content, url=url, modules=("pathlib",))
+        return curl, python, "Save the request as request.json."
+    curl = _curl(f"-d {shlex.quote(sent.document)}", url=url)
+    return curl, _python(f"content={sent.document!r}", url=url, modules=()), ""
+
+
+def _curl(data: str, *, url: str) -> str:
     return (
-        f"{begin}  {kind} \\\n  -d {shlex.quote(sent.document)}",
-        f"{python}    content={sent.document!r}).json())",
-        "",
+        f'curl --fail-with-body {shlex.quote(url)} \\\n  -H "Authorization: Bearer ${KEY}" \\\n'
+        f"  -H 'Content-Type: application/json' \\\n  {data}"
+    )
+
+
+def _python(data: str, *, url: str, modules: Sequence[str]) -> str:
+    return (
+        f"import {', '.join(sorted(('os', 'httpx', *modules)))}\n\n"
+        f"headers = {{'Authorization': 'Bearer ' + os.environ['{KEY}'], 'Content-Type': 'application/json'}}\n"
+        f"print(httpx.post({url!r}, headers=headers, timeout=60, {data}).json())"
     )
