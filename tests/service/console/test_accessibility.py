@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 from tests.service.console.browsers import Browser, needs_chromium
-from tests.service.console.filled import fill, paths_of_pages
+from tests.service.console.filled import filled, paths_of_pages
 
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import Served
@@ -61,7 +61,12 @@ def violations(browser: Browser, axe: str) -> list[Any]:
 def test_axe_finds_nothing_and_no_page_is_wider_than_its_window(
     browser: Browser, service: Served, bench: Bench, axe: str
 ) -> None:
-    fill(service, bench)
+    with filled(service, bench):
+        look_at_all(browser, bench, axe)
+
+
+def look_at_all(browser: Browser, bench: Bench, axe: str) -> None:
+    """Looks at all pages."""
     folder = os.environ.get("LOCKSTEP_TEST_SCREENSHOTS")
     found: dict[str, Any] = {}
 
@@ -81,7 +86,7 @@ def test_axe_finds_nothing_and_no_page_is_wider_than_its_window(
     browser.open("/signin")
     look("signin")
     browser.sign_in()
-    for name, path in paths_of_pages().items():
+    for name, path in paths_of_pages(bench).items():
         browser.open(path)
         assert browser.all("h1"), path
         assert not browser.all("main > .error"), browser.text("main")

@@ -6,12 +6,14 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from tests.service.console.browsers import CHROMIUM, needs_chromium
-from tests.service.console.filled import fill, paths_of_pages
+from tests.service.console.filled import filled, paths_of_pages
 
 from lockstep.service.console.signing_in import COOKIE
 from lockstep.testing.bench import Bench
@@ -28,18 +30,12 @@ LEAST_SCORE = 0.95
 AUDIT_S = 180
 
 
-def test_every_page_scores_95_for_accessibility_and_best_practices(
-    service: Served, bench: Bench, tmp_path: Path
-) -> None:
-    fill(service, bench)
-    with httpx.Client(base_url=service.url, headers={"origin": service.url}, timeout=60) as browser:
-        browser.post("/signin", data={"key": HOME_TOKEN})
-        headers = tmp_path / "headers.json"
-        headers.write_text(json.dumps({"Cookie": f"{COOKIE}={browser.cookies[COOKIE]}"}))
-    scores = {}
-    for name, path in {"signin": "/signin", **paths_of_pages()}.items():
-        report = tmp_path / f"{name}.json"
-        command = [str(LIGHTHOUSE), f"{service.url}{path}", "--quiet", "--output=json", f"--output-path={report}"]
+def audit(url: str, paths: Mapping[str, str], *, headers: Path, folder: Path) -> dict[str, Any]:
+    """Returns the scores of pages, and the audits that failed, by the names of the pages."""
+    scores: dict[str, Any] = {}
+    for name, path in paths.items():
+        report = folder / f"{name}.json"
+        command = [str(LIGHTHOUSE), f"{url}{path}", "--quiet", "--output=json", f"--output-path={report}"]
         command += [f"--only-categories={','.join(CATEGORIES)}", f"--extra-headers={headers}"]
         command += ["--chrome-flags=--headless=new --no-sandbox --disable-dev-shm-usage"]
         environment = {**os.environ, "CHROME_PATH": str(CHROMIUM)}
@@ -47,5 +43,19 @@ def test_every_page_scores_95_for_accessibility_and_best_practices(
         found = json.loads(report.read_text())
         failed = [audit["id"] for audit in found["audits"].values() if audit["score"] == 0]
         scores[name] = {category: found["categories"][category]["score"] for category in CATEGORIES}, failed
+    return scores
+
+
+def test_every_page_scores_95_for_accessibility_and_best_practices(
+    service: Served, bench: Bench, tmp_path: Path
+) -> None:
+    with (
+        filled(service, bench),
+        httpx.Client(base_url=service.url, headers={"origin": service.url}, timeout=60) as browser,
+    ):
+        browser.post("/signin", data={"key": HOME_TOKEN})
+        headers = tmp_path / "headers.json"
+        headers.write_text(json.dumps({"Cookie": f"{COOKIE}={browser.cookies[COOKIE]}"}))
+        scores = audit(service.url, {"signin": "/signin", **paths_of_pages(bench)}, headers=headers, folder=tmp_path)
     print(json.dumps(scores, indent=2))
     assert [name for name, (score, _) in scores.items() if min(score.values()) < LEAST_SCORE] == [], scores

@@ -52,7 +52,6 @@ VIEWS: Final[Mapping[str, Render]] = {
     f"{_JOB}/events": job_events.show,
     f"{_JOB}/log/first-error": job_log_search.show_first_error,
     f"{_JOB}/log/download": job_log_search.download,
-    f"{_JOB}/artifacts": job_artifacts.show,
     f"{_JOB}/artifacts/{{path:path}}": job_artifacts.download,
     "/compare": compare.show,
     "/models": models.show,
@@ -65,7 +64,6 @@ VIEWS: Final[Mapping[str, Render]] = {
     "/projects/{project}/data": data.show_data_set,
     "/access": access.show,
     "/health": health.show,
-    health.CHECKS_PATH: health.show_checks,
 }
 """The pages."""
 PARTS: Final[Mapping[str, tuple[Render, float]]] = {
@@ -74,6 +72,7 @@ PARTS: Final[Mapping[str, tuple[Render, float]]] = {
     f"{_JOB}/log": (job_log.show_more, 0.2),
     f"{_JOB}/metrics": (job_metrics.show, 3.0),
     f"{_JOB}/curves": (job_curves.show, 5.0),
+    f"{_JOB}/artifacts": (job_artifacts.show, 1.0),
     "/compare/curves": (compare.show_curves, 5.0),
     f"{_MODEL}/versions": (models.show_versions, 1.0),
     f"{_MODEL}/requests": (model_watching.show_requests, 3.0),
@@ -81,6 +80,7 @@ PARTS: Final[Mapping[str, tuple[Render, float]]] = {
     f"{_MODEL}/cost": (model_watching.show_cost, 5.0),
     f"{_MODEL}/versions/{{version}}/log/more": (server_log.show_more, 0.2),
     "/cluster/now": (cluster.show_now, 1.0),
+    health.CHECKS_PATH: (health.show_checks, 0.5),
 }
 """The parts that open pages ask for again and again, and how long each is used for all who look, in seconds."""
 CHANGES: Final[Mapping[str, Render]] = {
