@@ -47,10 +47,19 @@ def client(service: Served) -> Iterator[Client]:
         yield made
 
 
-def _paths(service: Served, **query: Any) -> list[str]:
-    answer = service.http.get(PATH, params=query)
-    assert answer.status_code == 200, answer.text
-    return [artifact["path"] for artifact in answer.json()["artifacts"]]
+def _paths(service: Served, *, size: int = 0) -> list[str]:
+    """Returns the paths on all pages of a size."""
+    seen: list[str] = []
+    token = ""
+    while True:
+        answer = service.http.get(PATH, params={"pageSize": size, "pageToken": token})
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        assert len(page["artifacts"]) <= (size or 100)
+        seen += [artifact["path"] for artifact in page["artifacts"]]
+        token = page.get("nextPageToken", "")
+        if not token:
+            return seen
 
 
 ALL = ["model/a b/ü#?%41.txt", "model/final.keras", "checkpoints/1/state", "logs/u/r/000.jsonl"]
@@ -59,16 +68,8 @@ ALL = ["model/a b/ü#?%41.txt", "model/final.keras", "checkpoints/1/state", "log
 def test_files_are_listed_in_pages_each_once(service: Served, folder: Path) -> None:
     (folder / "model" / ".lockstep-tmp-1").write_bytes(b"being written")
     for size in (1, 2, 3, 4, 9):
-        seen: list[str] = []
-        token = ""
-        while True:
-            page = service.http.get(PATH, params={"pageSize": size, "pageToken": token}).json()
-            assert len(page["artifacts"]) <= size
-            seen += [artifact["path"] for artifact in page["artifacts"]]
-            token = page.get("nextPageToken", "")
-            if not token:
-                break
-        assert seen == ALL
+        assert _paths(service, size=size) == ALL
+    assert [each["output"] for each in service.http.get(PATH).json()["artifacts"]] == ["model", "model", "checkpoints"]
     first = service.http.get(PATH).json()["artifacts"][1]
     assert (first["output"], first["sizeBytes"], first["updateTime"][:2]) == ("model", 5, "20")
     assert artifacts_api._time(1e15) is None, "programs choose the times of files, and no date has this one"

@@ -252,7 +252,7 @@ def test_a_viewer_of_another_project_compares_nothing(service: Served, bench: Be
 
 def test_files_are_listed_a_page_at_a_time_and_downloaded(browser: httpx.Client, bench: Bench) -> None:
     job = record_job(bench, "j")
-    assert "No files yet." in browser.get(f"{JOB}/artifacts").text
+    assert "No files here." in browser.get(f"{JOB}/artifacts").text
     folder = Path(job.outputs["model"])
     folder.mkdir(parents=True)
     for number in range(60):

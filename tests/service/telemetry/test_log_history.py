@@ -20,6 +20,7 @@ from lockstep.service.telemetry.log_history import (
     Bounds,
     LogHistory,
     SegmentListings,
+    choose_replicas,
 )
 from lockstep.service.telemetry.logs import SCAN_ENTRIES, Cursor, read_log
 from lockstep.service.telemetry.segments import SegmentCache
@@ -69,7 +70,8 @@ class Log:
         (folder / f"{first:012d}.jsonl").write_bytes(b"".join(lines))
 
     def history(self, *replicas: str, **options: Any) -> LogHistory:
-        return LogHistory(job=self.job, replicas=replicas, segments=self.segments, listings=self.listings, **options)
+        names = choose_replicas(self.job, asked=replicas)
+        return LogHistory(job=self.job, replicas=names, segments=self.segments, listings=self.listings, **options)
 
     def backward(self, bounds: Bounds | None, *, size: int, holds: Any = lambda _: True) -> list[list[str]]:
         """Returns the texts of all pages, the last page first."""
@@ -204,8 +206,10 @@ def test_the_end_of_a_long_log_needs_one_listing_and_few_objects(
 def test_a_job_with_many_replicas_is_read_a_few_at_a_time(tmp_path: Path) -> None:
     log = Log(tmp_path, num_replicas=1000)
     log.write(0, 2, replica=7)
-    with pytest.raises(InvalidInputError, match=f"received '1000 replicas'; allowed: {MAX_REPLICAS} at most"):
-        log.history().end()
+    assert choose_replicas(log.job, asked=()) == log.names[:MAX_REPLICAS]
+    assert choose_replicas(log.job, asked=(), at="000.worker-replica-77.000000000001") == ["worker-replica-77"]
+    bounds = Bounds(attempt=0, seqs={"worker-replica-500": 3, "nobody": 1})
+    assert choose_replicas(log.job, asked=(), bounds=bounds) == ["worker-replica-500"]
     bounds, _ = log.history("worker-replica-7").end()
     page = log.history("worker-replica-7").before(bounds, size=2, holds=lambda _: True)
     assert _texts(page.entries) == ["0/1/7", "0/2/7"]
@@ -238,10 +242,10 @@ def test_a_job_that_has_no_log_yet_has_an_empty_one(tmp_path: Path) -> None:
     bounds, cursor = log.history().end()
     assert log.backward(bounds, size=5) == [[]]
     assert log.forward(cursor) == []
-    without = LogHistory(
-        job=JobRecord(**{**vars(log.job), "gang_order": None}), segments=log.segments, listings=log.listings
-    )
-    assert without.end()[0].seqs == {}
+    waiting = JobRecord(**{**vars(log.job), "gang_order": None})
+    assert choose_replicas(waiting, asked=("worker-replica-0",)) == []
+    empty = LogHistory(job=waiting, replicas=(), segments=log.segments, listings=log.listings)
+    assert empty.end()[0].seqs == {}
 
 
 def test_what_is_no_log_is_one_line(log: Log) -> None:

@@ -25,6 +25,8 @@ MAX_FILES: Final = 200_000
 """The maximum number of files of an output that are listed."""
 MAX_DEPTH: Final = 100
 """The maximum number of folders above a file. Files below more of them are not listed."""
+LOGS: Final = "logs"
+"""The output with the segments of logs."""
 _NOT_A_FOLDER: Final = (errno.ENOTDIR, errno.ELOOP)
 
 
@@ -187,17 +189,19 @@ def open_output(job: JobRecord, output: str, *, bucket: str) -> AbstractOutputFo
 
 def list_artifacts(
     job: JobRecord, *, bucket: str, size: int, after: tuple[str, str] | None
-) -> tuple[list[Artifact], bool]:
+) -> tuple[list[Artifact], tuple[str, str] | None]:
     """Returns a page of the files that a job left: output by output, and sorted by path within each.
+
+    The segments of logs, of which there may be very many, are on pages of their own: they are not listed before that.
 
     Args:
         job: the job.
         bucket: the URL of the service's default bucket.
         size: the maximum number of files.
-        after: the output and the key of the last file of the previous page; None for the first page.
+        after: where the page begins, as the previous page says; None for the first page.
 
     Returns:
-        The files, and whether there are more.
+        The files, and where the next page begins: after the key of an output. None if this is the last page.
 
     Raises:
         StorageError: If the bucket cannot be listed.
@@ -208,16 +212,18 @@ def list_artifacts(
         first = outputs.index(after[0]) if after[0] in outputs else len(outputs)
     found: list[Artifact] = []
     for output in outputs[first:]:
+        if output == LOGS and (after is None or after[0] != LOGS):
+            return found, (LOGS, "")
         behind = after[1] if after is not None and output == after[0] else ""
         for item in open_output(job, output, bucket=bucket).files():
             if item.key <= behind:
                 continue
             if len(found) == size:
-                return found, True
+                return found, (found[-1].output, found[-1].key)
             found.append(
                 Artifact(output=output, key=item.key, size_bytes=item.size_bytes, modified_time_s=item.modified_time_s)
             )
-    return found, False
+    return found, None
 
 
 def open_artifact(job: JobRecord, path: str, *, bucket: str) -> tuple[BinaryIO, int]:

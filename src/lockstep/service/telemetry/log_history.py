@@ -135,6 +135,33 @@ class EarlierPage:
     bounds: Bounds | None
 
 
+def choose_replicas(job: JobRecord, *, asked: Sequence[str], at: str = "", bounds: Bounds | None = None) -> list[str]:
+    """Returns the names of the replicas whose logs are read, in their order: those asked for, or all.
+
+    Of a job with more than `MAX_REPLICAS`, it is the replica of the entry, those of the bounds, or else the first ones.
+
+    Args:
+        job: the job.
+        asked: the names that were asked for; at most `MAX_REPLICAS`.
+        at: the id of the entry that is read around; anything else if none is.
+        bounds: where the reader has got to; None if it begins.
+
+    Raises:
+        InvalidInputError: If the job has no such replica.
+    """
+    order = order_of(job)
+    names = [] if order is None else [replica.name for replica in order.replicas]
+    there = frozenset(names)
+    unknown = next((name for name in asked if name not in there), None)
+    if unknown is not None and names:
+        raise InvalidInputError("replica", received=unknown, allowed=names[:MAX_REPLICAS])
+    if not asked and len(names) > MAX_REPLICAS:
+        match = _INSERT_ID.fullmatch(at)
+        asked = [match[2]] if match is not None else [] if bounds is None else list(bounds.seqs)
+    chosen = frozenset(asked)
+    return [name for name in names if not chosen or name in chosen][:MAX_REPLICAS]
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class LogHistory:
@@ -142,39 +169,22 @@ class LogHistory:
 
     Attributes:
         job: the job.
-        replicas: the names of the replicas; at most `MAX_REPLICAS`, and all if empty.
+        replicas: the names of the replicas, as `choose_replicas` returns them.
         segments: the cache through which segments are read.
         listings: the cache of listings.
         clock: a monotonic clock, in seconds.
     """
 
     job: JobRecord
-    replicas: Sequence[str] = ()
+    replicas: Sequence[str]
     segments: SegmentCache
     listings: SegmentListings
     clock: Callable[[], float] = time.monotonic
-
-    def names(self) -> list[str]:
-        """Returns the names of the replicas.
-
-        Raises:
-            InvalidInputError: If the job has no such replica, or if there are too many.
-        """
-        order = order_of(self.job)
-        there = [] if order is None else [replica.name for replica in order.replicas]
-        unknown = next((name for name in self.replicas if name not in there), None)
-        if unknown is not None and there:
-            raise InvalidInputError("replica", received=unknown, allowed=there[:20])
-        names = [name for name in there if not self.replicas or name in self.replicas]
-        if len(names) > MAX_REPLICAS:
-            raise InvalidInputError("replica", received=f"{len(names)} replicas", allowed=f"{MAX_REPLICAS} at most")
-        return names
 
     def end(self) -> tuple[Bounds, Cursor]:
         """Returns the current end of the log: for reading towards the beginning, and for `read_log`.
 
         Raises:
-            InvalidInputError: As `names`.
             StorageError: If the bucket cannot be read.
             CorruptDataError: If the objects are not a log.
         """
@@ -191,7 +201,7 @@ class LogHistory:
             insert_id: the id of the entry.
 
         Raises:
-            InvalidInputError: If the text is no id, or as `names`.
+            InvalidInputError: If the text is no id.
             NotFoundError: If there is no such entry.
             StorageError: If the bucket cannot be read.
             CorruptDataError: If the objects are not a log.
@@ -201,14 +211,14 @@ class LogHistory:
             raise InvalidInputError("at", received=insert_id, allowed='"end", or the insertId of an entry')
         attempt, replica, seq = int(match[1]), match[2], int(match[3])
         missing = NotFoundError(f"job {self.job.job_id} has no log entry {insert_id}")
-        names = self.names()
-        if attempt > self.job.attempt or replica not in names:
+        if attempt > self.job.attempt or replica not in self.replicas:
             raise missing
         place, time_s = self._place_of(replica, attempt, seq)
         if place is None:
             raise missing
         positions = {
-            name: place if name == replica else self._position_at(name, attempt, time_s=time_s) for name in names
+            name: place if name == replica else self._position_at(name, attempt, time_s=time_s)
+            for name in self.replicas
         }
         cursor = Cursor({**self._late(attempt), attempt: positions}, attempt=attempt)
         return Bounds(attempt=attempt, seqs={name: at.next_seq for name, at in positions.items()}), cursor
@@ -222,17 +232,15 @@ class LogHistory:
             holds: the filter.
 
         Raises:
-            InvalidInputError: As `names`.
             StorageError: If the bucket cannot be read.
             CorruptDataError: If the objects are not a log.
         """
         found: list[LogEntry] = []
-        names = self.names()
         deadline_s = self.clock() + SCAN_S
         num_read = 0
         for attempt in range(min(bounds.attempt, self.job.attempt), -1, -1):
             seqs = dict(bounds.seqs) if attempt == bounds.attempt else {}
-            streams = [self._backward(name, attempt, seqs=seqs) for name in names]
+            streams = [self._backward(name, attempt, seqs=seqs) for name in self.replicas]
             for entry in heapq.merge(*streams, key=lambda entry: -entry.stored.time_s):
                 is_late = num_read > 0 and self.clock() > deadline_s
                 if len(found) == size or num_read == SCAN_ENTRIES or is_late:
@@ -264,7 +272,7 @@ class LogHistory:
 
     def _ends(self, attempt: int) -> dict[str, Position]:
         found: dict[str, Position] = {}
-        for name in self.names():
+        for name in self.replicas:
             log = self._log(name, attempt)
             firsts = self.listings.firsts(log.bucket, until_seq=None)
             if len(firsts):

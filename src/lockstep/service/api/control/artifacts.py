@@ -35,17 +35,20 @@ _Path = Annotated[str, Path(max_length=4096)]
 def artifacts(
     project: Project, job_id: Name, context: Context, page_size: PageSize = 0, page_token: PageToken = ""
 ) -> Annotated[JSONResponse, ArtifactListForm]:
-    """Returns a page of the files that a job left, output by output, and sorted by path within each."""
+    """Returns a page of the files that a job left, output by output, and sorted by path within each.
+
+    The logs begin a page of their own, so that the page before them may be short or empty.
+    """
     job = context.jobs.get(project=project, job_id=job_id)
-    found, more = list_artifacts(
+    found, following = list_artifacts(
         job,
         bucket=context.settings.bucket,
         size=min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE),
         after=_decode(page_token),
     )
     form: ArtifactListForm = {"artifacts": [_form(artifact) for artifact in found]}
-    if more:
-        form["nextPageToken"] = _encode(found[-1])
+    if following is not None:
+        form["nextPageToken"] = _encode(following)
     return JSONResponse(form)  # not serialized by FastAPI, which would visit each field of each file
 
 
@@ -75,8 +78,8 @@ def _time(time_s: float) -> str | None:
         return None
 
 
-def _encode(last: Artifact) -> str:
-    return base64.urlsafe_b64encode(json.dumps([last.output, last.key]).encode()).decode()
+def _encode(place: tuple[str, str]) -> str:
+    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
 
 
 def _decode(token: str) -> tuple[str, str] | None:

@@ -253,6 +253,7 @@ class LogPageForm(TypedDict):
     complete: bool
     numMissing: int
     earlier: NotRequired[str]
+    replicas: NotRequired[list[str]]
     server: NotRequired[str]
 
 

@@ -20,7 +20,7 @@ from lockstep.service.api.routes import make_router
 from lockstep.service.api.telemetry.servers import find_server
 from lockstep.service.prediction.servers import server_name
 from lockstep.service.store import JobRecord
-from lockstep.service.telemetry.log_history import Bounds, EarlierPage, LogHistory
+from lockstep.service.telemetry.log_history import Bounds, EarlierPage, LogHistory, choose_replicas
 from lockstep.service.telemetry.logs import Cursor, LogPage, read_log
 from lockstep.service.threads import Pool, runs_in
 
@@ -50,32 +50,33 @@ def job_entries(
 
     A reader that continues with the returned cursor receives each entry exactly once, whatever happens between calls.
     ``at`` is "end" or the ``insertId`` of an entry. Then the page also has ``earlier``, if there are entries before it.
-    With it as ``before``, the next page has those.
+    With it as ``before``, the next page has those. Both read a few replicas, and the page says which.
     """
     job = context.jobs.get(project=project, job_id=job_id)
     if sum(map(bool, (cursor, at, before))) > 1:
         raise InvalidInputError("cursor, at and before exclude each other", action="send one of them")
-    names = tuple(replica or ())
+    asked = tuple(replica or ())
     if not at and not before:
-        return _page(job, context, filter_text=filter_text, cursor=cursor, size=page_size, replicas=names)
+        return _page(job, context, filter_text=filter_text, cursor=cursor, size=page_size, replicas=asked)
+    bounds = Bounds.decode(before) if before else None
+    names = choose_replicas(job, asked=asked, at=at, bounds=bounds)
     history = LogHistory(job=job, replicas=names, segments=context.segments, listings=context.listings)
     holds = parse_log_filter(filter_text)
-    if before:
-        earlier = history.before(Bounds.decode(before), size=page_size, holds=holds)
-        return _answer(LogPage(entries=(), cursor=""), earlier=earlier)
+    if bounds is not None:
+        earlier = history.before(bounds, size=page_size, holds=holds)
+        return _answer(LogPage(entries=(), cursor=""), earlier=earlier, replicas=names)
     bounds, begin = history.end() if at == "end" else history.around(at)
     earlier = history.before(bounds, size=page_size if at == "end" else page_size // 2, holds=holds)
-    num_left = page_size if at == "end" else page_size - len(earlier.entries)
     later = read_log(
         job,
         cursor=begin,
-        size=num_left,
+        size=page_size if at == "end" else page_size - len(earlier.entries),
         now_s=time.time(),
         holds=holds,
-        replicas=history.names(),
+        replicas=names,
         segments=context.segments,
     )
-    return _answer(later, earlier=earlier)
+    return _answer(later, earlier=earlier, replicas=names)
 
 
 @router.get("/models/{model}/versions/{version}/logEntries")
@@ -122,7 +123,13 @@ def _page(
     return _answer(page, server=server)
 
 
-def _answer(page: LogPage, *, earlier: EarlierPage | None = None, server: str | None = None) -> JSONResponse:
+def _answer(
+    page: LogPage,
+    *,
+    earlier: EarlierPage | None = None,
+    replicas: Sequence[str] | None = None,
+    server: str | None = None,
+) -> JSONResponse:
     before = () if earlier is None else earlier.entries
     bounds = None if earlier is None else earlier.bounds
     document = {
@@ -132,6 +139,7 @@ def _answer(page: LogPage, *, earlier: EarlierPage | None = None, server: str | 
         "complete": page.complete,
         "numMissing": page.num_missing,
         **({} if bounds is None else {"earlier": bounds.encode()}),
+        **({} if replicas is None else {"replicas": list(replicas)}),
         **({} if server is None else {"server": server}),
     }
     # Not serialized by FastAPI: visiting each field of each entry would take as long as reading the log.

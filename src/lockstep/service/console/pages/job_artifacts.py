@@ -67,7 +67,7 @@ def artifacts_section(
             numbers=(1,),
         )
         if found["artifacts"]
-        else h.p(".muted")["No files yet."],
+        else h.p(".muted")["No files here."],
         _bar(names, page_token, found.get("nextPageToken")),
     ]
 

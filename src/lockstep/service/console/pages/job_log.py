@@ -55,6 +55,11 @@ class LogView:
     before: str = ""
     cursor: str = ""
 
+    @property
+    def choice(self) -> str:
+        """The replica that the reader has chosen; "" if several are shown."""
+        return self.replicas[0] if len(self.replicas) == 1 else ""
+
     @classmethod
     def of(cls, request: Request) -> LogView:
         """Returns what a request names."""
@@ -94,7 +99,7 @@ def log_section(session: Session, context: ServiceContext, *, view: LogView, job
         job: the job, as the API has it.
     """
     names = [replica["name"] for replica in job["lockstep"]["replicas"]]
-    shown = _begin(view, names)
+    shown = view if view.at or view.before or view.cursor else replace(view, at=END)
     problem: InvalidInputError | None = None
     try:
         items = _entries(session, context, shown)
@@ -104,13 +109,13 @@ def log_section(session: Session, context: ServiceContext, *, view: LogView, job
     return h.section("#log")[
         h.h2["Log"],
         _form(view, names, problem),
-        _few_of_many(names) if not view.replicas and len(names) > MAX_REPLICAS else None,
+        _few_of_many(names) if not view.choice and len(names) > MAX_REPLICAS else None,
         h.p(".bar.log-bar")[
             h.a(href=view.part("/first-error", at="", before="", cursor=""))["First error"],
             h.a(href=view.page(at=START, before="", cursor=""))["Beginning"],
             h.a(href=view.page(at="", before="", cursor=""))["End"],
             h.a(href=view.part("/download", at="", before="", cursor=""), download=True)[
-                "Download these entries" if view.filter_text or view.replicas else "Download"
+                "Download these entries" if view.filter_text or view.choice else "Download"
             ],
             h.label(".inline-label")[h.input("#log-wrap", type="checkbox", checked=True), "Wrap lines"],
         ],
@@ -135,16 +140,6 @@ def show_more(request: Request, session: Session, context: ServiceContext) -> h.
     except InvalidInputError as error:
         return h.li(".alert", role="alert")[str(error)]
     return Response(status_code=204) if found is None else found
-
-
-def _begin(view: LogView, names: Sequence[str]) -> LogView:
-    """Returns a view with the place where a page begins, and with the replicas that it shows."""
-    if not (view.at or view.before or view.cursor):
-        view = replace(view, at=END)
-    if view.replicas or len(names) <= MAX_REPLICAS:
-        return view
-    entry = view.at.split(".")
-    return replace(view, replicas=(entry[1],) if len(entry) == 3 else tuple(names[:MAX_REPLICAS]))
 
 
 def _entries(session: Session, context: ServiceContext, view: LogView) -> Sequence[h.Node] | None:
@@ -177,6 +172,8 @@ def _entries(session: Session, context: ServiceContext, view: LogView) -> Sequen
         retry = {"hx-get": view.part(), "hx-trigger": RETRY, "hx-swap": "outerHTML"}
         return [h.li(".alert", retry, role="alert")[str(error)]]
     items: list[h.Node] = [_item(view, entry) for entry in found["entries"]]
+    if found.get("replicas"):  # further parts are of the same replicas
+        view = replace(view, replicas=tuple(found["replicas"]))
     if "earlier" in found:
         items.insert(0, _earlier(view, before=found["earlier"], is_searching=not found["entries"]))
     if view.before:
@@ -222,7 +219,6 @@ def _item(view: LogView, entry: Mapping[str, Any]) -> h.Element:
 
 
 def _form(view: LogView, names: Sequence[str], problem: InvalidInputError | None) -> h.Element:
-    chosen = view.replicas[0] if view.replicas else ""
     return h.form(".bar", method="get", action=job_path(view.project, view.job_id) + "#log")[
         h.label[
             "Filter",
@@ -237,7 +233,7 @@ def _form(view: LogView, names: Sequence[str], problem: InvalidInputError | None
                 aria_describedby="log-problem" if problem else None,
             ),
         ],
-        _replicas(names, chosen) if len(names) > 1 else None,
+        _replicas(names, view.choice) if len(names) > 1 else None,
         h.button(type="submit")["Show"],
         None if problem is None else _problem(view.filter_text, problem),
     ]
