@@ -163,7 +163,10 @@ def test_a_job_with_many_replicas_shows_a_few_at_a_time(
     page = browser.get(JOB).text
     assert "The log shows the first 20 of 300 replicas." in page
     assert ("of worker-replica-0<" in page, "of worker-replica-250<" in page) == (True, False)
+    begin = browser.get(_link(page, "Beginning")).text
+    assert ("of worker-replica-0<" in begin, "of worker-replica-250<" in begin) == (True, False)
     assert len(opened) <= 20
+    assert "replica=" not in _link(begin, "Download")
     assert "of worker-replica-250<" in browser.get(f"{JOB}?replica=worker-replica-250").text
     assert "of worker-replica-250<" in browser.get(f"{JOB}?at=000.worker-replica-250.000000000000").text
     assert 'role="alert"' in browser.get(f"{JOB}?replica=nobody").text

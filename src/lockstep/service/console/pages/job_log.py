@@ -100,6 +100,9 @@ def log_section(session: Session, context: ServiceContext, *, view: LogView, job
     """
     names = [replica["name"] for replica in job["lockstep"]["replicas"]]
     shown = view if view.at or view.before or view.cursor else replace(view, at=END)
+    if shown.at == START and not view.replicas:
+        shown = replace(shown, replicas=tuple(names[:MAX_REPLICAS]))
+    chosen = replace(view, replicas=(view.choice,) if view.choice else (), at="", before="", cursor="")
     problem: InvalidInputError | None = None
     try:
         items = _entries(session, context, shown)
@@ -111,10 +114,10 @@ def log_section(session: Session, context: ServiceContext, *, view: LogView, job
         _form(view, names, problem),
         _few_of_many(names) if not view.choice and len(names) > MAX_REPLICAS else None,
         h.p(".bar.log-bar")[
-            h.a(href=view.part("/first-error", at="", before="", cursor=""))["First error"],
-            h.a(href=view.page(at=START, before="", cursor=""))["Beginning"],
-            h.a(href=view.page(at="", before="", cursor=""))["End"],
-            h.a(href=view.part("/download", at="", before="", cursor=""), download=True)[
+            h.a(href=chosen.part("/first-error"))["First error"],
+            h.a(href=chosen.page(at=START))["Beginning"],
+            h.a(href=chosen.page())["End"],
+            h.a(href=chosen.part("/download"), download=True)[
                 "Download these entries" if view.filter_text or view.choice else "Download"
             ],
             h.label(".inline-label")[h.input("#log-wrap", type="checkbox", checked=True), "Wrap lines"],
@@ -122,7 +125,7 @@ def log_section(session: Session, context: ServiceContext, *, view: LogView, job
         h.ol(
             "#log-entries",
             data_follow="on" if follows else "off",
-            data_at=view.page(at="{id}", before="", cursor=""),
+            data_at=chosen.page(at="{id}"),
             tabindex="0",
             aria_label=f"Log of {view.job_id}",
         )[items],
@@ -209,7 +212,8 @@ def _earlier(view: LogView, *, before: str, is_searching: bool) -> h.Element:
 def _item(view: LogView, entry: Mapping[str, Any]) -> h.Element:
     anchor = f"e-{entry['insertId']}"
     replica = entry["resource"]["labels"]["task_name"]
-    link = view.page(at=entry["insertId"], before="", cursor="").replace("#log", f"#{anchor}")
+    replicas = (view.choice,) if view.choice else ()
+    link = view.page(at=entry["insertId"], before="", cursor="", replicas=replicas).replace("#log", f"#{anchor}")
     return h.li(id=anchor, class_=entry["severity"].lower())[
         h.a(href=link, title=f"{entry['severity']} {entry['timestamp']} attempt {entry['labels']['attempt']}")[
             f"{entry['timestamp'][11:23]} {replica}"
