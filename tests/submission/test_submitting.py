@@ -232,6 +232,12 @@ REFUSALS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"config": {"trainingInput": {"maschine": 1}}}, ConfigError, "maschine"),
     ({"machine_type": "n1-standard-4", "scale_tier": "BASIC"}, ConfigError, "masterType.*only with scaleTier CUSTOM"),
     ({"packages": ["absent.whl"]}, MissingInputError, "packages: absent.whl cannot be read"),
+    ({"packages": "absent.whl"}, InvalidInputError, "packages; received 'absent.whl'; allowed: a list"),
+    (
+        {"program": "training_of_mine", "args": "--epochs"},
+        InvalidInputError,
+        "args; received '--epochs'; allowed: a list",
+    ),
 ]
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias, cast, final
 
 from lockstep.errors import InvalidInputError, MissingInputError, closest
 from lockstep.jobs.running.function_calls import FunctionCall
@@ -71,6 +71,8 @@ def read_program(
         _check_strategy(strategy)
     if folder is not None and not folder.is_dir():
         raise MissingInputError(f"{naming('package_path')}: no folder {folder}")
+    if isinstance(args, str):
+        raise InvalidInputError("args", received=args, allowed="a list, such as ['--epochs', 3]")
     if not isinstance(program, str | os.PathLike):
         made = function_program(program, folder=folder, naming=naming)
         check_call(program, args=args, kwargs=kwargs)
@@ -84,7 +86,7 @@ def read_program(
     texts = (*(_argument(value, number) for number, value in enumerate(args)), *flags)
     if isinstance(program, str) and not program.endswith(_SUFFIX):
         return _module(program, args=texts, folder=folder, naming=naming)
-    return _script(Path(program), args=texts, folder=folder, naming=naming)
+    return _script(Path(cast("str | os.PathLike[str]", program)), args=texts, folder=folder, naming=naming)
 
 
 def _check_strategy(name: str) -> None:
@@ -101,7 +103,7 @@ def _argument(value: object, number: int) -> str:
         raise InvalidInputError(
             f"args[{number}]", received=value, allowed="texts, numbers and paths, as on a command line"
         )
-    return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    return os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else str(value)
 
 
 def _script(path: Path, *, args: tuple[str, ...], folder: Path | None, naming: Naming) -> Code:

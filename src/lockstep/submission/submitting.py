@@ -164,6 +164,8 @@ def submit(
         folder=None if package_path is None else Path(package_path).expanduser().resolve(),
         naming=_argument_name,
     )
+    if isinstance(packages, str):
+        raise InvalidInputError("packages", received=packages, allowed="a list of files or URLs")
     code, needs = _with_requirements(code, requirements)
     given: dict[str, Any] = {
         "module_name": code.module,
