@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
 import os
 import tarfile
 import urllib.error
@@ -91,5 +92,5 @@ def look_at_all(browser: Browser, bench: Bench, axe: str) -> None:
         assert browser.all("h1"), path
         assert not browser.all("main > .error"), browser.text("main")
         look(name)
-    assert found == {}
+    assert not found, json.dumps(found, indent=1)
     assert browser.problems() == []

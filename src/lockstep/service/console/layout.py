@@ -9,6 +9,7 @@ from typing import Final, final
 from urllib.parse import quote, urlencode
 
 import htpy as h
+from markupsafe import Markup
 
 from lockstep import __version__
 from lockstep.jobs.security.access import Principal, Scope
@@ -142,7 +143,7 @@ def facts(rows: Sequence[tuple[str, h.Node]]) -> h.Element:
 
 def table(
     titles: Sequence[h.Node],
-    rows: Sequence[Sequence[h.Node]],
+    rows: Sequence[Sequence[h.Node] | Markup],
     *,
     label: str,
     numbers: Sequence[int] = (),
@@ -151,15 +152,12 @@ def table(
     """Returns a table that can be scrolled by the keyboard where it is wider than the page.
 
     Args:
-        titles: the titles of the columns.
-        rows: the cells of each row.
+        titles: the titles of the columns. Controls are in the column without a title.
+        rows: the cells of each row, or what `row` made of them.
         label: what it lists, for screen readers.
         numbers: the columns with numbers, which are aligned by their ends.
         sorted_by: the column that the rows are ordered by, and whether ``ascending`` or ``descending``.
     """
-
-    def kind(column: int) -> str | None:
-        return "number" if column in numbers else None
 
     def way(column: int) -> str | None:
         return sorted_by[1] if sorted_by is not None and column == sorted_by[0] else None
@@ -169,14 +167,30 @@ def table(
             h.thead[
                 h.tr[
                     (
-                        h.th(scope="col", class_=kind(index), aria_sort=way(index))[title]
+                        h.th(scope="col", class_=_kind(index, numbers), aria_sort=way(index))[
+                            title or h.span(".hidden-text")["Actions"]
+                        ]
                         for index, title in enumerate(titles)
                     )
                 ]
             ],
-            h.tbody[(h.tr[(h.td(class_=kind(index))[cell] for index, cell in enumerate(cells))] for cells in rows)],
+            h.tbody[(cells if isinstance(cells, Markup) else row(cells, numbers=numbers) for cells in rows)],
         ]
     ]
+
+
+def row(cells: Sequence[h.Node], *, numbers: Sequence[int] = ()) -> h.Element:
+    """Returns a row of a table.
+
+    Args:
+        cells: the cells.
+        numbers: the columns with numbers.
+    """
+    return h.tr[(h.td(class_=_kind(index, numbers))[cell] for index, cell in enumerate(cells))]
+
+
+def _kind(column: int, numbers: Sequence[int]) -> str | None:
+    return "number" if column in numbers else None
 
 
 def job_path(project: str, job_id: str) -> str:

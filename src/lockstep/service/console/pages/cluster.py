@@ -218,7 +218,7 @@ def _quotas(quotas: Sequence[Mapping[str, Any]]) -> h.Node:
             rows.append((quota["project"], "requests for predictions a second", "", rate, ""))
     if not rows:
         return h.p(".muted")["No project runs anything, or has a quota."]
-    return table(("Project", "What", "In use", "Limit", ""), rows, label="Quotas", numbers=(2, 3))
+    return table(("Project", "What", "In use", "Limit", "Held back"), rows, label="Quotas", numbers=(2, 3))
 
 
 def _used(used: int, limit: int | None, *, what: str) -> tuple[h.Node, ...]:

@@ -175,7 +175,7 @@ def _files(shards: Sequence[Mapping[str, Any]]) -> h.Element:
         )
         for shard in shards
     ]
-    return table(("File", "Records", "Size", ""), rows, label="Files", numbers=(1, 2))
+    return table(("File", "Records", "Size", "Problem"), rows, label="Files", numbers=(1, 2))
 
 
 def _count(number: int | None) -> str:

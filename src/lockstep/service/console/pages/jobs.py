@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from textwrap import shorten
 from typing import Any, Final, final
 
 import htpy as h
+from markupsafe import Markup
 from starlette.requests import Request
 
 from lockstep.errors import InvalidInputError
@@ -17,6 +20,7 @@ from lockstep.service.console.layout import (
     elapsed,
     job_path,
     page,
+    row,
     state_badge,
     table,
     when,
@@ -41,6 +45,11 @@ TITLES: Final[Mapping[str, str]] = {
     "Note": "",
 }
 """The titles of the columns, and what the list is ordered by if the reader chooses one; "" if it cannot be."""
+NUMBERS: Final = (7, 8)
+"""The columns with numbers."""
+NUM_ROWS_KEPT: Final = 2000
+NOTE_LENGTH: Final = 160
+"""The most characters of an error in the list."""
 LARGEST_FIRST: Final = ("createTime", "elapsed", "costUsd", "numRestarts")
 """What is ordered with the largest first when it is chosen for the first time."""
 NEWEST_FIRST: Final = "createTime desc"
@@ -158,7 +167,7 @@ def _table(session: Session, context: ServiceContext, view: JobsView) -> h.Eleme
             [view.title(title, key) for title, key in TITLES.items()],
             [_row(view.project, job) for job in found["jobs"]],
             label="Jobs",
-            numbers=(7, 8),
+            numbers=NUMBERS,
             sorted_by=view.sorted_by(),
         )
         if found["jobs"]
@@ -170,10 +179,43 @@ def _table(session: Session, context: ServiceContext, view: JobsView) -> h.Eleme
     ]
 
 
-def _row(project: str, job: Mapping[str, Any]) -> Sequence[h.Node]:
+def _row(project: str, job: Mapping[str, Any]) -> Markup:
     own = job["lockstep"]
-    job_id = job["jobId"]
-    return (
+    return _row_of(
+        project,
+        job["jobId"],
+        job["state"],
+        "" if own["progress"] is None else own["progress"]["text"],
+        own["submittedBy"],
+        job["createTime"],
+        elapsed(job.get("startTime"), job.get("endTime")),
+        cost_text(own),
+        own["numRestarts"],
+        _last_line(job.get("errorMessage") or "") or own["waitingFor"] or "",
+    )
+
+
+def _last_line(message: str) -> str:
+    """Returns the last line of an error, which says what happened. The job's page has all of it."""
+    lines = [line for line in message.splitlines() if line.strip()]
+    return shorten(lines[-1], NOTE_LENGTH, placeholder="...") if lines else ""
+
+
+@lru_cache(maxsize=NUM_ROWS_KEPT)
+def _row_of(
+    project: str,
+    job_id: str,
+    state: str,
+    progress: str,
+    submitted_by: str,
+    created: str,
+    took: str,
+    cost: str,
+    num_restarts: int,
+    note: str,
+) -> Markup:
+    """Returns a row as HTML. It is kept, because a list is asked for every two seconds, and most jobs are over."""
+    cells = (
         h.input(
             id=f"compare-{job_id}",
             type="checkbox",
@@ -185,15 +227,16 @@ def _row(project: str, job: Mapping[str, Any]) -> Sequence[h.Node]:
             autocomplete="off",
         ),
         h.a(href=job_path(project, job_id))[job_id],
-        state_badge(job["state"]),
-        "" if own["progress"] is None else own["progress"]["text"],
-        own["submittedBy"],
-        when(job["createTime"]),
-        elapsed(job.get("startTime"), job.get("endTime")),
-        cost_text(own),
-        own["numRestarts"] or "",
-        job.get("errorMessage") or own["waitingFor"] or "",
+        state_badge(state),
+        progress,
+        submitted_by,
+        when(created),
+        took,
+        cost,
+        num_restarts or "",
+        h.span(".note-text")[note],
     )
+    return row(cells, numbers=NUMBERS).__html__()
 
 
 def cost_text(own: Mapping[str, Any]) -> str:

@@ -231,7 +231,7 @@ def show_cost(request: Request, session: Session, context: ServiceContext) -> h.
     return h.section("#cost")[
         h.h2["Cost"],
         h.p[h.strong[f"${total}"], f" at list prices in the last {COST_DAYS} days"],
-        table(("Version", "Server hours", "Cost", "Of it without requests"), rows, label="Costs", numbers=(1, 2, 3))
+        table(("Version", "Server hours", "Cost", "Without requests"), rows, label="Costs", numbers=(1, 2, 3))
         if rows
         else h.p(".muted")["Nothing was spent."],
     ]
