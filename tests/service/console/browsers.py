@@ -24,7 +24,7 @@ needs_chromium = pytest.mark.skipif(
 class Browser:
     """Chromium, and what the tests do with it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, wait_s: float = WAIT_S) -> None:
         webdriver = pytest.importorskip("selenium.webdriver")
         options = webdriver.ChromeOptions()
         options.binary_location = CHROMIUM
@@ -33,6 +33,7 @@ class Browser:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
         self.url = url
+        self.wait_s = wait_s
 
     def open(self, path: str) -> None:
         self.driver.get(f"{self.url}{path}")
@@ -48,7 +49,7 @@ class Browser:
         return self.one(selector).text
 
     def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + WAIT_S
+        deadline = time.monotonic() + self.wait_s
         while True:
             try:
                 if condition():

@@ -68,7 +68,9 @@ def serving(service: Served) -> Iterator[list[Any]]:
         thread.start()
         url = f"http://127.0.0.1:{answers.server_port}"
         found = {uid: [ServerAddress(uid="s", url=url, token="t", version_uid=uid)]}
-        with mock.patch.object(service.context.routes, "_read", return_value=found):
-            yield received
-        answers.shutdown()
-        thread.join()
+        try:
+            with mock.patch.object(service.context.routes, "_read", return_value=found):
+                yield received
+        finally:
+            answers.shutdown()
+            thread.join()
