@@ -23,8 +23,12 @@ PAGES = ROOT / "docs" / "quick-starts"
 FILE = re.compile(r"Save this as `([^`]+)`[^`]*?```\w+\n(.*?)```", re.DOTALL)
 BLOCK = re.compile(r"```(bash|python)\n(.*?)```", re.DOTALL)
 PAGE_S = 900
-ASKED = {"https://lockstep.example.com": "LOCKSTEP_URL", "lsk_...": "LOCKSTEP_TOKEN"}
-"""What a reader puts the own address and key in the place of."""
+ASKED = {
+    "https://lockstep.example.com": "$LOCKSTEP_URL",
+    "lsk_...": "$LOCKSTEP_TOKEN",
+    "lsk_1f8e72f19a3b": "$(lockstep keys list | grep -o 'lsk_[0-9a-f]*')",
+}
+"""The examples in the place of which a reader puts the own address and keys."""
 MODEL = """\
 import os
 
@@ -51,8 +55,8 @@ def run_page(name: str, *, folder: Path, given: Mapping[str, str]) -> str:
         (work / file).write_text(content)
     commands = ["set -euo pipefail"]
     for language, block in BLOCK.findall(text):
-        for example, variable in ASKED.items():
-            block = block.replace(example, f'"${variable}"')
+        for example, own in ASKED.items():
+            block = block.replace(example, f'"{own}"')
         commands.append(block if language == "bash" else f"python -c {shlex.quote(block)}")
     done = subprocess.run(
         ["bash", "-x", "-c", "\n".join(commands)],
