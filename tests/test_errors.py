@@ -19,7 +19,7 @@ def test_every_class_has_an_exit_code_of_its_own() -> None:
     codes = [kind.exit_code for kind in classes]
     assert len(classes) > 10
     assert len(set(codes)) == len(codes)
-    assert not {0, 1, 2} & set(codes), "0, 1 and 2 mean success, a crash and wrong usage"
+    assert not {0, 1, 2} & set(codes), "0, 1 and 2 mean success, no, and wrong usage"
 
 
 def test_a_message_says_what_received_allowed_and_action_in_one_line() -> None:

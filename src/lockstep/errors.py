@@ -1,9 +1,9 @@
 """The exceptions of Lockstep: every error that a user can get is a class here.
 
 Each class has an HTTP status, a Google API status (the name of a ``google.rpc.Code``) and a process exit code. The REST
-interface and the command line take them from the class, so they agree without tables of their own. Exit codes are
-those of BSD's ``sysexits.h`` if it has a fitting one; Lockstep's own exit codes start at 10. Where a retry makes sense,
-the class also has the time after which it does, in seconds.
+interface and the command line take them from the class, so they agree without tables of their own. `ExitCode` has all
+exit codes: those of BSD's ``sysexits.h`` if it has a fitting one, and Lockstep's own from 10 on. Where a retry makes
+sense, the class also has the time after which it does, in seconds.
 
 A message is one line: what was wrong, what was received, what is allowed, and what to do.
 """
@@ -14,7 +14,90 @@ import re
 import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import ClassVar
+from enum import IntEnum
+from typing import ClassVar, final
+
+
+@final
+class ExitCode(IntEnum):
+    """Every exit code of the command line, and of the processes that Lockstep starts.
+
+    Those from 64 to 78 are those of BSD's ``sysexits.h``. Two commands return the exit code of the program that they
+    run instead: ``lockstep exec`` and ``lockstep local train``.
+    """
+
+    SUCCESS = 0
+    """The command did what it was asked to do."""
+    NO = 1
+    """The answer is no: a step does not fit (`lockstep plan`), or you declined a question."""
+    USAGE = 2
+    """The command line is wrong: an unknown command or option, a missing argument, or a value of the wrong type."""
+    JOB_FAILED = 10
+    """The job failed, and the command waited for its end."""
+    CONFLICT = 11
+    """The thing exists already, or somebody changed it at the same time."""
+    NOT_FOUND = 12
+    """The service has no such job, model, version, key or secret."""
+    JOBS_RUNNING = 13
+    """The service was told to stop while jobs are running."""
+    ENGINE = 14
+    """The engine (Ray) could not be started or reached, or lost something that it kept."""
+    BACKEND = 15
+    """Keras runs on another backend than JAX, or the devices that a strategy needs do not exist."""
+    WRONG_STATE = 16
+    """The request is not possible in the present state, such as a shell in a job that has ended."""
+    OVERLOADED = 17
+    """A server has too many waiting requests. Try again later."""
+    MODEL = 18
+    """A saved model could not be loaded, run, exported or deployed."""
+    PEER_LOST = 19
+    """Another process of the job died or stopped responding, so this one could not continue."""
+    STORAGE_PERMISSION = 20
+    """The bucket denies access."""
+    PERMISSION_DENIED = 21
+    """Your key is valid, but does not permit the request."""
+    BODY_TOO_LARGE = 22
+    """The request is larger than the server accepts."""
+    CONTAINER_ENGINE = 23
+    """There is no podman or docker, or a command of it failed."""
+    IMAGE = 24
+    """The container image does not exist, may not be pulled, or cannot be run or built."""
+    UNIMPLEMENTED = 25
+    """AI Platform has this feature, but Lockstep does not; the message says what to use instead."""
+    MEDIA_TYPE = 26
+    """The request's content type is not JSON."""
+    DEADLINE = 27
+    """The time that the client waits was over before there was an answer."""
+    RATE_LIMIT = 28
+    """Your key, or your project, has sent more requests than its rate allows. Try again later."""
+    JOB_CANCELLED = 29
+    """The job was cancelled, and the command waited for its end."""
+    ROUTINE = 31
+    """A custom prediction routine failed."""
+    INVALID_INPUT = 64
+    """A value is not valid: of a flag, an argument, or a file that the command reads."""
+    CORRUPT_DATA = 65
+    """Data is damaged, or in another format than it says."""
+    MISSING_INPUT = 66
+    """A file, folder or object that you named does not exist."""
+    UNAVAILABLE = 69
+    """The service, or something that it needs, does not respond, or `--timeout` is over. Try again later."""
+    INTERNAL = 70
+    """Something unexpected happened: an error in Lockstep. Please report it."""
+    PORT_IN_USE = 71
+    """A network port is in use."""
+    STORAGE_WRITE = 73
+    """A bucket or file could not be written."""
+    STORAGE = 74
+    """A bucket or file could not be read or listed."""
+    ALREADY_RUNNING = 75
+    """Another service runs on this home."""
+    AUTHENTICATION = 77
+    """There is no key, or it is not valid."""
+    CONFIG = 78
+    """A configuration file or an environment variable is not valid."""
+    INTERRUPTED = 130
+    """You interrupted the command: Ctrl-C, or Ctrl-D at a question."""
 
 
 class LockstepError(Exception):
@@ -33,7 +116,7 @@ class LockstepError(Exception):
 
     http_status: ClassVar[int] = 500
     rpc_status: ClassVar[str] = "INTERNAL"
-    exit_code: ClassVar[int] = 70
+    exit_code: ClassVar[ExitCode] = ExitCode.INTERNAL
     retry_after_s: float | None = None
 
     def __init__(
@@ -105,13 +188,13 @@ class InvalidInputError(LockstepError):
 
     http_status = 400
     rpc_status = "INVALID_ARGUMENT"
-    exit_code = 64
+    exit_code = ExitCode.INVALID_INPUT
 
 
 class ConfigError(InvalidInputError):
     """A configuration file or an environment variable has an unknown key or a value of the wrong type."""
 
-    exit_code = 78
+    exit_code = ExitCode.CONFIG
 
 
 class CorruptDataError(LockstepError):
@@ -119,7 +202,7 @@ class CorruptDataError(LockstepError):
 
     http_status = 422
     rpc_status = "DATA_LOSS"
-    exit_code = 65
+    exit_code = ExitCode.CORRUPT_DATA
 
 
 class MissingInputError(LockstepError):
@@ -127,7 +210,7 @@ class MissingInputError(LockstepError):
 
     http_status = 404
     rpc_status = "NOT_FOUND"
-    exit_code = 66
+    exit_code = ExitCode.MISSING_INPUT
 
 
 class NotFoundError(LockstepError):
@@ -135,7 +218,7 @@ class NotFoundError(LockstepError):
 
     http_status = 404
     rpc_status = "NOT_FOUND"
-    exit_code = 12
+    exit_code = ExitCode.NOT_FOUND
 
 
 class ConflictError(LockstepError):
@@ -143,7 +226,7 @@ class ConflictError(LockstepError):
 
     http_status = 409
     rpc_status = "ALREADY_EXISTS"
-    exit_code = 11
+    exit_code = ExitCode.CONFLICT
 
 
 class WrongStateError(LockstepError):
@@ -151,7 +234,7 @@ class WrongStateError(LockstepError):
 
     http_status = 400
     rpc_status = "FAILED_PRECONDITION"
-    exit_code = 16
+    exit_code = ExitCode.WRONG_STATE
 
 
 class UnimplementedError(LockstepError):
@@ -159,21 +242,21 @@ class UnimplementedError(LockstepError):
 
     http_status = 501
     rpc_status = "UNIMPLEMENTED"
-    exit_code = 25
+    exit_code = ExitCode.UNIMPLEMENTED
 
 
 class BodyTooLargeError(InvalidInputError):
     """The body of a request is larger than the server accepts."""
 
     http_status = 413
-    exit_code = 22
+    exit_code = ExitCode.BODY_TOO_LARGE
 
 
 class MediaTypeError(InvalidInputError):
     """The content type of a request's body is not JSON."""
 
     http_status = 415
-    exit_code = 26
+    exit_code = ExitCode.MEDIA_TYPE
 
 
 class AuthenticationError(LockstepError):
@@ -181,7 +264,7 @@ class AuthenticationError(LockstepError):
 
     http_status = 401
     rpc_status = "UNAUTHENTICATED"
-    exit_code = 77
+    exit_code = ExitCode.AUTHENTICATION
 
 
 class PermissionDeniedError(LockstepError):
@@ -189,7 +272,7 @@ class PermissionDeniedError(LockstepError):
 
     http_status = 403
     rpc_status = "PERMISSION_DENIED"
-    exit_code = 21
+    exit_code = ExitCode.PERMISSION_DENIED
 
 
 class UnavailableError(LockstepError):
@@ -197,7 +280,7 @@ class UnavailableError(LockstepError):
 
     http_status = 503
     rpc_status = "UNAVAILABLE"
-    exit_code = 69
+    exit_code = ExitCode.UNAVAILABLE
     retry_after_s = 1
 
 
@@ -206,14 +289,14 @@ class OverloadedError(LockstepError):
 
     http_status = 429
     rpc_status = "RESOURCE_EXHAUSTED"
-    exit_code = 17
+    exit_code = ExitCode.OVERLOADED
     retry_after_s = 1
 
 
 class RateLimitError(OverloadedError):
     """A key, or a project, has sent more requests than its rate allows."""
 
-    exit_code = 28
+    exit_code = ExitCode.RATE_LIMIT
 
 
 class DeadlineError(LockstepError):
@@ -221,7 +304,7 @@ class DeadlineError(LockstepError):
 
     http_status = 504
     rpc_status = "DEADLINE_EXCEEDED"
-    exit_code = 27
+    exit_code = ExitCode.DEADLINE
 
 
 class StorageError(LockstepError):
@@ -229,13 +312,13 @@ class StorageError(LockstepError):
 
     http_status = 502
     rpc_status = "UNAVAILABLE"
-    exit_code = 74
+    exit_code = ExitCode.STORAGE
 
 
 class StorageWriteError(StorageError):
     """A bucket could not be written."""
 
-    exit_code = 73
+    exit_code = ExitCode.STORAGE_WRITE
 
 
 class StoragePermissionError(StorageError):
@@ -243,7 +326,7 @@ class StoragePermissionError(StorageError):
 
     http_status = 403
     rpc_status = "PERMISSION_DENIED"
-    exit_code = 20
+    exit_code = ExitCode.STORAGE_PERMISSION
 
 
 class AlreadyRunningError(LockstepError):
@@ -251,7 +334,7 @@ class AlreadyRunningError(LockstepError):
 
     http_status = 409
     rpc_status = "ALREADY_EXISTS"
-    exit_code = 75
+    exit_code = ExitCode.ALREADY_RUNNING
 
 
 class PortInUseError(LockstepError):
@@ -259,7 +342,7 @@ class PortInUseError(LockstepError):
 
     http_status = 409
     rpc_status = "FAILED_PRECONDITION"
-    exit_code = 71
+    exit_code = ExitCode.PORT_IN_USE
 
 
 class JobsRunningError(LockstepError):
@@ -267,24 +350,24 @@ class JobsRunningError(LockstepError):
 
     http_status = 409
     rpc_status = "FAILED_PRECONDITION"
-    exit_code = 13
+    exit_code = ExitCode.JOBS_RUNNING
 
 
 class JobFailedError(LockstepError):
-    """A job did not succeed, and a command or a program waited for its end.
+    """A job failed or was cancelled, and a command or a program waited for its end.
 
     Attributes:
         log_lines: the last lines of the job's log, if they were read.
     """
 
-    exit_code = 10
+    exit_code = ExitCode.JOB_FAILED
     log_lines: tuple[str, ...] = ()
 
 
 class JobCancelledError(JobFailedError):
-    """A job was cancelled, and a program waited for its end."""
+    """A job was cancelled, and a command or a program waited for its end."""
 
-    exit_code = 33
+    exit_code = ExitCode.JOB_CANCELLED
 
 
 class EngineError(LockstepError):
@@ -292,13 +375,13 @@ class EngineError(LockstepError):
 
     http_status = 503
     rpc_status = "UNAVAILABLE"
-    exit_code = 14
+    exit_code = ExitCode.ENGINE
 
 
 class BackendError(LockstepError):
     """Keras runs on a backend other than JAX, or the devices that a strategy needs do not exist."""
 
-    exit_code = 15
+    exit_code = ExitCode.BACKEND
 
 
 class ModelError(LockstepError):
@@ -306,13 +389,13 @@ class ModelError(LockstepError):
 
     http_status = 400
     rpc_status = "FAILED_PRECONDITION"
-    exit_code = 18
+    exit_code = ExitCode.MODEL
 
 
 class RoutineError(LockstepError):
     """A custom prediction routine failed, or did not return one prediction for each instance."""
 
-    exit_code = 31
+    exit_code = ExitCode.ROUTINE
 
 
 class PeerLostError(LockstepError):
@@ -320,7 +403,7 @@ class PeerLostError(LockstepError):
 
     http_status = 503
     rpc_status = "UNAVAILABLE"
-    exit_code = 19
+    exit_code = ExitCode.PEER_LOST
 
 
 class ContainerEngineError(LockstepError):
@@ -328,7 +411,7 @@ class ContainerEngineError(LockstepError):
 
     http_status = 503
     rpc_status = "UNAVAILABLE"
-    exit_code = 23
+    exit_code = ExitCode.CONTAINER_ENGINE
 
 
 class ImageError(LockstepError):
@@ -336,4 +419,4 @@ class ImageError(LockstepError):
 
     http_status = 400
     rpc_status = "FAILED_PRECONDITION"
-    exit_code = 24
+    exit_code = ExitCode.IMAGE
