@@ -80,7 +80,7 @@ bench: $(STAMP) ## measure the service on this machine
 	@$(BIN)/python benchmarks/service.py
 
 docs: $(STAMP) ## write the reference of the command line and the table of symbols anew
-	$(BIN)/typer lockstep.cli.app utils docs --name lockstep --output docs/cli.md
+	$(BIN)/python -m lockstep.cli.reference
 	$(BIN)/python -m lockstep.migration
 	$(BIN)/python -m lockstep.upstream
 

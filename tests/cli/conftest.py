@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.cli.validating import validated
 
 from lockstep.cli.main import main
 from lockstep.home import Home
@@ -13,9 +14,9 @@ from lockstep.testing.machine import Machine
 @pytest.fixture(scope="package")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     made = Machine(tmp_path_factory.mktemp("machine"))
-    made.run("up")
+    validated("up", made.run("up", "--json"))
     yield made
-    made.run("down", "--cancel")
+    validated("down", made.run("down", "--cancel", "--json"))
     assert made.processes() == []
 
 

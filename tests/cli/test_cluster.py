@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.validating import validated
 from typer.testing import CliRunner, Result
 
 from lockstep.cli.app import app
@@ -80,6 +81,12 @@ def test_not_while_a_service_comes_up_or_goes_down(home: Home, monkeypatch: pyte
     with lock_module.lifecycle_lock(home):
         assert isinstance(run("attach", "10.0.0.1:6379").exception, AlreadyRunningError)
     assert chosen(home) == EngineChoice()
+
+
+def test_a_definition_is_chosen_and_said_as_json(home: Home, tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(AWS)
+    assert validated("cluster use", run("use", str(file), "--json").stdout)["cluster"] == "lab"
 
 
 def test_a_definition_that_cannot_be_written_is_said(home: Home, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import httpx
 import keras
 import numpy as np
 import pytest
+from tests.cli.validating import validated
 
 import lockstep  # selects Keras's backend, so it goes before Keras
 from lockstep.client.addresses import find_address
@@ -156,7 +157,8 @@ def test_no_request_is_lost_while_the_traffic_moves_and_a_version_goes(machine: 
             time.sleep(0.05)
         assert machine.run("models", "rollback", "sums") == "traffic of sums: v2 100%\n"
         machine.run("models", "set-default", "sums/v1")
-        machine.run("undeploy", "sums/v2")
+        undeployed = validated("undeploy", machine.run("undeploy", "sums/v2", "--json"))
+        assert undeployed == {"model": "sums", "versions": ["v2"]}
         after = counted["v1"]
         while counted["v1"] < after + 20:
             assert time.monotonic() < deadline + TIMEOUT_S
@@ -197,7 +199,8 @@ def test_a_routine_and_an_exported_program_are_deployed_and_predict(
     answer = machine.run("predict", "words", "--json-request", str(tmp_path / "request.json"))
     assert json.loads(answer) == {"predictions": [2, -1]}
     export_model(model_folder / "model.keras", to=Format.STABLEHLO, path=tmp_path / "sums.stablehlo")
-    machine.run("deploy", "exported", "--model-url", str(tmp_path / "sums.stablehlo"))
+    deployed = machine.run("deploy", "exported", "--model-url", str(tmp_path / "sums.stablehlo"), "--json")
+    assert validated("deploy", deployed)["isDefault"] is True
     assert _wait_for_answer(machine, model="exported") == [[3.0]]
     assert "compiled" in machine.run("logs", "--model", "exported")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.validating import validated
 from typer.testing import CliRunner
 
 from lockstep.cli import export
@@ -68,8 +69,9 @@ def test_a_file_of_a_folder_or_a_bucket_is_exported_beside_you(
 def test_classes_of_ones_own_need_the_module_that_defines_them(folder: Path) -> None:
     error = _run(folder, "own.keras", "--to", "stablehlo", code=18)
     assert "it needs mine>Doubled, which is not Keras's; name the module" in error
-    out = _run(folder, "own.keras", "--to", "stablehlo", "--module", "layers_of_mine", "--output", "own.bin")
-    assert "to own.bin" in out
+    module = ("--module", "layers_of_mine", "--output", "own.bin", "--json")
+    out = _run(folder, "own.keras", "--to", "stablehlo", *module)
+    assert validated("export", out)["path"] == "own.bin"
     assert (folder / "own.bin").exists()
 
 

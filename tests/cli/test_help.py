@@ -55,4 +55,18 @@ def test_no_sentence_of_a_list_of_commands_is_cut(group: str) -> None:
 def test_the_commands_stand_under_titles() -> None:
     shown = CliRunner().invoke(APP, ["--help"]).output
     titles = [line for line in shown.splitlines() if line.endswith(":") and not line.startswith(" ")]
-    assert titles == ["Options:", "Service:", "Jobs:", "Models:", "Data:", "Scripts, without a service:", "Access:"]
+    assert titles == [
+        "Options:",
+        "Service:",
+        "Jobs:",
+        "Models:",
+        "Data:",
+        "Scripts, without a service:",
+        "Access:",
+        "Your shell:",
+    ]
+
+
+@pytest.mark.parametrize("used", ["", "--help"])
+def test_the_list_of_commands_is_the_same_without_their_modules(used: str) -> None:
+    assert CliRunner().invoke(make_app(used), ["--help"]).output == CliRunner().invoke(APP, ["--help"]).output

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from lockstep.cli.init import TEMPLATES, files_of, write_files
-from lockstep.cli.package import packed_files
 from lockstep.errors import ConflictError, StorageWriteError
 from lockstep.jobs.input.documents import parse_config
 from lockstep.jobs.parsing.yaml_documents import parse_yaml
+from lockstep.submission.packing import packed_files
 
 TIMEOUT_S = 170
 
@@ -43,7 +43,7 @@ def test_the_files_of_a_template_are_whole(template: str, tmp_path: Path) -> Non
     write_files(tmp_path, files=files)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "model.keras").write_text("large")
-    assert {path.name for path in packed_files(tmp_path)} == {"train.py", "config.yaml"}
+    assert {path.name for path in packed_files(tmp_path, what="folder")} == {"train.py", "config.yaml"}
 
 
 def test_nothing_is_overwritten_and_nothing_is_written_by_halves(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.validating import validated
 from tests.service.recorded_servers import make_ready, record_server, report
 from typer.testing import CliRunner, Result
 
@@ -237,7 +238,8 @@ def test_the_bounds_of_a_number_of_servers_are_changed(site: Site) -> None:
     site.serve("auto")
     done = site.run("models", "scale", "m/auto", "--min-nodes", "0", "--max-nodes", "5")
     assert done.stdout.startswith("version m/auto has 1 prediction server: 0 to 5 by load: ")
-    site.run("models", "scale", "m/auto", "--max-nodes", "3")
+    scaled = validated("models scale", site.run("models", "scale", "m/auto", "--max-nodes", "3", "--json").stdout)
+    assert scaled["autoScaling"]["maxNodes"] == 3
     policy = site.record("auto").scaling
     assert policy is not None
     assert (policy.min_servers, policy.max_servers) == (0, 3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -11,6 +10,7 @@ import textwrap
 
 import pytest
 import typer
+from tests.cli.validating import validated
 from tests.tpu_compiler import needs_tpu_compiler
 
 from lockstep.cli.app import app
@@ -55,7 +55,7 @@ def test_a_script_is_planned_with_its_own_arguments_on_several_hosts(tmp_path):
     flags = ("--on", "v5e:4x4", "--json", "--usd-per-chip-hour", "1.2")
     done = plan(tmp_path, "train.py", *flags, "--", "--rows-per-replica", "2", script=TRAINS, **job)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = validated("plan", done.stdout)
     assert "replicas: 16" in done.stderr
     assert (found["fits"], found["num_hosts"], found["num_devices"]) == (True, 4, 16)
     measurement = found["measurement"]

@@ -39,7 +39,7 @@ class Service:
 
 def change(service: Service, **changes: Any) -> dict[str, str]:
     asked = {"added": {}, "removed": [], "clear": False, **changes}
-    return change_labels(cast("Client", service), "j", **asked)
+    return change_labels(cast("Client", service), "j", **asked).get("labels", {})
 
 
 def test_labels_are_set_taken_away_and_cleared() -> None:

@@ -5,25 +5,19 @@ from __future__ import annotations
 import contextlib
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, final
+from typing import TYPE_CHECKING, Annotated, Any, Final, final
 
 import typer
-import yaml
-from rich.table import Table
 
+from lockstep.cli.answers import Answer, Column, answers
 from lockstep.cli.console import OUTPUT, connect, local_time, print_line
 from lockstep.cli.help import App
-from lockstep.client import find_service
-from lockstep.clusters import EngineChoice, read_choice, write_choice
-from lockstep.clusters.choice import ATTACHED, PROVISIONED
-from lockstep.clusters.machines.kuberay_manifest import kuberay_manifest
-from lockstep.clusters.machines.ray_cluster_file import ray_cluster_file
-from lockstep.clusters.machines.registry import check_machines
 from lockstep.errors import ConfigError, CorruptDataError, StorageWriteError, WrongStateError
 from lockstep.home import Home
-from lockstep.jobs.machines.catalogue import load_catalogue
-from lockstep.jobs.parsing.yaml_documents import read_yaml
-from lockstep.jobs.provisioning import Provider, parse_cluster
+
+# The commands import these rooms when they run, so that the help and `cluster nodes` start without them.
+if TYPE_CHECKING:
+    from lockstep.clusters import EngineChoice
 
 
 @final
@@ -38,18 +32,26 @@ app = App("Choose and show the machines that jobs run on.", name="cluster")
 
 
 @app.command("use")
+@answers("ClusterChoiceForm", hints=True)
 def use(
     file: Annotated[Path, typer.Argument(help="YAML file with the cluster's definition; see docs/clusters.md.")],
-) -> None:
+) -> Answer:
     """Run jobs on machines that are created and deleted as the queue needs them.
 
     Takes effect with the next `lockstep up`.
     """
+    from lockstep.clusters import EngineChoice
+    from lockstep.clusters.choice import PROVISIONED
+    from lockstep.clusters.machines.registry import check_machines
+    from lockstep.jobs.machines.catalogue import load_catalogue
+    from lockstep.jobs.parsing.yaml_documents import read_yaml
+    from lockstep.jobs.provisioning import parse_cluster
+
     definition = parse_cluster(read_yaml(file, flag="FILE"), source=str(file), catalogue=load_catalogue())
     check_machines(definition, catalogue=load_catalogue())
-    _choose(EngineChoice(name=PROVISIONED, definition=definition))
     kinds = ", ".join(f"{kind.max_nodes} {name}" for name, kind in definition.node_types.items())
-    OUTPUT.print(f"from the next `lockstep up` on, jobs run on cluster {definition.name}: at most {kinds}")
+    text = f"from the next `lockstep up` on, jobs run on cluster {definition.name}: at most {kinds}"
+    return _choose(EngineChoice(name=PROVISIONED, definition=definition), text)
 
 
 @app.command("generate")
@@ -67,6 +69,14 @@ def generate(
     ] = "ubuntu",
 ) -> None:
     """Write a cluster's definition for Ray's cluster launcher or the KubeRay operator, if one of them manages it."""
+    import yaml
+
+    from lockstep.clusters.machines.kuberay_manifest import kuberay_manifest
+    from lockstep.clusters.machines.ray_cluster_file import ray_cluster_file
+    from lockstep.jobs.machines.catalogue import load_catalogue
+    from lockstep.jobs.parsing.yaml_documents import read_yaml
+    from lockstep.jobs.provisioning import Provider, parse_cluster
+
     catalogue = load_catalogue()
     definition = parse_cluster(read_yaml(file, flag="FILE"), source=str(file), catalogue=catalogue)
     is_kubernetes = definition.provider.type is Provider.KUBERNETES
@@ -93,59 +103,67 @@ def generate(
 
 
 @app.command("attach")
+@answers("ClusterChoiceForm", hints=True)
 def attach(
     address: Annotated[
         str, typer.Argument(help="Address (host:port) of the running Ray cluster's control store (GCS).")
     ],
-) -> None:
+) -> Answer:
     """Run jobs on the nodes of a running Ray cluster that Lockstep does not manage.
 
     This machine must be one of its nodes. Takes effect with the next `lockstep up`.
     """
-    _choose(EngineChoice(name=ATTACHED, address=address))
-    OUTPUT.print(f"from the next `lockstep up` on, jobs run on the Ray cluster at {address}")
+    from lockstep.clusters import EngineChoice
+    from lockstep.clusters.choice import ATTACHED
+
+    text = f"from the next `lockstep up` on, jobs run on the Ray cluster at {address}"
+    return _choose(EngineChoice(name=ATTACHED, address=address), text)
 
 
 @app.command("reset")
-def reset() -> None:
+@answers("ClusterChoiceForm", hints=True)
+def reset() -> Answer:
     """Run jobs on this machine again, from the next `lockstep up` on."""
-    _choose(EngineChoice())
-    OUTPUT.print("from the next `lockstep up` on, jobs run on this machine")
+    from lockstep.clusters import EngineChoice
+
+    return _choose(EngineChoice(), "from the next `lockstep up` on, jobs run on this machine")
 
 
 @app.command("nodes")
+@answers("NodeListForm", is_list=True)
 def nodes(
     everything: Annotated[bool, typer.Option("--all", help="Include nodes that no longer exist.")] = False,
-) -> None:
+) -> Answer:
     """Show the cluster's nodes: when each one was requested, became ready and was released, and why."""
     with connect() as client:
         found = client.nodes(everything=everything)
-    if not found["nodes"]:
-        none = "no node" if found["cluster"] else "this service has no machines that are created on demand"
-        OUTPUT.print(f"{none}; see `lockstep status`")
-        return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("NODE", "STATE", "MACHINE", "REQUESTED", "READY AFTER", "RELEASED", "REASON"):
-        table.add_column(title, no_wrap=title != "REASON")
-    for node in found["nodes"]:
-        table.add_row(*_row(node))
-    OUTPUT.print(table)
+    none = "no node" if found["cluster"] else "this service has no machines that are created on demand"
+    return Answer.of_list(found, rows=found["nodes"], columns=COLUMNS, empty=f"{none}; see `lockstep status`")
 
 
-def _row(node: dict[str, Any]) -> list[str]:
-    asked_s, ready_s, down_s = node["askedTime"], node["readyTime"], node["downTime"]
-    return [
-        node["name"],
-        node["state"],
-        node["machine"],
-        local_time(asked_s),
-        "-" if ready_s is None else f"{node['readySeconds']:.1f} s",
-        "-" if down_s is None else local_time(down_s),
-        node["reason"] or "-",
-    ]
+def _ready_text(node: dict[str, Any]) -> str:
+    return "-" if node["readyTime"] is None else f"{node['readySeconds']:.1f} s"
 
 
-def _choose(choice: EngineChoice) -> None:
+COLUMNS: Final = (
+    Column(name="name", title="NODE"),
+    Column(name="state", title="STATE"),
+    Column(name="slot"),
+    Column(name="nodeType"),
+    Column(name="machine", title="MACHINE"),
+    Column(name="askedTime", title="REQUESTED", text=lambda node: local_time(node["askedTime"])),
+    Column(name="upTime"),
+    Column(name="readyTime"),
+    Column(name="readySeconds", title="READY AFTER", text=_ready_text),
+    Column(name="releasedTime"),
+    Column(name="downTime", title="RELEASED", text=lambda node: local_time(node["downTime"])),
+    Column(name="failedTime"),
+    Column(name="reason", title="REASON", text=lambda node: node["reason"] or "-", folds=True),
+)
+
+
+def _choose(choice: EngineChoice, text: str) -> Answer:
+    """Writes the choice of an engine, and returns the answer with the text."""
     # Imported here, because the service's rooms take a while to import.
     from lockstep.service.process.lifecycle_lock import lifecycle_lock
 
@@ -153,9 +171,19 @@ def _choose(choice: EngineChoice) -> None:
     home.create()
     with lifecycle_lock(home):
         _replace(home, choice)
+    document = {
+        "engine": choice.name,
+        "cluster": None if choice.definition is None else choice.definition.name,
+        "address": choice.address,
+    }
+    return Answer(show=lambda: OUTPUT.print(text), document=document, hint="to start the service: lockstep up")
 
 
 def _replace(home: Home, choice: EngineChoice) -> None:
+    from lockstep.client import find_service
+    from lockstep.clusters import read_choice, write_choice
+    from lockstep.jobs.machines.catalogue import load_catalogue
+
     before: EngineChoice | None = None
     with contextlib.suppress(CorruptDataError, ConfigError):  # an unreadable choice is replaced
         before = read_choice(home, catalogue=load_catalogue())

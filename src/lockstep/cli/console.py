@@ -7,15 +7,19 @@ import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 
+from lockstep.cli.completing import complete_job, complete_model, complete_version
+from lockstep.cli.lean_client import client_class
 from lockstep.cli.sanitizing import SanitizingConsole, sanitized
-from lockstep.client import Client
 from lockstep.client.wording import duration as duration
 from lockstep.client.wording import size as size
 from lockstep.submission.urls import absolute_url as absolute_url
+
+if TYPE_CHECKING:
+    from lockstep.client import Client
 
 NUM_COLUMNS_OF_FILES: Final = 200
 """The width of tables that are not printed to a terminal, in columns: wide enough that nothing is cut off."""
@@ -75,7 +79,12 @@ def confirm(question: str) -> bool:
 
 
 ProjectOption = Annotated[str, typer.Option("--project", envvar="LOCKSTEP_PROJECT", help="The project.")]
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.", autocompletion=complete_job)]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.", autocompletion=complete_model)]
+ReadyVersionArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL/VERSION", help="The version; it must be READY.", autocompletion=complete_version),
+]
 VariablesOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -90,7 +99,7 @@ DEFAULT_PROJECT: Final = "local"
 
 def connect(project: str = DEFAULT_PROJECT) -> Client:
     """Returns a client of the service that the environment names, by default of the home's service."""
-    return Client.from_env(project=project)
+    return client_class().from_env(project=project)
 
 
 def warn_if_programs_run_as_root(service: Mapping[str, Any]) -> None:

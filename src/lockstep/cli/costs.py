@@ -3,16 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.table import Table
 
+from lockstep.cli.answers import Answer, Column, answers
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, budget_text, connect
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _SHARES: Final = ("used", "provisioning", "idle", "failed")
 
 
+def _of_share(share: str, field: str) -> Column:
+    name = f"{share}{field[0].upper()}{field[1:]}"
+    return Column(name=name, value=lambda row: row["nodes"].get(share, {}).get(field))
+
+
+COLUMNS: Final = (
+    *(
+        Column(name=name)
+        for name in (
+            "name",
+            "machineHours",
+            "mlUnits",
+            "costUsd",
+            "owedUsd",
+            "storedGibMonths",
+            "storedUsd",
+            "serverHours",
+            "unusedServerHours",
+            "unusedUsd",
+            "unpriced",
+            "sources",
+        )
+    ),
+    *(_of_share(share, field) for share in _SHARES for field in ("seconds", "costUsd")),
+)
+"""The columns of the CSV. The text has a table for each subject."""
+
+
+@answers("CostReportForm", is_list=True)
 def costs(
     by: Annotated[
         str, typer.Option(metavar="job|day|project|node-type|model|version|label:KEY", help="What each row stands for.")
@@ -23,10 +55,19 @@ def costs(
         bool, typer.Option("--all-projects", help="All projects, and nodes that no job uses. For operators.")
     ] = False,
     project: ProjectOption = DEFAULT_PROJECT,
-) -> None:
+) -> Answer:
     """Show the costs of finished jobs, and of running jobs up to now."""
     with connect(project) as client:
         report = client.costs(by=by, since=since, until=until, all_projects=all_projects)
+    return Answer(
+        show=lambda: _show(by, report),
+        document=report,
+        rows=report["rows"],  # without the total, so that a sum over a column counts nothing twice
+        columns=COLUMNS,
+    )
+
+
+def _show(by: str, report: Mapping[str, Any]) -> None:
     rows = (*report["rows"], report["total"])
     if report["rows"]:
         _print_rows(by, rows)
@@ -82,6 +123,8 @@ def _print_storage(by: str, rows: tuple[Mapping[str, Any], ...], source: str) ->
 
 
 def _table(by: str, *titles: str) -> Table:
+    from rich.table import Table  # here, because the help needs none
+
     table = Table(box=None, pad_edge=False)
     table.add_column(by.upper(), no_wrap=True)
     for title in titles:

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, absolute_url, connect
+from lockstep.cli.answers import Answer, Format, answers
+from lockstep.cli.completing import complete_job
+from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ModelArgument, ProjectOption, absolute_url, connect
 from lockstep.cli.job_flags import read_accelerator
 from lockstep.cli.operations import TimeoutOption, short_name, timeout_of, wait_for_operation
 from lockstep.cli.traffic import give_traffic, traffic_text
-from lockstep.client import Client
 from lockstep.errors import ConflictError, InvalidInputError, ModelError
 from lockstep.jobs.running.saved_models import model_to_deploy
 
+if TYPE_CHECKING:
+    from lockstep.client import Client
 
+
+@answers("VersionForm", hints=True)
 def deploy(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")],
+    model: ModelArgument,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- ARGS]...", help="Arguments of the container's entry point, with --image-uri."),
     ] = None,
     job: Annotated[
-        str | None, typer.Option(help="Deploy the model that this job saved, wherever in its output folder.")
+        str | None,
+        typer.Option(
+            help="Deploy the model that this job saved, wherever in its output folder.", autocompletion=complete_job
+        ),
     ] = None,
     model_url: Annotated[
         str | None,
@@ -123,8 +132,13 @@ def deploy(
     ] = 100,
     timeout: TimeoutOption = None,
     project: ProjectOption = DEFAULT_PROJECT,
-) -> None:
-    """Deploy a model as a new version, wait until it is ready, and give it traffic: all, unless --traffic says less."""
+    *,
+    output_format: Format = Format.TABLE,
+) -> Answer:
+    """Deploy a model as a new version, wait until it is ready, and give it traffic.
+
+    The version gets all traffic of the model, unless --traffic says less.
+    """
     if (job is None) == (model_url is None and image_uri is None):
         raise InvalidInputError("give either --job or --model-url or --image-uri")
     if job is not None and package_uri:
@@ -134,16 +148,8 @@ def deploy(
     version_fields = _container(
         image_uri, port=port, predict_route=predict_route, health_route=health_route, arguments=arguments
     )
-    if log_requests is not None:
-        folder = {} if request_log_url is None else {"uri": absolute_url(request_log_url, what="--request-log-url")}
-        version_fields["request_logging"] = {"samplingPercentage": log_requests, **folder}
-    elif request_log_url is not None:
-        raise InvalidInputError("--request-log-url is only for --log-requests", action="add --log-requests")
-    batching: dict[str, Any] = {} if max_batch_size is None else {"maxBatchSize": max_batch_size}
-    if max_latency_ms is not None:
-        batching["maxLatency"] = f"{max_latency_ms / 1000:.6f}s"
-    if batching:
-        version_fields["batching"] = batching
+    version_fields |= _request_logging(log_requests, url=request_log_url)
+    version_fields |= _batching(max_batch_size, max_latency_ms=max_latency_ms)
     if machine_type is not None:
         version_fields["machine_type"] = machine_type
     if accelerator is not None:
@@ -170,15 +176,21 @@ def deploy(
             **version_fields,
         )
         _wait_until_ready(client, operation, model=model, version=name, traffic=traffic, timeout_s=timeout_s)
-        served = url or image_uri
+        lines = [f"model {model}, version {name} (default), is ready: {url or image_uri}"]
         if traffic == 100:
             client.set_default_version(model, name=name)
-            OUTPUT.print(f"model {model}, version {name} (default), is ready: {served}")
         else:
             split = give_traffic(client, model, version=name, percent=traffic)
-            OUTPUT.print(f"model {model}, version {name}, is ready: {served}")
-            OUTPUT.print(f"traffic of {model}: {traffic_text(split)}")
-        OUTPUT.print(f"POST /v1/projects/{project}/models/{model}:predict")
+            lines = [
+                f"model {model}, version {name}, is ready: {url or image_uri}",
+                f"traffic of {model}: {traffic_text(split)}",
+            ]
+        found = client.version(model, name=name) if output_format is Format.JSON else None
+    return Answer(
+        show=lambda: [OUTPUT.print(line) for line in (*lines, f"POST /v1/projects/{project}/models/{model}:predict")],
+        document=found,
+        hint=f"to request predictions: lockstep predict {shlex.quote(model)} --json-request FILE",
+    )
 
 
 def _wait_until_ready(
@@ -219,6 +231,24 @@ def _container(
         container["args"] = arguments
     routes = {"predict": predict_route, "health": health_route}
     return {"container": container, "routes": {name: route for name, route in routes.items() if route}}
+
+
+def _request_logging(share: float | None, *, url: str | None) -> dict[str, Any]:
+    """Returns the argument of `Client.create_version` for the sample of requests that are logged; none without it."""
+    if share is not None:
+        folder = {} if url is None else {"uri": absolute_url(url, what="--request-log-url")}
+        return {"request_logging": {"samplingPercentage": share, **folder}}
+    if url is not None:
+        raise InvalidInputError("--request-log-url is only for --log-requests", action="add --log-requests")
+    return {}
+
+
+def _batching(max_batch_size: int | None, *, max_latency_ms: float | None) -> dict[str, Any]:
+    """Returns the argument of `Client.create_version` for batches; none if both are the defaults."""
+    batching: dict[str, Any] = {} if max_batch_size is None else {"maxBatchSize": max_batch_size}
+    if max_latency_ms is not None:
+        batching["maxLatency"] = f"{max_latency_ms / 1000:.6f}s"
+    return {"batching": batching} if batching else {}
 
 
 def _model_of_job(client: Client, job: str, *, is_routine: bool) -> tuple[str, list[str], str | None]:

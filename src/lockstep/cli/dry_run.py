@@ -1,39 +1,48 @@
-"""``lockstep submit --dry-run``: prints the preview of a job."""
+"""``lockstep submit --dry-run``: the preview of a job."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
+from lockstep.cli.answers import Answer
 from lockstep.cli.console import OUTPUT, duration, local_time, size
-from lockstep.client import Client
 from lockstep.errors import InvalidInputError, LockstepError
 from lockstep.home import Home
 from lockstep.jobs.input.documents import parse_job
 from lockstep.jobs.input.gangs import resolve
 from lockstep.jobs.machines.catalogue import load_catalogue
 
+if TYPE_CHECKING:
+    from rich.table import Table
 
-def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | None, python: str) -> None:
-    """Prints the preview of a job, without recording the job.
+    from lockstep.client import Client
+
+
+def dry_run_answer(body: Mapping[str, Any], *, project: str, client: Client | None, python: str) -> Answer:
+    """Returns the preview of a job, without recording the job, with an error if the job could not run.
 
     Args:
         body: the job, in the form in which it would be submitted.
         project: the job's project.
         client: a client of the service, which knows its accelerators and its queue; None leaves both unknown.
         python: a description of the Python environment.
-
-    Raises:
-        InvalidInputError: the job could not run; the rest of the preview has been printed.
     """
     document = _preview(body, project=project) if client is None else client.preview_job(body)
+    problem = document.get("problem")
+    return Answer(
+        show=lambda: _show(document, project=project, is_asked=client is not None, python=python),
+        document=document,
+        error=None if problem is None else InvalidInputError(problem),
+    )
+
+
+def _show(document: Mapping[str, Any], *, project: str, is_asked: bool, python: str) -> None:
     replicas = document["replicas"]
     OUTPUT.print(f"job {document['jobId']} of project {project}, not submitted")
     OUTPUT.print("  replicas")
-    OUTPUT.print(_table(replicas, is_asked=client is not None))
+    OUTPUT.print(_table(replicas, is_asked=is_asked))
     _print_container(replicas[0]["container"])
     OUTPUT.print(f"  command: {shlex.join(replicas[0]['command'])}")
     for url in replicas[0]["packages"]:
@@ -47,9 +56,8 @@ def print_dry_run(body: Mapping[str, Any], *, project: str, client: Client | Non
     _print_price(document["price"])
     if document.get("simulated"):
         OUTPUT.print("    simulated machines: nothing is owed")
-    if "problem" in document:
-        raise InvalidInputError(document["problem"])
-    _print_queue(document.get("queue"))
+    if "problem" not in document:
+        _print_queue(document.get("queue"))
 
 
 def _preview(body: Mapping[str, Any], *, project: str) -> Mapping[str, Any]:
@@ -84,6 +92,8 @@ def _print_container(container: Mapping[str, Any] | None) -> None:
 
 
 def _table(replicas: Sequence[Mapping[str, Any]], *, is_asked: bool) -> Table:
+    from rich.table import Table  # here, because the preview as JSON needs none
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("    REPLICA", no_wrap=True)
     for title in ("MACHINE", "VCPUS", "MEMORY", "ACCELERATORS"):

@@ -12,14 +12,16 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "lockstep up --host 0.0.0.0 --port 8443 --tls-certificate chain.pem --tls-key key.pem",
     ),
     "down": ("lockstep down", "lockstep down --cancel"),
-    "status": ("lockstep status",),
+    "status": ("lockstep status", "lockstep status --json"),
     "doctor": ("lockstep doctor", "lockstep doctor --only disk --only devices", "lockstep doctor --json"),
     "open": ("lockstep open", "lockstep open train_1 --no-browser"),
+    "completion": ("lockstep completion bash", "lockstep completion fish > ~/.config/fish/completions/lockstep.fish"),
     "whoami": ("lockstep whoami",),
     "costs": (
         "lockstep costs",
         "lockstep costs --by day --since 2026-11-01",
         "lockstep costs --by label:team --all-projects",
+        "lockstep costs --by day --format csv > costs.csv",
     ),
     "cluster use": ("lockstep cluster use cluster.yaml",),
     "cluster generate": (
@@ -38,11 +40,16 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "lockstep submit-prediction batch_1 --model digits --input-paths 'gs://b/in/*' --output-path gs://b/out",
         "lockstep submit-prediction batch_2 --model-dir gs://b/m --input-paths gs://b/x --output-path gs://b/y --async",
     ),
-    "jobs": ("lockstep jobs", "lockstep jobs --filter 'state:FAILED AND jobId:train*' --limit 50"),
+    "jobs": (
+        "lockstep jobs",
+        "lockstep jobs --filter 'state:FAILED AND jobId:train*' --limit 50",
+        "lockstep jobs --format csv > jobs.csv",
+    ),
     "describe": ("lockstep describe train_1", "lockstep describe train_1 --json"),
     "logs": (
         "lockstep logs train_1 --follow",
         "lockstep logs train_1 --severity ERROR --replica worker-replica-0 --since 1h",
+        "lockstep logs train_1 --filter 'severity>=ERROR' --json",
         "lockstep logs --model digits/v1 -f",
     ),
     "metrics": (
@@ -107,7 +114,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     ),
     "data verify": ("lockstep data verify gs://b/pets",),
     "bucket mb": ("lockstep bucket mb gs://my-bucket",),
-    "bucket ls": ("lockstep bucket ls gs://my-bucket/runs",),
+    "bucket ls": ("lockstep bucket ls gs://my-bucket/runs", "lockstep bucket ls gs://my-bucket/runs -r --format csv"),
     "bucket cp": (
         "lockstep bucket cp data/ gs://my-bucket/data -r",
         "lockstep bucket cp gs://my-bucket/runs/model.keras .",

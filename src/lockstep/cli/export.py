@@ -14,10 +14,11 @@ from typing import Annotated, Final
 
 import typer
 
+from lockstep.cli.answers import Answer, answers
+from lockstep.cli.completing import complete_job
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect, size
 from lockstep.errors import InvalidInputError, ModelError
 from lockstep.jobs.running.saved_models import model_to_deploy
-from lockstep.storage import open_bucket, split_url
 
 SUFFIX: Final = ".keras"
 _QUIET: Final = {
@@ -35,12 +36,16 @@ class FormatName(StrEnum):
     STABLEHLO = "stablehlo"
 
 
+@answers("ExportForm")
 def export(
     to: Annotated[FormatName, typer.Option("--to", help="The format.")],
     model_file: Annotated[
         str | None, typer.Argument(metavar="MODEL_FILE", help="The .keras file: a path, or the URL of an object.")
     ] = None,
-    job: Annotated[str | None, typer.Option(help="Export the model that this job saved, instead of a file.")] = None,
+    job: Annotated[
+        str | None,
+        typer.Option(help="Export the model that this job saved, instead of a file.", autocompletion=complete_job),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(help="The file, or the folder of a SavedModel, to write. Default: named after MODEL_FILE."),
@@ -53,7 +58,7 @@ def export(
         ),
     ] = None,
     project: ProjectOption = DEFAULT_PROJECT,
-) -> None:
+) -> Answer:
     """Export a .keras file to another format, and check it against the original on random inputs.
 
     saved_model is TensorFlow's format, for TensorFlow Serving; it needs the package tensorflow. onnx is for ONNX
@@ -70,6 +75,7 @@ def export(
     logging.getLogger("absl").setLevel(logging.ERROR)  # TensorFlow warns of gradients, which an export does not have
     # Imported here so that other commands start without Keras, and after the variables are set.
     from lockstep.serving.exporting import Format, export_model
+    from lockstep.storage import open_bucket, split_url
 
     name = url.rpartition("/")[2].removesuffix(SUFFIX)
     with tempfile.TemporaryDirectory(prefix="lockstep-export-") as folder:
@@ -87,9 +93,22 @@ def export(
             import_code=lambda: _import_modules(module or ()),
         )
     sizes = ", ".join(map(str, made.batch_sizes))
-    OUTPUT.print(f"exported {url} to {made.path} ({to}, {size(made.size_bytes)})")
-    OUTPUT.print(f"checked on random batches of {sizes}: the largest difference is {made.max_difference:.2g}")
-    OUTPUT.print(f"allowed: {made.tolerance:g}, plus {made.tolerance:g} of the original's value")
+    lines = (
+        f"exported {url} to {made.path} ({to}, {size(made.size_bytes)})",
+        f"checked on random batches of {sizes}: the largest difference is {made.max_difference:.2g}",
+        f"allowed: {made.tolerance:g}, plus {made.tolerance:g} of the original's value",
+    )
+    return Answer(
+        show=lambda: [OUTPUT.print(line) for line in lines],
+        document={
+            "path": str(made.path),
+            "format": to.value,
+            "sizeBytes": made.size_bytes,
+            "batchSizes": list(made.batch_sizes),
+            "maxDifference": float(made.max_difference),
+            "tolerance": float(made.tolerance),
+        },
+    )
 
 
 def _job_model(job: str, *, project: str) -> str:

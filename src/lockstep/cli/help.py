@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, Self, final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -15,8 +15,51 @@ _LONGEST_TEXT: Final = 1000
 
 
 @final
+class _TextOrDefault:
+    """Converts the value of a parameter as Typer does, but leaves texts and defaults as they are.
+
+    Typer imports Pydantic for each value that it converts. That takes longer than asking the service, and most values
+    are texts, or defaults, which have their types already.
+
+    Args:
+        parameter: Typer's parameter.
+    """
+
+    def __init__(self, parameter: Any) -> None:
+        self._convert = parameter.get_runtime_param
+        self._is_text = parameter.type_descriptor.annotation is str
+
+    def itself(self) -> Self:
+        """Returns this converter, in place of the one that Typer would make."""
+        return self
+
+    def coerce(self, value: Any, *, param: Any, ctx: Any) -> Any:
+        """Returns the converted value; raises Typer's error for wrong usage if it is not valid."""
+        is_default = ctx.get_parameter_source(param.name).name == "DEFAULT"
+        is_list = param.multiple or param.nargs == -1
+        if not is_list and (is_default or self._is_text):
+            return value
+        if is_list and not value:
+            return ()
+        return self._convert().coerce(value, param=param, ctx=ctx)
+
+
+def _converting_late(parameters: list[Any]) -> list[Any]:
+    """Makes Typer's parameters convert their values only where they must, and returns them."""
+    for parameter in parameters:
+        is_done = "get_runtime_param" in vars(parameter)
+        if not is_done and hasattr(parameter, "get_runtime_param"):  # before Typer 0.29 nothing imports Pydantic
+            vars(parameter)["get_runtime_param"] = _TextOrDefault(parameter).itself
+    return parameters
+
+
+@final
 class Command(TyperCommand):
     """A command whose help ends with examples: its epilog, each line of which is shown as it is, to be copied."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Returns the parameters."""
+        return _converting_late(super().get_params(ctx))
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Writes the examples."""
@@ -29,6 +72,10 @@ class Command(TyperCommand):
 
 class AbstractGroup(TyperGroup):
     """A group whose help shows the whole first sentence of each command, below titles."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Returns the parameters."""
+        return _converting_late(super().get_params(ctx))
 
     @abstractmethod
     def sections(self) -> Mapping[str, Sequence[str]]:
@@ -78,3 +125,11 @@ class App(typer.Typer):
         # Indented lines with empty ones between them are code in Markdown, as which the reference is written.
         options = {"cls": Command, "epilog": "\n\n".join(("Examples:", *(f"    {line}" for line in lines))), **options}
         return super().command(name, **options)
+
+    def list_command(self, name: str, sentence: str) -> None:
+        """Adds a command that is only listed, with the first sentence of its help, and cannot be run."""
+
+        def listed() -> None:
+            raise AssertionError(f"the command {name} was not loaded")
+
+        super().command(name, help=sentence)(listed)

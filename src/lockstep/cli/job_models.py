@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lockstep.client import Client
 from lockstep.errors import StorageError
 from lockstep.jobs.running.states import JobState
+
+if TYPE_CHECKING:
+    from lockstep.client import Client
 
 
 def model_urls(client: Client, job: Mapping[str, Any]) -> list[str]:

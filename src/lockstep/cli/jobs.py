@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 import typer
-from rich.table import Table
 
+from lockstep.cli.answers import Answer, Column, answers
 from lockstep.cli.console import (
     DEFAULT_PROJECT,
-    OUTPUT,
     ProjectOption,
     connect,
     local_time,
@@ -42,6 +41,7 @@ def read_sort_key(text: str) -> Callable[[Mapping[str, Any]], Any]:
     return SORTED_BY[name]
 
 
+@answers("JobListForm", is_list=True)
 def jobs(
     filter_text: Annotated[
         str, typer.Option("--filter", help="Such as 'jobId:rnn* AND state:FAILED'.", show_default=False)
@@ -54,7 +54,7 @@ def jobs(
         ),
     ] = None,
     project: ProjectOption = DEFAULT_PROJECT,
-) -> None:
+) -> Answer:
     """List jobs, the newest first."""
     with connect(project) as client:
         if sort_by is None:
@@ -63,20 +63,34 @@ def jobs(
             key = read_sort_key(sort_by)
             everything = client.jobs(filter_text=filter_text, limit=sys.maxsize)
             found = sorted(everything, key=key, reverse=sort_by.startswith("~"))[:limit]
-    table = Table(box=None, pad_edge=False)
-    for title in ("JOB", "STATE", "CREATED", "ENDED", "ML UNITS", "NOTE"):
-        table.add_column(title, no_wrap=True)
-    for job in found:
-        units = job.get("trainingOutput", {}).get("consumedMLUnits")  # a batch prediction has none
-        note = job["lockstep"]["waitingFor"] or ""
-        if job["state"] == "RUNNING" and job["lockstep"]["progress"] is not None:
-            note = progress_text(job["lockstep"]["progress"])
-        table.add_row(
-            job["jobId"],
-            job["state"],
-            local_time(job["createTime"]),
-            local_time(job.get("endTime")),
-            "-" if units is None else f"{units:.2f}",
-            (note + simulated_suffix(job)).strip(),
-        )
-    OUTPUT.print(table if found else "no jobs")
+    return Answer.of_list({"jobs": found}, rows=found, columns=COLUMNS, empty="no jobs")
+
+
+def _units(job: Mapping[str, Any]) -> float | None:
+    return job.get("trainingOutput", {}).get("consumedMLUnits")  # a batch prediction has none
+
+
+def _units_text(job: Mapping[str, Any]) -> str:
+    units = _units(job)
+    return "-" if units is None else f"{units:.2f}"
+
+
+def _note(job: Mapping[str, Any]) -> str:
+    note = job["lockstep"]["waitingFor"] or ""
+    if job["state"] == "RUNNING" and job["lockstep"]["progress"] is not None:
+        note = progress_text(job["lockstep"]["progress"])
+    return (note + simulated_suffix(job)).strip()
+
+
+COLUMNS: Final = (
+    Column(name="jobId", title="JOB"),
+    Column(name="state", title="STATE"),
+    Column(name="createTime", title="CREATED", text=lambda job: local_time(job["createTime"])),
+    Column(name="startTime"),
+    Column(name="endTime", title="ENDED", text=lambda job: local_time(job.get("endTime"))),
+    Column(name="consumedMLUnits", title="ML UNITS", value=_units, text=_units_text),
+    Column(name="submittedBy", value=lambda job: job["lockstep"]["submittedBy"]),
+    Column(name="simulated", value=lambda job: job["lockstep"]["simulated"]),
+    Column(name="endReason", value=lambda job: job["lockstep"]["endReason"]),
+    Column(name="waitingFor", title="NOTE", value=lambda job: job["lockstep"]["waitingFor"], text=_note),
+)

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.table import Table
 
+from lockstep.cli.answers import Column, Format, answers, print_rows
+from lockstep.cli.completing import complete_job, complete_version
 from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect, print_json, size
 from lockstep.cli.operations import newest_version, split_version
 from lockstep.cli.times import read_moment
-from lockstep.client import Client
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.running.metrics import Unit
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from lockstep.client import Client
 
 NUM_BARS: Final = 40
 BARS: Final = "▁▂▃▄▅▆▇█"
 GAP: Final = " "
 
 
+@answers("SeriesForm", is_list=True, is_lines=True)
 def metrics(
-    job: Annotated[str | None, typer.Argument(metavar="JOB", help="The job's name.")] = None,
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="The job's name.", autocompletion=complete_job)
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
             "--model",
             metavar="MODEL[/VERSION]",
             help="Show the metrics of a version's prediction servers instead. Default: the newest version.",
+            autocompletion=complete_version,
         ),
     ] = None,
     replica: Annotated[str | None, typer.Option(help="Only this replica, such as worker-replica-1.")] = None,
@@ -46,8 +55,9 @@ def metrics(
     attempt: Annotated[
         int | None, typer.Option(min=0, help="Only this start of the job, from 0; by default the latest.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all points as JSON, one series on each line.")] = False,
     project: ProjectOption = DEFAULT_PROJECT,
+    *,
+    output_format: Format = Format.TABLE,
 ) -> None:
     """Show the metrics of a job's replicas, or of a model's prediction servers, over time.
 
@@ -66,24 +76,44 @@ def metrics(
         "attempt": attempt,
         "since": None if since is None else read_moment(since, flag="--since"),
         "until": None if until is None else read_moment(until, flag="--until"),
-        "maxPoints": 2000 if as_json else NUM_BARS,
+        "maxPoints": NUM_BARS if output_format is Format.TABLE else 2000,
     }
     query = {key: value for key, value in query.items() if value is not None}
+    table = _table("REPLICA" if model is None else "SERVER") if output_format is Format.TABLE else None
+    with connect(project) as client:
+        if output_format is Format.CSV:
+            print_rows((), columns=COLUMNS)
+        for page in _pages(client, job=job, model=model, query=query):
+            for series in page["series"]:
+                if output_format is Format.JSON:
+                    print_json(series)
+                elif table is None:
+                    print_rows(_points(series), columns=COLUMNS, has_header=False)
+                else:
+                    _add(table, series, interval_s=page["intervalSeconds"])
+    if table is not None:
+        OUTPUT.print(table if table.row_count else "no metrics")
+
+
+def _table(subject: str) -> Table:
+    from rich.table import Table  # here, because the help needs none
+
     table = Table(box=None, pad_edge=False)
-    for title in ("REPLICA" if model is None else "SERVER", "METRIC", "UNIT"):
+    for title in (subject, "METRIC", "UNIT"):
         table.add_column(title, no_wrap=True)
     for title in ("MIN", "MEAN", "MAX", "LAST"):
         table.add_column(title, no_wrap=True, justify="right")
     table.add_column("OVER TIME", no_wrap=True)
-    with connect(project) as client:
-        for page in _pages(client, job=job, model=model, query=query):
-            for series in page["series"]:
-                if as_json:
-                    print_json(series)
-                else:
-                    _add(table, series, interval_s=page["intervalSeconds"])
-    if not as_json:
-        OUTPUT.print(table if table.row_count else "no metrics")
+    return table
+
+
+def _points(series: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for time_s, value in series["points"]:
+        yield {**series, "time": time_s, "value": value}
+
+
+COLUMNS: Final = tuple(Column(name=name) for name in ("server", "replica", "attempt", "name", "unit", "time", "value"))
+"""The columns of one point."""
 
 
 def _pages(

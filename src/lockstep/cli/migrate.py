@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lockstep.cli.answers import Answer, Format, answers
 from lockstep.cli.console import ERRORS, print_document
 from lockstep.cli.data.shown import printable
 from lockstep.errors import LockstepError, counted
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from lockstep.migration import Migrated
 
 
+@answers("MigrationForm")
 def migrate(
     script_or_folder: Annotated[
         Path, typer.Argument(metavar="SCRIPT_OR_FOLDER", help="A script, or a folder with scripts, at any depth.")
@@ -26,7 +29,9 @@ def migrate(
         bool,
         typer.Option("--keep-tf-data", help="Leave input pipelines of tf.data as they are: TensorFlow stays for them."),
     ] = False,
-) -> None:
+    *,
+    output_format: Format = Format.TABLE,
+) -> Answer:
     """Rewrite scripts of tf.keras and tf.distribute for Keras 3 and Lockstep.
 
     The command prints the changes as a unified diff for `git apply` or `patch -p1`. With --write, it changes the files.
@@ -42,9 +47,8 @@ def migrate(
     from lockstep.migration import find_scripts, migrate_file
 
     worst: LockstepError | None = None
-    num_scripts, num_changed, num_left = 0, 0, 0
+    documents: list[dict[str, Any]] = []
     for path in find_scripts(script_or_folder):
-        num_scripts += 1
         try:
             migrated = migrate_file(path, keep_tf_data=keep_tf_data)
             if write and migrated.is_changed:
@@ -52,16 +56,30 @@ def migrate(
         except LockstepError as error:
             ERRORS.print(printable(f"lockstep: error: {error}"))
             worst = error if worst is None or error.exit_code > worst.exit_code else worst
+            documents.append({"path": str(path), "isChanged": False, "remarks": [], "error": str(error)})
             continue
-        num_changed += migrated.is_changed
-        num_left += len(migrated.remarks)
-        _show(migrated, write=write)
+        documents.append(_document(migrated))
+        if output_format is Format.TABLE:
+            _show(migrated, write=write)
+    return Answer(
+        show=lambda: _sum_up(documents, write=write),
+        document={"scripts": documents},
+        error=None if worst is None else typer.Exit(worst.exit_code),
+    )
+
+
+def _document(migrated: Migrated) -> dict[str, Any]:
+    remarks = [{"line": each.line, "what": each.what, "link": each.link} for each in migrated.remarks]
+    return {"path": str(migrated.path), "isChanged": migrated.is_changed, "remarks": remarks, "error": None}
+
+
+def _sum_up(documents: Sequence[Mapping[str, Any]], *, write: bool) -> None:
+    num_changed = sum(each["isChanged"] for each in documents)
+    num_left = sum(len(each["remarks"]) for each in documents)
     what = "rewritten" if write else "would change; apply with --write" if num_changed else "would change"
     ERRORS.print(
-        f"{num_changed:,} of {counted(num_scripts, 'script')} {what}; {counted(num_left, 'place')} to change by hand"
+        f"{num_changed:,} of {counted(len(documents), 'script')} {what}; {counted(num_left, 'place')} to change by hand"
     )
-    if worst is not None:
-        raise typer.Exit(worst.exit_code)
 
 
 def _show(migrated: Migrated, *, write: bool) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from lockstep.cli.console import ERRORS
 from lockstep.cli.times import read_duration_s
-from lockstep.client import Client
 from lockstep.client.following import AWAY_S
 from lockstep.errors import InvalidInputError, NotFoundError, UnavailableError
+
+if TYPE_CHECKING:
+    from lockstep.client import Client
 
 POLL_S: Final = 0.1
 MAX_POLL_S: Final = 1.0

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
+from lockstep.cli.answers import Answer, answers
 from lockstep.cli.console import OUTPUT
-from lockstep.errors import InvalidInputError
-
-DOES_NOT_FIT: Final = 1
-"""The exit code if the step does not fit, so that ``lockstep plan train.py && lockstep submit ...`` stops."""
+from lockstep.errors import ExitCode, InvalidInputError
 
 
+@answers("PlanForm")
 def plan(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="The training script.")],
     arguments: Annotated[
@@ -29,8 +27,7 @@ def plan(
         str | None, typer.Option(metavar="USD", help="Your price of a chip for an hour, instead of the list price.")
     ] = None,
     timeout_s: Annotated[float | None, typer.Option(help="Give up after this many seconds.", min=1)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+) -> Answer:
     """Compile a script's training step for TPUs that you do not have: memory, traffic, operations, time, cost.
 
     The script runs on this machine up to its first training step. This step is compiled for the chips but not run, and
@@ -46,13 +43,12 @@ def plan(
     catalogue.price_region(region, what="--region")
     measurement = plan_script(script, arguments=arguments or [], target=target, timeout_s=timeout_s)
     report = make_report(measurement, target=target, catalogue=catalogue, region=region, usd_per_chip_hour=price)
-    if as_json:
-        OUTPUT.print_json(json.dumps(report.to_json()))
-    else:
-        for line in report.lines():
-            OUTPUT.print(line)
-    if not report.fits:
-        raise typer.Exit(DOES_NOT_FIT)
+    return Answer(
+        show=lambda: [OUTPUT.print(line) for line in report.lines()],
+        document=report.to_json(),
+        # An error, so that `lockstep plan train.py && lockstep submit ...` stops.
+        error=None if report.fits else typer.Exit(ExitCode.NO),
+    )
 
 
 def _price(text: str) -> Decimal:

@@ -11,14 +11,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, ProjectOption, connect, print_json
+from lockstep.cli.completing import complete_version_of_model
+from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, ModelArgument, ProjectOption, connect, print_json
 from lockstep.errors import InvalidInputError, MissingInputError
 
 STANDARD_INPUT: Final = "-"
 
 
 def predict(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")],
+    model: ModelArgument,
     request: Annotated[
         Path | None,
         typer.Option("--json-request", metavar="FILE", help='File with {"instances": [...]}; - reads standard input.'),
@@ -37,7 +38,12 @@ def predict(
             help="JPEG or PNG file, as one instance; - reads standard input; may be repeated.",
         ),
     ] = None,
-    version: Annotated[str | None, typer.Option(help="The version to use. Default: those that have traffic.")] = None,
+    version: Annotated[
+        str | None,
+        typer.Option(
+            help="The version to use. Default: those that have traffic.", autocompletion=complete_version_of_model
+        ),
+    ] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> None:
     """Request predictions from a deployed model, and print them as {"predictions": [...]}.

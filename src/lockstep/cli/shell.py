@@ -17,7 +17,7 @@ import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, JobArgument, ProjectOption, connect
 from lockstep.client.shell_connection import ShellConnection
-from lockstep.errors import UnavailableError
+from lockstep.errors import ExitCode, UnavailableError
 from lockstep.jobs.running.shell_frames import SHELL_END, TERMINAL, FrameKind, ShellEnd, ShellRequest, Terminal
 
 READ_BYTES: Final = 32 * 1024
@@ -55,7 +55,7 @@ def execute(
         end = _Session(shell, follows_window=request.terminal is not None).run()
     if end.exit_code is None:
         ERRORS.print(f"lockstep: error: {end.problem or 'the connection to the replica was lost'}")
-    raise typer.Exit(UnavailableError.exit_code if end.exit_code is None else end.exit_code)
+    raise typer.Exit(ExitCode.UNAVAILABLE if end.exit_code is None else end.exit_code)
 
 
 def _first_replica(replicas: list[dict[str, object]], job: str) -> str:

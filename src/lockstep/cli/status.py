@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
+from lockstep.cli.answers import Answer, answers
 from lockstep.cli.console import ERRORS, OUTPUT, budget_text, connect, local_time, progress_text
-from lockstep.client import find_service
 from lockstep.errors import UnavailableError
 from lockstep.home import Home
-from lockstep.service.process.ends import read_death, unobserved_death
 
 
-def status() -> None:
+@answers("ServiceForm")
+def status() -> Answer:
     """Show the state of the service."""
     try:
         client = connect()
@@ -20,6 +22,10 @@ def status() -> None:
         raise
     with client:
         service = client.service()
+    return Answer(show=lambda: _show(service), document=service)
+
+
+def _show(service: Mapping[str, Any]) -> None:
     OUTPUT.print(f"lockstep {service['version']} is up since {local_time(service['startTime'])}, pid {service['pid']}")
     OUTPUT.print(f"home        {service['home']}")
     OUTPUT.print(f"database    {service['database']}")
@@ -59,6 +65,10 @@ def status() -> None:
 
 def _show_death(home: Home) -> None:
     """Prints how the service of a home died the last time, for when no service responds."""
+    # Imported here because only a service that is away needs them.
+    from lockstep.client import find_service
+    from lockstep.service.process.ends import read_death, unobserved_death
+
     end = None if find_service(home) is not None else unobserved_death(home, now_s=time.time())
     end = end or read_death(home)
     if end is not None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final, final
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Final, final
 
-from lockstep.cli.console import ERRORS, local_time, print_line, progress_text, simulated_suffix
-from lockstep.client import Client
+from lockstep.cli.console import ERRORS, local_time, print_json, print_line, progress_text, simulated_suffix
 from lockstep.client.following import followed
 from lockstep.jobs.running.states import TERMINAL
+
+if TYPE_CHECKING:
+    from lockstep.client import Client
 
 PROGRESS_S: Final = 30.0
 """The interval at which the program's progress is printed while its log has no new entries, in seconds."""
@@ -24,7 +27,21 @@ _COLOURS: Final = {
 }
 
 
-def follow(client: Client, job: str, *, filter_text: str = "", limit: int | None = None) -> dict[str, Any]:
+@final
+class Printing(Enum):
+    """How the entries of a log are printed."""
+
+    TEXT = auto()
+    """A line for each."""
+    JSON = auto()
+    """A JSON document on a line for each."""
+    NOTHING = auto()
+    """Not at all: only the states of the job are."""
+
+
+def follow(
+    client: Client, job: str, *, filter_text: str = "", limit: int | None = None, prints: Printing = Printing.TEXT
+) -> dict[str, Any]:
     """Prints a job's log until the job has ended, and returns the latest known job.
 
     Args:
@@ -32,6 +49,7 @@ def follow(client: Client, job: str, *, filter_text: str = "", limit: int | None
         job: the job's name.
         filter_text: the filter for entries, in Cloud Logging's query language.
         limit: the number of entries after which to stop; None for no limit.
+        prints: how to print the entries.
 
     Raises:
         UnavailableError: the service did not respond for longer than `lockstep.client.following.AWAY_S`.
@@ -39,7 +57,7 @@ def follow(client: Client, job: str, *, filter_text: str = "", limit: int | None
     """
     state = ""
     found: dict[str, Any] = {}
-    printer = EntryPrinter()
+    printer = EntryPrinter(prints)
     quiet_since = time.monotonic()
     for page, found in followed(client, job, filter_text=filter_text):
         if found["state"] != state and found["state"] not in TERMINAL:
@@ -68,18 +86,27 @@ def _print_state(job: dict[str, Any]) -> None:
 
 @final
 class EntryPrinter:
-    """Prints entries of one job's log: time, replica, severity and text, with colours on a terminal.
+    """Prints entries of one job's log: time, replica, severity and text, with colours on a terminal; or JSON.
+
+    Args:
+        prints: how to print the entries.
 
     Attributes:
         num_printed: the number of entries printed so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prints: Printing = Printing.TEXT) -> None:
         self.num_printed = 0
+        self._prints = prints
         self._attempt = "0"
 
     def print(self, entry: dict[str, Any]) -> None:
         """Prints one entry, after a line about the attempt if a new one begins."""
+        self.num_printed += 1
+        if self._prints is not Printing.TEXT:
+            if self._prints is Printing.JSON:
+                print_json(entry)
+            return
         attempt = entry["labels"]["attempt"]
         if attempt != self._attempt:
             self._attempt = attempt
@@ -88,4 +115,3 @@ class EntryPrinter:
         time_of_day = local_time(entry["timestamp"])[11:]
         line = f"{time_of_day} {entry['resource']['labels']['task_name']} {severity:<8} {entry['textPayload']}"
         print_line(line, colour=_COLOURS.get(severity))
-        self.num_printed += 1

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lockstep.cli.answers import Answer, Format, answers
+from lockstep.cli.completing import complete_secret
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, VariablesOption, absolute_url, connect
-from lockstep.cli.dry_run import print_dry_run
+from lockstep.cli.dry_run import dry_run_answer
 from lockstep.cli.job_flags import given_flags, merge_flags, read_pairs
 from lockstep.cli.job_models import model_urls
-from lockstep.cli.stream import follow
+from lockstep.cli.next_commands import next_command
+from lockstep.cli.stream import Printing, follow
 from lockstep.cli.summary import print_summary
-from lockstep.client import Client
-from lockstep.errors import ConfigError, JobFailedError, UnavailableError
+from lockstep.errors import ConfigError, JobCancelledError, JobFailedError, UnavailableError
 from lockstep.jobs.input.documents import JobConfig, parse_config, parse_job
 from lockstep.jobs.parsing.yaml_documents import read_yaml
 from lockstep.submission.naming import flag_name
@@ -22,12 +24,16 @@ from lockstep.submission.python_environments import describe, requirements_path,
 from lockstep.submission.staging import bucket_for_code, stage_code
 from lockstep.submission.training_inputs import check_supported, ignored_lines
 
+if TYPE_CHECKING:
+    from lockstep.client import Client
+
 Machine = Annotated[str | None, typer.Option(help="Machine type of each of these replicas.")]
 Accelerator = Annotated[str | None, typer.Option(help="Accelerators of each of these replicas: count=N,type=T.")]
 Count = Annotated[int | None, typer.Option(min=0, help="Number of these replicas.")]
 Image = Annotated[str | None, typer.Option(help="Container image of these replicas.")]
 
 
+@answers("JobForm", "PreviewForm", hints=True)
 def submit(
     context: typer.Context,
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name: letters, digits and underscores.")],
@@ -85,6 +91,7 @@ def submit(
         typer.Option(
             metavar="NAME",
             help="The project's secret that signs the messages: one for all webhooks, or one for each.",
+            autocompletion=complete_secret,
         ),
     ] = None,
     labels: Annotated[str | None, typer.Option(help="key=value,key=value")] = None,
@@ -103,8 +110,13 @@ def submit(
     ] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the job, and submit nothing.")] = False,
     project: ProjectOption = DEFAULT_PROJECT,
-) -> None:
-    """Submit a training job, and print its log until it ends. Ctrl-C ends the printing, but not the job."""
+    *,
+    output_format: Format = Format.TABLE,
+) -> Answer:
+    """Submit a training job, and print its log until it ends. Ctrl-C ends the printing, but not the job.
+
+    With --json, the log is not printed, and the job is, once it has ended; with --async, at once.
+    """
     asked = _read_config(config, job=job)
     flags = {**context.params, "requirements": requirements_path(requirements, folder=package_path, naming=flag_name)}
     body: dict[str, Any] = {
@@ -137,9 +149,9 @@ def submit(
         body["trainingInput"]["packageUris"] = [*urls, *asked_for.package_uris]
         if dry_run:
             python = describe(source, asked=environment) if image is None else "the image's own"
-            print_dry_run(body, project=project, client=client, python=python)
-        elif client is not None:
-            submit_body(client, body, stream_logs=stream_logs)
+            return dry_run_answer(body, project=project, client=client, python=python)
+        assert client is not None, "one is required"
+        return submit_body(client, body, stream_logs=stream_logs, output_format=output_format)
     finally:
         if client is not None:
             client.close()
@@ -155,32 +167,39 @@ def _connect(project: str, *, required: bool) -> Client | None:
         return None
 
 
-def submit_body(client: Client, body: dict[str, Any], *, stream_logs: bool) -> None:
-    """Submits a job, and prints its log until it ends.
+def submit_body(client: Client, body: dict[str, Any], *, stream_logs: bool, output_format: Format) -> Answer:
+    """Submits a job, prints its log until it ends, and returns the answer, with an error if it did not succeed.
 
     Args:
         client: a client of the service.
         body: the job, in the contract's JSON form.
         stream_logs: whether to print the log; if not, only the job's name is printed.
-
-    Raises:
-        JobFailedError: the job did not succeed.
+        output_format: the format of the answer; if it is JSON, the log is not printed.
     """
     job = body["jobId"]
     created = client.create_job(body)
     simulated = " on simulated machines" if created["lockstep"]["simulated"] else ""
-    ERRORS.print(f"job {job} is queued{simulated}; `lockstep logs -f {job}` follows it", style="dim")
+    ERRORS.print(f"job {job} is queued{simulated}", style="dim")
     if not stream_logs:
-        OUTPUT.print(job)
-        return
+        return Answer(show=lambda: OUTPUT.print(job), document=created, hint=next_command(created))
+    is_json = output_format is Format.JSON
     try:
-        ended = follow(client, job)
+        ended = follow(client, job, prints=Printing.NOTHING if is_json else Printing.TEXT)
     except KeyboardInterrupt:
         ERRORS.print(f"\njob {job} continues; `lockstep logs -f {job}` follows it")
         raise
-    print_summary(ended, client.job_events(job), models=model_urls(client, ended))
+    error = None
     if ended["state"] != "SUCCEEDED":
-        raise JobFailedError(f"job {job} ended in state {ended['state']}", action=f"see `lockstep describe {job}`")
+        kind = JobCancelledError if ended["state"] == "CANCELLED" else JobFailedError
+        error = kind(f"job {job} ended in state {ended['state']}", action=f"see `lockstep describe {job}`")
+    if is_json:
+        return Answer(show=lambda: None, document=ended, error=error)
+    events, models = client.job_events(job), model_urls(client, ended)
+    return Answer(
+        show=lambda: print_summary(ended, events, models=models),
+        hint=next_command(ended, models=models),
+        error=error,
+    )
 
 
 def _read_config(path: Path | None, *, job: str) -> JobConfig:

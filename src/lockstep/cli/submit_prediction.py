@@ -7,8 +7,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from lockstep.cli.answers import Answer, Format, answers
+from lockstep.cli.completing import complete_model, complete_version_of_model
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, ProjectOption, absolute_url, connect
-from lockstep.cli.dry_run import print_dry_run
+from lockstep.cli.dry_run import dry_run_answer
 from lockstep.cli.job_flags import read_accelerator, read_pairs
 from lockstep.cli.submit import submit_body
 from lockstep.errors import ConfigError, InvalidInputError
@@ -20,10 +22,18 @@ FORMATS: Final = ("json", "text", "tf-record", "tf-record-gzip", "csv", IMAGES)
 OUTPUT_FORMATS: Final = ("json", "csv")
 
 
+@answers("JobForm", "PreviewForm", hints=True)
 def submit_prediction(
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name: letters, digits and underscores.")],
-    model: Annotated[str | None, typer.Option(help="The deployed model that predicts.")] = None,
-    version: Annotated[str | None, typer.Option(help="Its version. Default: the model's default version.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The deployed model that predicts.", autocompletion=complete_model)
+    ] = None,
+    version: Annotated[
+        str | None,
+        typer.Option(
+            help="Its version. Default: the model's default version.", autocompletion=complete_version_of_model
+        ),
+    ] = None,
     model_dir: Annotated[
         str | None, typer.Option(help="URL of a .keras file that predicts, or of its folder, instead of --model.")
     ] = None,
@@ -56,7 +66,9 @@ def submit_prediction(
     ] = True,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the job, and submit nothing.")] = False,
     project: ProjectOption = DEFAULT_PROJECT,
-) -> None:
+    *,
+    output_format: Format = Format.TABLE,
+) -> Answer:
     """Submit a batch prediction: predict files of instances, and write files of predictions.
 
     Prints the log of the job until it ends. Ctrl-C ends the printing, but not the job.
@@ -96,9 +108,9 @@ def submit_prediction(
         ERRORS.print(f"note: {line}", style="yellow")
     with connect(project) as client:
         if dry_run:
-            print_dry_run(body, project=project, client=client, python="the node's, and what the model's packages list")
-        else:
-            submit_body(client, body, stream_logs=stream_logs)
+            python = "the node's, and what the model's packages list"
+            return dry_run_answer(body, project=project, client=client, python=python)
+        return submit_body(client, body, stream_logs=stream_logs, output_format=output_format)
 
 
 def _read_config(path: Path | None, *, job: str) -> dict[str, Any]:

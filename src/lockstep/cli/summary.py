@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, Final
-
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, Final
 
 from lockstep.cli.console import OUTPUT, duration, local_time, progress_text, simulated_suffix
 from lockstep.errors import counted
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 LATE_S: Final = 5.0
 """An event that was recorded at least this many seconds after it happened is shown with both times."""
@@ -27,6 +27,8 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *
         events: the job's events, the oldest first.
         models: the URLs of the job's models, or of its model folder; see `model_urls`.
     """
+    from rich.text import Text  # here, because commands that print no summary start without it
+
     own = job["lockstep"]
     state = Text(job["state"], style=_COLOURS.get(job["state"], ""))
     OUTPUT.print(Text.assemble(f"job {job['jobId']}: ", state, simulated_suffix(job)))
@@ -86,6 +88,8 @@ def _predicted(output: Mapping[str, Any]) -> str:
 
 
 def _attempts(attempts: Sequence[Mapping[str, Any]]) -> Table:
+    from rich.table import Table  # as above
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("    ATTEMPT", no_wrap=True)
     for title in ("START", "END", "MACHINE TIME", "ML UNITS", "COST", "ENDED"):
@@ -131,6 +135,8 @@ def _state(replica: Mapping[str, Any]) -> str:
 
 
 def _replicas(replicas: Sequence[Mapping[str, Any]]) -> Table:
+    from rich.table import Table  # as above
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("    REPLICA", no_wrap=True)
     for title in ("MACHINE", "STATE", "RAN", "CPU", "PEAK MEMORY"):

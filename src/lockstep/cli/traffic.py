@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from lockstep.client import Client
 from lockstep.errors import ConflictError, InvalidInputError
+
+if TYPE_CHECKING:
+    from lockstep.client import Client
 
 MAX_TRIES: Final = 5
 """How often a change is tried that depends on the traffic as it is, while others change it."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lockstep.cli.console import OUTPUT, absolute_url, print_document, warn_if_programs_run_as_root
-from lockstep.client import Client
+from lockstep.cli.answers import Answer, answers
+from lockstep.cli.console import ERRORS, OUTPUT, absolute_url, print_document, warn_if_programs_run_as_root
 from lockstep.home import Home
-from lockstep.jobs.billing.budgets import parse_budgets
-from lockstep.jobs.billing.prices import apply_prices
-from lockstep.jobs.machines.catalogue import load_catalogue
-from lockstep.jobs.parsing.yaml_documents import read_yaml
-from lockstep.jobs.scheduling import parse_quotas
+
+if TYPE_CHECKING:
+    from lockstep.client import RunningService
+    from lockstep.service.settings import Settings
 
 
+@answers("StartedForm", hints=True)
 def up(
     host: Annotated[
         str,
@@ -81,9 +81,14 @@ def up(
         bool,
         typer.Option("--print-unit", help="Print a systemd unit with these settings, without starting the service."),
     ] = False,
-) -> None:
+) -> Answer | None:
     """Start the service on this machine, with its engine, database and REST interface."""
     # Imported here because the service's rooms take a while to import, and other commands do not need them.
+    from lockstep.jobs.billing.budgets import parse_budgets
+    from lockstep.jobs.billing.prices import apply_prices
+    from lockstep.jobs.machines.catalogue import load_catalogue
+    from lockstep.jobs.parsing.yaml_documents import read_yaml
+    from lockstep.jobs.scheduling import parse_quotas
     from lockstep.service.lifecycle import up as start
     from lockstep.service.notifications.webhooks import read_webhooks
     from lockstep.service.settings import Settings, choose_database
@@ -119,11 +124,33 @@ def up(
         home.create()  # systemd writes the service's log into it
         warn_if_programs_run_as_root({"programsWarning": check_unit(settings)})
         print_document(f"{unit_of(settings)}\n")
-        return
-    with OUTPUT.status("starting the service"):
+        return None
+    with ERRORS.status("starting the service"):
         running = start(settings)
-    OUTPUT.print(f"lockstep is up at {running.address.url} (pid {running.pid})")
-    OUTPUT.print(f"home {home.path}, bucket {settings.bucket}")
-    with Client.from_home(home) as client:
-        OUTPUT.print(f"console, signed in, once, for five minutes: {client.console_url()}", soft_wrap=True)
-        warn_if_programs_run_as_root(client.service())
+    return _started(running, settings)
+
+
+def _started(running: RunningService, settings: Settings) -> Answer:
+    from lockstep.client import Client  # as above
+
+    with Client.from_home(settings.home) as client:
+        console_url, service = client.console_url(), client.service()
+
+    def show() -> None:
+        OUTPUT.print(f"lockstep is up at {running.address.url} (pid {running.pid})")
+        OUTPUT.print(f"home {settings.home.path}, bucket {settings.bucket}")
+        OUTPUT.print(f"console, signed in, once, for five minutes: {console_url}", soft_wrap=True)
+        warn_if_programs_run_as_root(service)
+
+    return Answer(
+        show=show,
+        document={
+            "url": running.address.url,
+            "pid": running.pid,
+            "home": str(settings.home.path),
+            "bucket": settings.bucket,
+            "consoleUrl": console_url,
+            "programsWarning": service.get("programsWarning", ""),
+        },
+        hint="to train: lockstep submit JOB --package-path FOLDER --module-name MODULE",
+    )

@@ -5,21 +5,29 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from lockstep.client.addresses import RunningService, ServiceAddress, find_address, find_service
-from lockstep.client.client import Client
-
 if TYPE_CHECKING:
+    from lockstep.client.addresses import RunningService, ServiceAddress, find_address, find_service
+    from lockstep.client.client import Client
     from lockstep.client.job import Job
     from lockstep.client.job_cost import JobCost
     from lockstep.client.predictor import Predictor
 
 __all__ = ["Client", "Job", "JobCost", "Predictor", "RunningService", "ServiceAddress", "find_address", "find_service"]
 
-_LAZY: Final = {"Job": "job", "JobCost": "job_cost", "Predictor": "predictor"}
-"""The modules of names that the command line starts without."""
+_MODULES: Final = {
+    "Client": "client",
+    "Job": "job",
+    "JobCost": "job_cost",
+    "Predictor": "predictor",
+    "RunningService": "addresses",
+    "ServiceAddress": "addresses",
+    "find_address": "addresses",
+    "find_service": "addresses",
+}
+"""The modules of the names, which are imported on use: the command line uses other modules without the HTTP library."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(importlib.import_module(f"lockstep.client.{_LAZY[name]}"), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"lockstep.client.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'lockstep.client' has no attribute {name!r}")

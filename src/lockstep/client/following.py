@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from lockstep.client.client import Client
 from lockstep.errors import StorageError, UnavailableError
+
+if TYPE_CHECKING:
+    from lockstep.client.client import Client
 
 POLL_S: Final = 0.3
 JOB_S: Final = 1.0

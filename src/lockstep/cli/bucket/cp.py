@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from lockstep.cli.answers import Answer, answers
 from lockstep.cli.bucket.objects import FoundObject, find_below, find_objects, folder_name, is_folder, local_path
 from lockstep.cli.console import ERRORS, OUTPUT, print_document, size
 from lockstep.errors import InvalidInputError, counted
@@ -27,13 +27,14 @@ NUM_THREADS: Final = 8
 COPY_BYTES: Final = 1 << 20
 
 
+@answers("ObjectsForm")
 def cp(
     places: Annotated[
         list[str],
         typer.Argument(metavar="SOURCE... TARGET", help="URLs, paths, patterns; - for standard input, output."),
     ],
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Copy folders with everything in them.")] = False,
-) -> None:
+) -> Answer | None:
     """Copy objects between buckets and this machine.
 
     Each copy appears whole or not at all, and replaces an existing object. If TARGET is an existing folder or bucket,
@@ -44,13 +45,16 @@ def cp(
         raise InvalidInputError("cp needs a source and a target")
     if STREAM in (*sources, target):
         _stream(sources, target)
-        return
+        return None
     pairs = plan_copies(sources, target=target, recursive=recursive)
     total_bytes = sum(found.item.size_bytes for found, _ in pairs)
     with _progress(total_bytes) as advance, ThreadPoolExecutor(NUM_THREADS, "lockstep-copy") as executor:
         for num_bytes in executor.map(lambda pair: _copy(*pair), pairs):
             advance(num_bytes)
-    OUTPUT.print(f"copied {counted(len(pairs), 'object')}, {size(total_bytes)}, to {target}")
+    return Answer(
+        show=lambda: OUTPUT.print(f"copied {counted(len(pairs), 'object')}, {size(total_bytes)}, to {target}"),
+        document={"numObjects": len(pairs), "sizeBytes": total_bytes},
+    )
 
 
 def plan_copies(sources: Sequence[str], *, target: str, recursive: bool) -> list[tuple[FoundObject, str]]:
@@ -143,6 +147,9 @@ def _progress(total_bytes: int) -> Generator[Callable[[int], object]]:
     if not ERRORS.is_terminal:
         yield lambda _: None
         return
+    # Imported here because the help needs none of it.
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
     columns = (TextColumn("copying"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
     with Progress(*columns, console=ERRORS, transient=True) as bar:
         task = bar.add_task("", total=total_bytes)

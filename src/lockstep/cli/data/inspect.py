@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.filesize import decimal
-from rich.table import Table
 
+from lockstep.cli.answers import Answer, Format, answers
 from lockstep.cli.console import OUTPUT
-from lockstep.cli.data.shown import first_of, printable, show_damages, show_fields, show_notes
-from lockstep.errors import CorruptDataError, InvalidInputError, counted
+from lockstep.cli.data.shown import damage_documents, first_of, printable, show_damages, show_fields, show_notes
+from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, counted
 from lockstep.storage import open_bucket, split_url
 
 # The commands import these rooms when they run, so that other commands start without NumPy.
 if TYPE_CHECKING:
     from lockstep.data.finding import Damage
-    from lockstep.data.inspection import FoundSet
+    from lockstep.data.inspection import FoundSet, Inspection
     from lockstep.data.packing.manifest import Manifest
 
 _NUM_SHOWN: Final = 3
@@ -30,6 +31,7 @@ _NUM_CHARACTERS: Final = 130
 _OF_IMAGES: Final = ("image_size", "resize", "codec", "quality")
 
 
+@answers("InspectionForm", hints=True)
 def inspect(
     target: Annotated[
         str, typer.Argument(help="A bucket or folder, a data set's split in it, a pattern of files, or a file.")
@@ -40,7 +42,9 @@ def inspect(
     contact_sheet: Annotated[
         str | None, typer.Option(metavar="FILE.png", help="Draw images of records, with their labels, into a picture.")
     ] = None,
-) -> None:
+    *,
+    output_format: Format = Format.TABLE,
+) -> Answer:
     """Show packed files: counts, classes, features, packing options and the first records.
 
     TARGET is a path, or a file://, gs:// or s3:// URL:
@@ -64,9 +68,32 @@ def inspect(
         raise InvalidInputError(
             "--contact-sheet draws a PNG", received=contact_sheet, allowed="a name that ends in .png"
         )
-    has_images = False
     inspection = inspect_files(target)
     damages = list(inspection.damages)
+    if output_format is Format.JSON and contact_sheet is not None:
+        _draw(inspection.sets, contact_sheet, _NUM_DRAWN if limit is None else limit)
+    elif output_format is Format.TABLE:
+        _show(inspection, damages, limit=limit, contact_sheet=contact_sheet)
+    error: LockstepError | None = None
+    try:
+        raise_damages(damages, num_files=inspection.num_files)
+    except LockstepError as found:
+        error = found
+    return Answer(
+        show=lambda: None,
+        document={
+            "sets": [_set_document(found) for found in inspection.sets],
+            "damages": damage_documents(damages),
+            "notes": list(inspection.notes),
+        },
+        hint=f"to check every record: lockstep data verify {shlex.quote(target)}",
+        error=error,
+    )
+
+
+def _show(inspection: Inspection, damages: list[Damage], *, limit: int | None, contact_sheet: str | None) -> None:
+    """Prints what was found, and appends records that cannot be read to the damages."""
+    has_images = False
     for found in inspection.sets:
         _show_set(found)
         if contact_sheet is None:
@@ -75,11 +102,31 @@ def inspect(
         OUTPUT.print()
     if contact_sheet is not None:
         _draw(inspection.sets, contact_sheet, _NUM_DRAWN if limit is None else limit)
+        OUTPUT.print(f"images are in {contact_sheet}")
     elif has_images and OUTPUT.is_terminal:
         OUTPUT.print("to see images: --contact-sheet FILE.png")
     show_damages(OUTPUT, damages)
     show_notes(OUTPUT, inspection.notes)
-    raise_damages(damages, num_files=inspection.num_files)
+
+
+def _set_document(found: FoundSet) -> dict[str, Any]:
+    from lockstep.data.examples.description import describe_feature
+
+    manifest = found.manifest
+    return {
+        "url": found.url,
+        "numRecords": sum(file.num_records for file in found.sound_files),
+        "sizeBytes": sum(file.size_bytes for file in found.sound_files),
+        "classes": [] if manifest is None else list(manifest.classes),
+        "features": {}
+        if manifest is None
+        else {name: describe_feature(feature) for name, feature in manifest.features.items()},
+        "source": None if manifest is None else manifest.source,
+        "files": [
+            {"file": name, "numRecords": num_records, "sizeBytes": size_bytes, "state": state or "sound"}
+            for name, num_records, size_bytes, state in _files(found)
+        ],
+    }
 
 
 def _draw(all_found: Sequence[FoundSet], url: str, limit: int) -> None:
@@ -95,7 +142,6 @@ def _draw(all_found: Sequence[FoundSet], url: str, limit: int) -> None:
     )
     bucket_url, key = split_url(url)
     open_bucket(bucket_url).write(key, sheet)
-    OUTPUT.print(f"images are in {url}")
 
 
 def _show_set(found: FoundSet) -> None:
@@ -195,13 +241,20 @@ def _name_of_class(label: Any, classes: Sequence[str]) -> str:
     return f" ({printable(name)})" if name not in ("", f"{number}") else ""
 
 
-def _show_files(found: FoundSet) -> None:
-    rows: list[tuple[str, str, str, str]] = []
+def _files(found: FoundSet) -> list[tuple[str, int, int, str]]:
+    """Returns the name, the number of records, the size in bytes and the state of each file; "" for a sound one."""
+    rows: list[tuple[str, int, int, str]] = []
     for file in found.files:
         state = "damaged" if file.error is not None else "of another packing" if file.is_other else ""
-        rows.append((file.url.rsplit("/", 1)[-1], f"{file.num_records:,}", decimal(file.size_bytes), state))
-    rows.extend((shard.file, f"{shard.num_records:,}", decimal(shard.size_bytes), "missing") for shard in found.missing)
-    rows.sort()
+        rows.append((file.url.rsplit("/", 1)[-1], file.num_records, file.size_bytes, state))
+    rows.extend((shard.file, shard.num_records, shard.size_bytes, "missing") for shard in found.missing)
+    return sorted(rows)
+
+
+def _show_files(found: FoundSet) -> None:
+    from rich.table import Table  # here, because the JSON needs none
+
+    rows = [(name, f"{num:,}", decimal(size_bytes), state) for name, num, size_bytes, state in _files(found)]
     shown = rows
     if len(rows) > _NUM_FILES:
         shown = [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.filesize import decimal
 
-from lockstep.cli.console import OUTPUT, duration
+from lockstep.cli.answers import Answer, Format, answers
+from lockstep.cli.console import ERRORS, OUTPUT, duration
 from lockstep.cli.data.flags import (
     check_fit,
     check_one_size,
@@ -25,10 +27,13 @@ from lockstep.errors import InvalidInputError, LockstepError, UnavailableError, 
 
 # The commands import these rooms when they run, so that other commands start without NumPy.
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from lockstep.data.packing.packer import Packed
     from lockstep.data.sources import AbstractSource
 
 
+@answers("PackedForm", hints=True)
 def pack(
     source: Annotated[
         str,
@@ -151,7 +156,9 @@ def pack(
             "--or-digits", help="For fashion-mnist: use the digits that come with Lockstep if it cannot be reached."
         ),
     ] = False,
-) -> None:
+    *,
+    output_format: Format = Format.TABLE,
+) -> Answer:
     """Pack a data set into sharded TFRecord files of tf.train.Example.
 
     If the command is interrupted, run it again to resume it. After it has finished, running it again does nothing until
@@ -160,6 +167,7 @@ def pack(
     from lockstep.data.packing.options import DEFAULT_MAX_SKIPPED
     from lockstep.data.packing.packer import pack as pack_source
 
+    console = OUTPUT if output_format is Format.TABLE else ERRORS  # what is printed before the answer
     check_places(source=source, bucket=bucket)
     check_one_size({"--shards": shards, "--records-per-shard": records_per_shard, "--shard-size": shard_size})
     try:
@@ -179,6 +187,7 @@ def pack(
         }
         found = _open(
             source,
+            console=console,
             or_digits=or_digits,
             folder=folder,
             transcoding=read_transcoding(image_size=image_size, resize=resize, codec=codec, quality=quality),
@@ -187,32 +196,55 @@ def pack(
             delimiter=delimiter,
         )
         check_fit(found, shuffle=shuffle, seed=seed, on_error=on_error, max_skipped=max_skipped)
-        _show_source(found, name=name or found.name)
+        _show_source(found, name=name or found.name, console=console)
         start_s = time.monotonic()
-        with show_progress(OUTPUT) as report:
-            packed = pack_source(found, bucket, **arguments, progress=report, say=_say)
+        with show_progress(console) as report:
+            packed = pack_source(found, bucket, **arguments, progress=report, say=lambda text: _say(text, console))
     except KeyboardInterrupt:
-        OUTPUT.print("interrupted; run the same command again to resume")
+        console.print("interrupted; run the same command again to resume")
         raise
     except LockstepError as error:
         raise in_flags(error) from None
-    _show(packed, bucket, elapsed_s=time.monotonic() - start_s)
+    elapsed_s = time.monotonic() - start_s
+    return Answer(
+        show=lambda: _show(packed, bucket, elapsed_s=elapsed_s),
+        document=_document(packed, bucket, elapsed_s=elapsed_s),
+        hint=f"to look at it: lockstep data inspect {shlex.quote(bucket)}",
+    )
 
 
-def _say(text: str) -> None:
-    OUTPUT.print(printable(text))
+def _document(packed: Packed, bucket: str, *, elapsed_s: float) -> dict[str, Any]:
+    return {
+        "bucket": bucket,
+        "splits": [
+            {
+                "split": split,
+                "numRecords": manifest.num_records,
+                "numShards": len(manifest.shards),
+                "sizeBytes": manifest.size_bytes,
+            }
+            for split, manifest in packed.manifests.items()
+        ],
+        "numSkipped": len(packed.skipped),
+        "wasThere": packed.was_there,
+        "elapsedSeconds": elapsed_s,
+    }
 
 
-def _show_source(source: AbstractSource, *, name: str) -> None:
+def _say(text: str, console: Console = OUTPUT) -> None:
+    console.print(printable(text))
+
+
+def _show_source(source: AbstractSource, *, name: str, console: Console) -> None:
     """Prints what will be packed, before packing starts."""
-    _say(f"{name}: from {source.origin}")
+    _say(f"{name}: from {source.origin}", console)
     for notice in source.notices:
-        _say(notice)
+        _say(notice, console)
     from lockstep.data.examples.description import describe_feature
 
     features = source.features.items()
     show_fields(
-        OUTPUT, {"features": [f"{feature_name}: {describe_feature(feature)}" for feature_name, feature in features]}
+        console, {"features": [f"{feature_name}: {describe_feature(feature)}" for feature_name, feature in features]}
     )
 
 
@@ -231,16 +263,16 @@ def _show(packed: Packed, bucket: str, *, elapsed_s: float) -> None:
         _say(f"{counted(packed.num_records, 'record')} in {duration(elapsed_s)}")
 
 
-def _open(source: str, *, or_digits: bool, **options: Any) -> AbstractSource:
+def _open(source: str, *, or_digits: bool, console: Console, **options: Any) -> AbstractSource:
     from lockstep.data.sources import open_source
 
     if or_digits and source != "fashion-mnist":
         raise InvalidInputError("--or-digits is only for fashion-mnist", received=source)
     try:
-        with OUTPUT.status(f"looking for {source}"):
+        with ERRORS.status(f"looking for {source}"):
             return open_source(source, **options)
     except UnavailableError as error:
         if not or_digits:
             raise
-        OUTPUT.print(f"{error.what}; using the handwritten digits that come with Lockstep")
+        console.print(f"{error.what}; using the handwritten digits that come with Lockstep")
         return open_source("digits")

@@ -7,12 +7,11 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, final
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
-
 from lockstep.cli.console import duration
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from lockstep.data.packing.run import Progress as Packing
 
 LINE_EVERY_S: Final = 10.0
@@ -77,6 +76,8 @@ def show_progress(console: Console) -> Generator[Callable[[Packing], None]]:
     if not console.is_terminal:
         yield Lines(console.print).report
         return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # here, because the help needs none
+
     columns = (SpinnerColumn(), TextColumn("packing"), BarColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)

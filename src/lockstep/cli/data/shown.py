@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any, Final
 
 # The commands import these rooms when they run.
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from lockstep.data.finding import Damage
 
 _UNKNOWN: Final = "\N{REPLACEMENT CHARACTER}"
@@ -60,6 +60,11 @@ def show_damages(console: Console, damages: Sequence[Damage]) -> None:
     if len(damages) > 1:
         for damage in damages:
             console.print(printable(f"{damage.error}"))
+
+
+def damage_documents(damages: Iterable[Damage]) -> list[dict[str, Any]]:
+    """Returns damages as JSON: where each is, and what it is."""
+    return [{"url": damage.url, "record": damage.record, "message": str(damage.error)} for damage in damages]
 
 
 def show_notes(console: Console, notes: Iterable[str]) -> None:

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from lockstep.cli.answers import Answer, answers
+from lockstep.cli.completing import complete_model, complete_version_of_model
 from lockstep.cli.console import ERRORS, connect, local_time, print_line, warn_if_programs_run_as_root
 from lockstep.errors import InvalidInputError, LockstepError, StorageWriteError
 from lockstep.jobs.security.access import ALL_PROJECTS, MIN_REQUESTS_PER_SECOND, Scope
@@ -17,6 +19,7 @@ from lockstep.jobs.security.access import ALL_PROJECTS, MIN_REQUESTS_PER_SECOND,
 DAY_S: Final = 86400.0
 
 
+@answers("KeyForm", hints=True)
 def create(
     label: Annotated[str, typer.Argument(metavar="LABEL", help="Name of the key's owner, as jobs and events show it.")],
     scope: Annotated[
@@ -30,9 +33,15 @@ def create(
     all_projects: Annotated[bool, typer.Option("--all-projects", help="The key is valid for all projects.")] = False,
     model: Annotated[
         str | None,
-        typer.Option(help="The key is a caller's: it can request predictions of this model, and nothing else."),
+        typer.Option(
+            help="The key is a caller's: it can request predictions of this model, and nothing else.",
+            autocompletion=complete_model,
+        ),
     ] = None,
-    version: Annotated[str | None, typer.Option(help="With --model: of this version only.")] = None,
+    version: Annotated[
+        str | None,
+        typer.Option(help="With --model: of this version only.", autocompletion=complete_version_of_model),
+    ] = None,
     requests_per_second: Annotated[
         float | None, typer.Option(min=MIN_REQUESTS_PER_SECOND, help="How many predictions it can request a second.")
     ] = None,
@@ -44,7 +53,7 @@ def create(
         Path | None,
         typer.Option(help="Write the key to this new file, which only its owner can read, instead of printing it."),
     ] = None,
-) -> None:
+) -> Answer:
     """Create a key, and print it. Save it, because it cannot be shown again."""
     if (project is None) != all_projects:
         raise InvalidInputError("give either --project or --all-projects")
@@ -74,9 +83,19 @@ def create(
     until = "it is revoked" if made["expireTime"] is None else local_time(made["expireTime"])
     if descriptor is not None and output is not None:
         keep(made, descriptor=descriptor, path=output)
-    ERRORS.print(f"key {made['key']} of {label}, a {scope.value} of {where}, is valid until {until}")
-    if descriptor is None:
-        print_line(made["secret"])
+    said = f"key {made['key']} of {label}, a {scope.value} of {where}, is valid until {until}"
+    shown = {name: value for name, value in made.items() if name != "secret" or descriptor is None}
+    return Answer(
+        show=lambda: _show(said, secret=shown.get("secret")),
+        document=shown,
+        hint="to try it: LOCKSTEP_TOKEN=... lockstep whoami",
+    )
+
+
+def _show(said: str, *, secret: str | None) -> None:
+    ERRORS.print(said)
+    if secret is not None:
+        print_line(secret)
     # Only now, and without an error, so that the key is never lost.
     with contextlib.suppress(LockstepError), connect() as client:
         warn_if_programs_run_as_root(client.service())

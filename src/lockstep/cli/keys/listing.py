@@ -4,48 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
-from rich.table import Table
-
-from lockstep.cli.console import OUTPUT, connect, local_time
+from lockstep.cli.answers import Answer, Column, answers
+from lockstep.cli.console import connect, local_time
 from lockstep.jobs.security.access import ALL_PROJECTS
 
 
-def list_keys() -> None:
+@answers("KeyListForm", is_list=True)
+def list_keys() -> Answer:
     """List all keys, the oldest first, without their secrets."""
     with connect() as client:
         keys = client.keys()
-    table = Table(box=None, pad_edge=False)
-    for title in (
-        "KEY",
-        "LABEL",
-        "SCOPE",
-        "PROJECT",
-        "MODEL",
-        "PER SECOND",
-        "STATE",
-        "CREATED",
-        "BY",
-        "EXPIRES",
-        "LAST USED",
-    ):
-        table.add_column(title, no_wrap=True)
-    for key in keys:
-        table.add_row(
-            key["key"],
-            key["label"],
-            key["scope"],
-            "(all)" if key["project"] == ALL_PROJECTS else key["project"],
-            "/".join(name for name in (key["model"], key["version"]) if name is not None),
-            "" if key["requestsPerSecond"] is None else f"{key['requestsPerSecond']:g}",
-            _state(key, now=datetime.now(tz=UTC)),
-            local_time(key["createTime"]),
-            key["createdBy"],
-            local_time(key["expireTime"]),
-            local_time(key["lastUsedTime"]),
-        )
-    OUTPUT.print(table if keys else "no keys; only the home's token is valid")
+    return Answer.of_list({"keys": keys}, rows=keys, columns=COLUMNS, empty="no keys; only the home's token is valid")
+
+
+def _project(key: Mapping[str, Any]) -> str:
+    return "(all)" if key["project"] == ALL_PROJECTS else key["project"]
+
+
+def _model(key: Mapping[str, Any]) -> str:
+    return "/".join(name for name in (key["model"], key["version"]) if name is not None)
+
+
+def _rate(key: Mapping[str, Any]) -> str:
+    return "" if key["requestsPerSecond"] is None else f"{key['requestsPerSecond']:g}"
 
 
 def _state(key: Mapping[str, Any], *, now: datetime) -> str:
@@ -54,3 +37,24 @@ def _state(key: Mapping[str, Any], *, now: datetime) -> str:
     if key["expireTime"] is not None and datetime.fromisoformat(key["expireTime"]) <= now:
         return "expired"
     return "valid"
+
+
+COLUMNS: Final = (
+    Column(name="key", title="KEY"),
+    Column(name="label", title="LABEL"),
+    Column(name="scope", title="SCOPE"),
+    Column(name="project", title="PROJECT", text=_project),
+    Column(name="model", title="MODEL", text=_model),
+    Column(name="version"),
+    Column(name="requestsPerSecond", title="PER SECOND", text=_rate),
+    Column(
+        name="revokeTime",
+        title="STATE",
+        text=lambda key: _state(key, now=datetime.now(tz=UTC)),
+    ),
+    Column(name="revokedBy"),
+    Column(name="createTime", title="CREATED", text=lambda key: local_time(key["createTime"])),
+    Column(name="createdBy", title="BY"),
+    Column(name="expireTime", title="EXPIRES", text=lambda key: local_time(key["expireTime"])),
+    Column(name="lastUsedTime", title="LAST USED", text=lambda key: local_time(key["lastUsedTime"])),
+)

@@ -7,17 +7,26 @@ from typing import Annotated, Any
 
 import typer
 
-from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect, local_time, print_json
-from lockstep.cli.models.servers import num_ready, num_wanted, scaling_text
+from lockstep.cli.answers import Answer, Format, answers
+from lockstep.cli.completing import complete_version
+from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect, local_time
+from lockstep.cli.models.servers import num_ready, num_wanted, or_dash, scaling_text
 from lockstep.cli.operations import short_name, split_version, waiting_for
 from lockstep.cli.traffic import traffic_of, traffic_text
 
 
+@answers("ModelForm", "VersionForm")
 def describe(
-    name: Annotated[str, typer.Argument(metavar="MODEL[/VERSION]", help="The model, or one of its versions.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL[/VERSION]", help="The model, or one of its versions.", autocompletion=complete_version
+        ),
+    ],
     project: ProjectOption = DEFAULT_PROJECT,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the contract's JSON.")] = False,
-) -> None:
+    *,
+    output_format: Format = Format.TABLE,
+) -> Answer:
     """Show a model, or a version: its state, what it waits for, its prediction servers, and what they serve."""
     model, version = split_version(name)
     with connect(project) as client:
@@ -26,13 +35,16 @@ def describe(
             names = []
         else:
             found = client.model(model)
-            names = [] if as_json else [short_name(each) for each in client.versions(model)]
-    if as_json:
-        print_json(found, indent=2)
-    elif version is not None:
-        _print_version(found, model=model)
-    else:
-        _print_model(found, versions=names)
+            is_json = output_format is Format.JSON
+            names = [] if is_json else [short_name(each) for each in client.versions(model)]
+
+    def show() -> None:
+        if version is not None:
+            _print_version(found, model=model)
+        else:
+            _print_model(found, versions=names)
+
+    return Answer(show=show, document=found)
 
 
 def _print_model(model: Mapping[str, Any], *, versions: list[str]) -> None:
@@ -63,7 +75,7 @@ def _print_version(version: Mapping[str, Any], *, model: str) -> None:
     OUTPUT.print(f"  created: {local_time(version['createTime'])}")
     if last_use := version.get("lastUseTime"):
         OUTPUT.print(f"  last request: {local_time(last_use)}")
-    OUTPUT.print(f"  servers: {num_ready(version)} of {num_wanted(version)} ready")
+    OUTPUT.print(f"  servers: {or_dash(num_ready(version))} of {or_dash(num_wanted(version))} ready")
     OUTPUT.print(f"  number of servers: {scaling_text(version)}")
     OUTPUT.print(f"  machine type: {version['machineType']}{_accelerator_text(version)}")
     _print_served(version)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect
+from lockstep.cli.answers import Answer, answers
+from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ModelArgument, ProjectOption, connect
 from lockstep.cli.traffic import traffic_of, traffic_text
 
 
-def rollback(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")],
-    project: ProjectOption = DEFAULT_PROJECT,
-) -> None:
+@answers("ModelForm")
+def rollback(model: ModelArgument, project: ProjectOption = DEFAULT_PROJECT) -> Answer:
     """Restore a model's traffic as it was before its last change. A second rollback takes the first one back."""
     with connect(project) as client:
         restored = client.rollback(model)
-    OUTPUT.print(f"traffic of {model}: {traffic_text(traffic_of(restored))}")
+    return Answer(
+        show=lambda: OUTPUT.print(f"traffic of {model}: {traffic_text(traffic_of(restored))}"), document=restored
+    )

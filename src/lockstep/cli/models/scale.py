@@ -6,14 +6,16 @@ from typing import Annotated
 
 import typer
 
-from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect
+from lockstep.cli.answers import Answer, Format, answers
+from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, ReadyVersionArgument, connect
 from lockstep.cli.models.servers import num_wanted, scaling_text
 from lockstep.cli.operations import TimeoutOption, split_version, timeout_of, wait_for_operation
 from lockstep.errors import InvalidInputError, ModelError, counted
 
 
+@answers("VersionForm")
 def scale(
-    name: Annotated[str, typer.Argument(metavar="MODEL/VERSION", help="The version; it must be READY.")],
+    name: ReadyVersionArgument,
     nodes: Annotated[
         int | None,
         typer.Option(
@@ -34,7 +36,9 @@ def scale(
     ] = None,
     timeout: TimeoutOption = None,
     project: ProjectOption = DEFAULT_PROJECT,
-) -> None:
+    *,
+    output_format: Format = Format.TABLE,
+) -> Answer:
     """Change the number of a version's prediction servers, or the bounds of this number."""
     model, version = split_version(name)
     if version is None:
@@ -54,9 +58,9 @@ def scale(
         operation = wait_for_operation(client, operation, model=model, version=version, timeout_s=timeout_s)
         if "error" in operation:
             raise ModelError(f"version {model}/{version} cannot be scaled: {operation['error']['message']}")
-        if nodes is not None:
-            OUTPUT.print(f"version {model}/{version} has {counted(nodes, 'prediction server')}")
-            return
-        found = client.version(model, name=version)
-    number = counted(int(num_wanted(found)), "prediction server")
-    OUTPUT.print(f"version {model}/{version} has {number}: {scaling_text(found)}")
+        is_shown = nodes is None or output_format is Format.JSON
+        found = client.version(model, name=version) if is_shown else {}
+    text = counted(num_wanted(found) or 0 if nodes is None else nodes, "prediction server")
+    if nodes is None:
+        text += f": {scaling_text(found)}"
+    return Answer(show=lambda: OUTPUT.print(f"version {model}/{version} has {text}"), document=found)

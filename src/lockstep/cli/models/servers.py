@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from lockstep.cli.operations import short_name
-from lockstep.client import Client
 from lockstep.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from lockstep.client import Client
 
 _METRICS: Final = {"CPU_USAGE": "CPU usage", "GPU_DUTY_CYCLE": "GPU duty cycle"}
 
@@ -31,7 +33,7 @@ def servers_text(version: Mapping[str, Any]) -> str:
 
     If the number follows the load, its bounds are added: ``1/2 (0-4)``.
     """
-    number = f"{num_ready(version)}/{num_wanted(version)}"
+    number = f"{or_dash(num_ready(version))}/{or_dash(num_wanted(version))}"
     auto = version.get("autoScaling")
     return number if auto is None else f"{number} ({auto['minNodes']}-{auto['maxNodes']})"
 
@@ -49,12 +51,17 @@ def scaling_text(version: Mapping[str, Any]) -> str:
     return f"{bounds}: {', '.join(targets)}" if targets else bounds
 
 
-def num_wanted(version: Mapping[str, Any]) -> int | str:
-    """Returns how many prediction servers a version should have now; "-" if the service does not say it."""
+def num_wanted(version: Mapping[str, Any]) -> int | None:
+    """Returns how many prediction servers a version should have now; None if the service does not say it."""
     own = version.get("lockstep", {})
-    return own.get("numServers", version.get("manualScaling", {}).get("nodes", "-"))
+    return own.get("numServers", version.get("manualScaling", {}).get("nodes"))
 
 
-def num_ready(version: Mapping[str, Any]) -> int | str:
-    """Returns how many prediction servers of a version are ready; "-" if that was not read."""
-    return version.get("lockstep", {}).get("numReadyServers", "-")
+def num_ready(version: Mapping[str, Any]) -> int | None:
+    """Returns how many prediction servers of a version are ready; None if that was not read."""
+    return version.get("lockstep", {}).get("numReadyServers")
+
+
+def or_dash(number: int | None) -> str:
+    """Returns a number as text, and "-" for one that is not known."""
+    return "-" if number is None else str(number)

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect
+from lockstep.cli.answers import Answer, answers
+from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ModelArgument, ProjectOption, connect
 from lockstep.cli.traffic import read_split, traffic_of, traffic_text
 
 
+@answers("ModelForm")
 def traffic(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")],
+    model: ModelArgument,
     shares: Annotated[
         list[str] | None,
         typer.Argument(
@@ -22,10 +24,12 @@ def traffic(
         ),
     ] = None,
     project: ProjectOption = DEFAULT_PROJECT,
-) -> None:
+) -> Answer:
     """Show or change which versions answer the requests to a model that name no version."""
     split = read_split(shares) if shares else None
     with connect(project) as client:
         if split is not None:
             client.split_traffic(model, split=split)
-        OUTPUT.print(f"traffic of {model}: {traffic_text(traffic_of(client.model(model)))}")
+        found = client.model(model)
+    text = f"traffic of {model}: {traffic_text(traffic_of(found))}"
+    return Answer(show=lambda: OUTPUT.print(text), document=found)

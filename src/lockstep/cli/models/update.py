@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
-from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect
+from lockstep.cli.answers import Answer, Format, answers
+from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ModelArgument, ProjectOption, connect
 
 
+@answers("ModelForm")
 def update(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name.")],
+    model: ModelArgument,
     max_versions: Annotated[
         int,
         typer.Option(
@@ -20,8 +22,11 @@ def update(
         ),
     ],
     project: ProjectOption = DEFAULT_PROJECT,
-) -> None:
+    *,
+    output_format: Format = Format.TABLE,
+) -> Answer:
     """Change how many versions a model keeps."""
     with connect(project) as client:
         client.keep_versions(model, max_versions=max_versions)
-    OUTPUT.print(f"model {model} keeps {max_versions or 'all'} versions")
+        found = client.model(model) if output_format is Format.JSON else None
+    return Answer(show=lambda: OUTPUT.print(f"model {model} keeps {max_versions or 'all'} versions"), document=found)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from rich.table import Table
+from typing import Final
 
-from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect, local_time
+from lockstep.cli.answers import Answer, Column, answers
+from lockstep.cli.console import DEFAULT_PROJECT, ProjectOption, connect, local_time
+
+COLUMNS: Final = (
+    Column(name="name", title="SECRET"),
+    Column(name="createTime", title="CREATED", text=lambda secret: local_time(secret["createTime"])),
+    Column(name="updateTime", title="SET", text=lambda secret: local_time(secret["updateTime"])),
+    Column(name="updatedBy", title="BY"),
+)
 
 
-def list_secrets(project: ProjectOption = DEFAULT_PROJECT) -> None:
+@answers("SecretListForm", is_list=True)
+def list_secrets(project: ProjectOption = DEFAULT_PROJECT) -> Answer:
     """List a project's secrets by name, without their values."""
     with connect(project) as client:
         secrets = client.secrets()
-    table = Table(box=None, pad_edge=False)
-    for title in ("SECRET", "CREATED", "SET", "BY"):
-        table.add_column(title, no_wrap=True)
-    for secret in secrets:
-        times = (local_time(secret["createTime"]), local_time(secret["updateTime"]))
-        table.add_row(secret["name"], *times, secret["updatedBy"])
-    OUTPUT.print(table if secrets else "no secrets")
+    return Answer.of_list({"secrets": secrets}, rows=secrets, columns=COLUMNS, empty="no secrets")

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from lockstep.cli.answers import Answer, answers
+from lockstep.cli.completing import complete_secret
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, ProjectOption, connect
 from lockstep.errors import InvalidInputError, MissingInputError
 
-SecretArgument = Annotated[str, typer.Argument(metavar="NAME", help="The secret's name.")]
+SecretArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="The secret's name.", autocompletion=complete_secret)
+]
 
 
+@answers("SecretNameForm", hints=True)
 def set_secret(
     name: SecretArgument,
     file: Annotated[
         Path | None, typer.Option(help="File with the value; without it, the standard input has it.")
     ] = None,
     project: ProjectOption = DEFAULT_PROJECT,
-) -> None:
+) -> Answer:
     """Create or replace a secret.
 
     Jobs that start from now on receive the value. One line feed at the end of the value is removed.
@@ -28,7 +34,11 @@ def set_secret(
     value = _read(file)
     with connect(project) as client:
         client.set_secret(name, value=value)
-        ERRORS.print(f"secret {name} is set", style="dim")
+    return Answer(
+        show=lambda: ERRORS.print(f"secret {name} is set", style="dim"),
+        document={"name": name},
+        hint=f"to give it to a job: lockstep submit JOB ... --secret VARIABLE={shlex.quote(name)}",
+    )
 
 
 def _read(file: Path | None) -> str:
