@@ -34,7 +34,9 @@ app = App("Choose and show the machines that jobs run on.", name="cluster")
 @app.command("use")
 @answers("ClusterChoiceForm", hints=True)
 def use(
-    file: Annotated[Path, typer.Argument(help="YAML file with the cluster's definition; see docs/clusters.md.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="YAML file with the cluster's definition; see docs/clusters.md.")
+    ],
 ) -> Answer:
     """Run jobs on machines that are created and deleted as the queue needs them.
 
@@ -56,7 +58,9 @@ def use(
 
 @app.command("generate")
 def generate(
-    file: Annotated[Path, typer.Argument(help="YAML file with the cluster's definition; see docs/clusters.md.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="YAML file with the cluster's definition; see docs/clusters.md.")
+    ],
     form: Annotated[
         ClusterForm | None,
         typer.Option("--format", help="Output format. Default: kuberay for a Kubernetes cluster, ray otherwise."),
@@ -106,7 +110,8 @@ def generate(
 @answers("ClusterChoiceForm", hints=True)
 def attach(
     address: Annotated[
-        str, typer.Argument(help="Address (host:port) of the running Ray cluster's control store (GCS).")
+        str,
+        typer.Argument(metavar="ADDRESS", help="Address (host:port) of the running Ray cluster's control store (GCS)."),
     ],
 ) -> Answer:
     """Run jobs on the nodes of a running Ray cluster that Lockstep does not manage.

@@ -27,7 +27,7 @@ def deploy(
     model: ModelArgument,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- ARGS]...", help="Arguments of the container's entry point, with --image-uri."),
+        typer.Argument(metavar="-- ARGS", help="Arguments of the container's entry point, with --image-uri."),
     ] = None,
     job: Annotated[
         str | None,

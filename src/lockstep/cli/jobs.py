@@ -44,13 +44,17 @@ def read_sort_key(text: str) -> Callable[[Mapping[str, Any]], Any]:
 @answers("JobListForm", is_list=True)
 def jobs(
     filter_text: Annotated[
-        str, typer.Option("--filter", help="Such as 'jobId:rnn* AND state:FAILED'.", show_default=False)
+        str,
+        typer.Option(
+            "--filter", help="Only jobs that match, such as 'jobId:rnn* AND state:FAILED'.", show_default=False
+        ),
     ] = "",
-    limit: Annotated[int, typer.Option(min=1, help="The most jobs to list.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of jobs to list.")] = 20,
     sort_by: Annotated[
         str | None,
         typer.Option(
-            metavar="FIELD", help=f"{', '.join(SORTED_BY)}; ~FIELD for the largest first. By default the newest first."
+            metavar="FIELD",
+            help=f"Sort by {', '.join(SORTED_BY)}, or by ~FIELD for the largest first. Default: the newest first.",
         ),
     ] = None,
     project: ProjectOption = DEFAULT_PROJECT,

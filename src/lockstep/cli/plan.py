@@ -17,7 +17,7 @@ from lockstep.errors import ExitCode, InvalidInputError
 def plan(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="The training script.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="Arguments of the script, after --.")
+        list[str] | None, typer.Argument(metavar="-- ARGS", help="Arguments of the script, after --.")
     ] = None,
     on: Annotated[
         str, typer.Option("--on", help="Chips to plan for: v4:2x2x2, v5e:2x4, v5p:2x2x1, v6e:4x4, ... or cpu:4.")

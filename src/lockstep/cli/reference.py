@@ -48,7 +48,8 @@ Every command that shows something, or that says what it did, has `--json`. Comm
 
 - JSON goes to standard output, and nothing else does. Errors, progress and notes go to standard error.
 - The [exit code](cli.md#exit-codes) is the same as without `--json`. A command that fails before it has an answer
-  prints no JSON. `submit --json` prints the job once it has ended, and exits with 10 if it failed.
+  prints no JSON. `submit --json` prints the job once it has ended, and exits with 10 if it failed,
+  with 29 if it was cancelled.
 - The forms below are stable: a field keeps its name, its type and its meaning. New versions may add fields, so ignore
   those that you do not know.
 - The same forms describe the REST interface. Where a form is that of AI Platform, the names are too.
@@ -65,8 +66,8 @@ Spreadsheets run a cell that begins with `=`, `+`, `-`, `@` or a tab as a formul
 choose its labels. So a text that begins with one of these gets an apostrophe before it: `=1+1` becomes `'=1+1`.
 Numbers, also negative ones, stay as they are. If a program reads the file, use JSON instead, or remove the apostrophe.
 
-`lockstep costs --format csv` has no row for the total, so that a sum over a column is right. `lockstep metrics
---format csv` has one line for each point.
+New versions may add columns at the end. Read columns by their names. `lockstep costs` has no row for
+the total, so that a sum over a column is right. `lockstep metrics` has one line for each point.
 """
 
 
@@ -121,6 +122,16 @@ def commands_with_json() -> dict[str, AnswerSpec]:
     return found
 
 
+def csv_columns() -> dict[str, list[str]]:
+    """Returns the columns of each command's CSV: those that its module has as ``COLUMNS``."""
+    found: dict[str, list[str]] = {}
+    for name, command in _commands(typer.main.get_command(make_app())):
+        spec = spec_of(command.callback)
+        if spec is not None and spec.is_list:
+            found[name] = [column.name for column in sys.modules[command.callback.__module__].COLUMNS]
+    return found
+
+
 def form_named(name: str) -> Any:
     """Returns a form by its name."""
     return getattr(own_forms, name) if hasattr(own_forms, name) else getattr(rest_forms, name)
@@ -139,9 +150,13 @@ def json_text() -> str:
         if "$ref" not in schema:
             definitions[titles[name]] = schema
     rows = [_command_row(name, spec, titles) for name, spec in commands.items()]
+    columns = csv_columns().items()
     return "\n".join(
         (
             _INTRODUCTION,
+            "| command | columns of its CSV |\n|---|---|",
+            *(f"| `lockstep {name}` | {', '.join(f'`{column}`' for column in each)} |" for name, each in columns),
+            "",
             "## Commands\n",
             "| command | prints | options |\n|---|---|---|",
             *rows,

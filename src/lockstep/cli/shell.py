@@ -27,7 +27,7 @@ def execute(
     job: JobArgument,
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- COMMAND...]", help="The command to run. Default: an interactive shell."),
+        typer.Argument(metavar="-- COMMAND", help="The command to run. Default: an interactive shell."),
     ] = None,
     replica: Annotated[
         str | None, typer.Option(help="Replica to run it in, such as worker-replica-1. Default: the first one.")

@@ -27,18 +27,13 @@ from lockstep.submission.training_inputs import check_supported, ignored_lines
 if TYPE_CHECKING:
     from lockstep.client import Client
 
-Machine = Annotated[str | None, typer.Option(help="Machine type of each of these replicas.")]
-Accelerator = Annotated[str | None, typer.Option(help="Accelerators of each of these replicas: count=N,type=T.")]
-Count = Annotated[int | None, typer.Option(min=0, help="Number of these replicas.")]
-Image = Annotated[str | None, typer.Option(help="Container image of these replicas.")]
-
 
 @answers("JobForm", "PreviewForm", hints=True)
 def submit(
     context: typer.Context,
     job: Annotated[str, typer.Argument(metavar="JOB", help="The job's name: letters, digits and underscores.")],
     user_args: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- USER_ARGS...]", help="Arguments of the program.")
+        list[str] | None, typer.Argument(metavar="-- USER_ARGS", help="Arguments of the program.")
     ] = None,
     package_path: Annotated[
         Path | None,
@@ -51,24 +46,34 @@ def submit(
         str | None, typer.Option(help="Further packages, .tar.gz or .whl: files or bucket URLs, separated by commas.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="YAML file with trainingInput, or workerPoolSpecs.")] = None,
-    scale_tier: Annotated[str | None, typer.Option(help="BASIC, STANDARD_1, BASIC_GPU, CUSTOM, ...")] = None,
+    scale_tier: Annotated[
+        str | None, typer.Option(help="A named set of machines: BASIC, STANDARD_1, BASIC_GPU, CUSTOM, ...")
+    ] = None,
     master_machine_type: Annotated[str | None, typer.Option(help="Machine type of the master.")] = None,
     master_accelerator: Annotated[str | None, typer.Option(help="Accelerators of the master: count=N,type=T.")] = None,
     master_image_uri: Annotated[
         str | None, typer.Option(help="Container image of every replica that names no other.")
     ] = None,
-    worker_count: Count = None,
-    worker_machine_type: Machine = None,
-    worker_accelerator: Accelerator = None,
-    worker_image_uri: Image = None,
-    parameter_server_count: Count = None,
-    parameter_server_machine_type: Machine = None,
-    parameter_server_accelerator: Accelerator = None,
-    parameter_server_image_uri: Image = None,
-    evaluator_count: Count = None,
-    evaluator_machine_type: Machine = None,
-    evaluator_accelerator: Accelerator = None,
-    evaluator_image_uri: Image = None,
+    worker_count: Annotated[int | None, typer.Option(min=0, help="Number of workers.")] = None,
+    worker_machine_type: Annotated[str | None, typer.Option(help="Machine type of each worker.")] = None,
+    worker_accelerator: Annotated[str | None, typer.Option(help="Accelerators of each worker: count=N,type=T.")] = None,
+    worker_image_uri: Annotated[str | None, typer.Option(help="Container image of the workers.")] = None,
+    parameter_server_count: Annotated[int | None, typer.Option(min=0, help="Number of parameter servers.")] = None,
+    parameter_server_machine_type: Annotated[
+        str | None, typer.Option(help="Machine type of each parameter server.")
+    ] = None,
+    parameter_server_accelerator: Annotated[
+        str | None, typer.Option(help="Accelerators of each parameter server: count=N,type=T.")
+    ] = None,
+    parameter_server_image_uri: Annotated[
+        str | None, typer.Option(help="Container image of the parameter servers.")
+    ] = None,
+    evaluator_count: Annotated[int | None, typer.Option(min=0, help="Number of evaluators.")] = None,
+    evaluator_machine_type: Annotated[str | None, typer.Option(help="Machine type of each evaluator.")] = None,
+    evaluator_accelerator: Annotated[
+        str | None, typer.Option(help="Accelerators of each evaluator: count=N,type=T.")
+    ] = None,
+    evaluator_image_uri: Annotated[str | None, typer.Option(help="Container image of the evaluators.")] = None,
     job_dir: Annotated[str | None, typer.Option(help="Bucket URL for the job's outputs.")] = None,
     staging_bucket: Annotated[str | None, typer.Option(help="Bucket for the packed code.")] = None,
     requirements: Annotated[
@@ -94,7 +99,7 @@ def submit(
             autocompletion=complete_secret,
         ),
     ] = None,
-    labels: Annotated[str | None, typer.Option(help="key=value,key=value")] = None,
+    labels: Annotated[str | None, typer.Option(help="Labels of the job: key=value,key=value.")] = None,
     region: Annotated[str | None, typer.Option(help="Region whose prices apply.")] = None,
     python_version: Annotated[str | None, typer.Option(help="Python's version, such as 3.11.")] = None,
     runtime_version: Annotated[str | None, typer.Option(help="AI Platform's runtime version; ignored.")] = None,
@@ -115,7 +120,7 @@ def submit(
 ) -> Answer:
     """Submit a training job, and print its log until it ends. Ctrl-C ends the printing, but not the job.
 
-    With --json, the log is not printed, and the job is, once it has ended; with --async, at once.
+    With --json, no log is printed. The job is printed once it has ended, or at once with --async.
     """
     asked = _read_config(config, job=job)
     flags = {**context.params, "requirements": requirements_path(requirements, folder=package_path, naming=flag_name)}

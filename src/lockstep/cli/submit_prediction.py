@@ -60,7 +60,7 @@ def submit_prediction(
     region: Annotated[str | None, typer.Option(help="Region whose prices apply.")] = None,
     runtime_version: Annotated[str | None, typer.Option(help="AI Platform's runtime version; ignored.")] = None,
     signature_name: Annotated[str | None, typer.Option(help="The model's signature: serving_default.")] = None,
-    labels: Annotated[str | None, typer.Option(help="key=value,key=value")] = None,
+    labels: Annotated[str | None, typer.Option(help="Labels of the job: key=value,key=value.")] = None,
     stream_logs: Annotated[
         bool, typer.Option("--stream-logs/--async", help="Print the log until the job ends, or return at once.")
     ] = True,

@@ -22,8 +22,8 @@ NUM_ATTEMPTS: Final = 10
 @answers("JobForm")
 def update(
     job: JobArgument,
-    update_labels: Annotated[str | None, typer.Option(help="Set these labels: key=value,key=value")] = None,
-    remove_labels: Annotated[str | None, typer.Option(help="Remove these labels: key,key")] = None,
+    update_labels: Annotated[str | None, typer.Option(help="Set these labels: key=value,key=value.")] = None,
+    remove_labels: Annotated[str | None, typer.Option(help="Remove these labels: key,key.")] = None,
     clear_labels: Annotated[bool, typer.Option("--clear-labels", help="Remove all labels first.")] = False,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> Answer:

@@ -17,7 +17,7 @@ from lockstep.storage import StoredObject, has_wildcard, join_url, open_bucket
 
 @answers("ObjectListForm", is_list=True)
 def ls(
-    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Buckets, folders, objects, or patterns.")],
+    urls: Annotated[list[str], typer.Argument(metavar="URL", help="Buckets, folders, objects, or patterns.")],
     long_form: Annotated[bool, typer.Option("--long", "-l", help="Show sizes and times.")] = False,
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Include everything in folders.")] = False,
 ) -> Answer:

@@ -15,7 +15,7 @@ from lockstep.storage import open_bucket
 
 @answers("BucketListForm", hints=True)
 def mb(
-    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="gs://NAME, s3://NAME, or a folder.")],
+    urls: Annotated[list[str], typer.Argument(metavar="URL", help="gs://NAME, s3://NAME, or a folder.")],
 ) -> Answer:
     """Create buckets, with the store's default settings."""
     created: list[str] = []

@@ -20,7 +20,7 @@ NUM_THREADS: Final = 8
 
 @answers("ObjectsForm")
 def rm(
-    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Objects, patterns; folders with --recursive.")],
+    urls: Annotated[list[str], typer.Argument(metavar="URL", help="Objects, patterns; folders with --recursive.")],
     recursive: Annotated[
         bool, typer.Option("--recursive", "-r", help="Delete everything in folders; asks first.")
     ] = False,

@@ -34,7 +34,10 @@ _OF_IMAGES: Final = ("image_size", "resize", "codec", "quality")
 @answers("InspectionForm", hints=True)
 def inspect(
     target: Annotated[
-        str, typer.Argument(help="A bucket or folder, a data set's split in it, a pattern of files, or a file.")
+        str,
+        typer.Argument(
+            metavar="TARGET", help="A bucket or folder, a data set's split in it, a pattern of files, or a file."
+        ),
     ],
     limit: Annotated[
         int | None, typer.Option(help="How many records to show of each data set: 3, or 60 in a picture.", min=0)

@@ -38,13 +38,17 @@ def pack(
     source: Annotated[
         str,
         typer.Argument(
+            metavar="SOURCE",
             help="The data set: fashion-mnist, digits, a folder or .zip of images with one subfolder for each class, "
             ".csv, .tsv or .parquet files (one, or a pattern such as 'part-*.csv'), an .npy or .npz file. Paths and "
-            "URLs, such as gs://bucket/path."
+            "URLs, such as gs://bucket/path.",
         ),
     ],
     bucket: Annotated[
-        str, typer.Argument(help="The bucket to write the files to: a folder, gs://bucket/path or s3://bucket/path.")
+        str,
+        typer.Argument(
+            metavar="BUCKET", help="The bucket to write the files to: a folder, gs://bucket/path or s3://bucket/path."
+        ),
     ],
     name: Annotated[
         str | None, typer.Option(help="The data set's name. Default: the source's name; for a path, its last part.")

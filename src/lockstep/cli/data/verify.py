@@ -23,7 +23,10 @@ _MAX_DAMAGES: Final = 1000
 @answers("VerificationForm")
 def verify(
     target: Annotated[
-        str, typer.Argument(help="A bucket or folder, a data set's split in it, a pattern of files, or a file.")
+        str,
+        typer.Argument(
+            metavar="TARGET", help="A bucket or folder, a data set's split in it, a pattern of files, or a file."
+        ),
     ],
     threads: Annotated[int, typer.Option(help="Number of files to read at once.", min=1, max=256)] = 8,
 ) -> Answer:

@@ -30,7 +30,9 @@ _IGNORE_FILES = (".containerignore", ".dockerignore")
 
 
 def build(
-    folder: Annotated[Path, typer.Argument(help="Folder with the program; its ignore files apply.")] = Path(),
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder with the program; its ignore files apply.")
+    ] = Path(),
     tag: Annotated[str, typer.Option(help="The image's name, such as registry.example.com/team/trainer:1.")] = "",
     containerfile: Annotated[
         Path | None,

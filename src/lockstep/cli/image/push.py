@@ -15,7 +15,7 @@ PUSH_TIMEOUT_S: Final = 3600.0
 
 
 def push(
-    name: Annotated[str, typer.Argument(help="The image's name, which begins with its registry.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The image's name, which begins with its registry.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")] = False,
 ) -> None:
     """Push an image to its registry, with podman or docker, so that the nodes of a cluster can pull it."""

@@ -44,7 +44,7 @@ def train(
         str | None, typer.Option(help="The module to run, such as 'train'; an image has a program of its own.")
     ] = None,
     user_args: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- USER_ARGS...]", help="Arguments of the program.")
+        list[str] | None, typer.Argument(metavar="-- USER_ARGS", help="Arguments of the program.")
     ] = None,
     image_uri: Annotated[
         str | None, typer.Option(help="Container image to run it in, by podman or docker; it sees no accelerators.")

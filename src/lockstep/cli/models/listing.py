@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 @answers("ModelListForm", is_list=True)
 def list_models(
     filter_text: Annotated[
-        str, typer.Option("--filter", help="Such as 'name:digits*'; see docs/contract.md.", show_default=False)
+        str,
+        typer.Option(
+            "--filter", help="Only models that match, such as 'name:digits*'; see docs/contract.md.", show_default=False
+        ),
     ] = "",
-    limit: Annotated[int, typer.Option(min=1, help="The most models to list.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of models to list.")] = 20,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> Answer:
     """List models and their default versions, the newest first."""

@@ -17,7 +17,7 @@ def traffic(
     shares: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[VERSION=PERCENT]...",
+            metavar="VERSION=PERCENT",
             help="The new traffic: whole percents that sum to 100. The versions must be READY. Without it, the traffic "
             "is shown.",
             show_default=False,

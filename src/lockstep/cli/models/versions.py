@@ -16,7 +16,7 @@ from lockstep.cli.traffic import traffic_of
 @answers("VersionListForm", is_list=True)
 def versions(
     model: ModelArgument,
-    limit: Annotated[int, typer.Option(min=1, help="The most versions to list.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of versions to list.")] = 20,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> Answer:
     """List the versions of a model, the newest first: how many of their servers are ready, and what they wait for."""
