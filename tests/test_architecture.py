@@ -82,7 +82,7 @@ def test_files_are_named_by_a_noun() -> None:
     assert [path for path in FILES if path.stem.strip("_") in NAMES_WITHOUT_A_NOUN] == []
 
 
-@pytest.mark.parametrize("package", ["lockstep.clusters", "lockstep.data"])
+@pytest.mark.parametrize("package", ["lockstep.client", "lockstep.clusters", "lockstep.data"])
 def test_what_a_package_imports_when_it_is_used_is_all_there(package: str) -> None:
     module = import_module(package)
     assert [name for name in module.__all__ if not hasattr(module, name)] == []

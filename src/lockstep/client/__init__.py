@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Job", "JobCost", "Predictor", "RunningService", "ServiceAddress", "find_address", "find_service"]
 
-_MODULES: Final = {
+_LAZY: Final = {
     "Client": "client",
     "Job": "job",
     "JobCost": "job_cost",
@@ -28,6 +28,6 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(f"lockstep.client.{_MODULES[name]}"), name)
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"lockstep.client.{_LAZY[name]}"), name)
     raise AttributeError(f"module 'lockstep.client' has no attribute {name!r}")
