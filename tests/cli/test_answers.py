@@ -36,6 +36,7 @@ TEXT_ONLY = {
     "image build",
     "image push",
     "local train",
+    "tensorboard",
 }
 """Commands without JSON: what they print is another program's output, or a document for one."""
 ELSEWHERE = {
@@ -43,6 +44,7 @@ ELSEWHERE = {
     "down": "the fixture `machine`",
     "cluster use": "test_cluster.py",
     "deploy": "test_deploy.py",
+    "doctor": "test_doctor.py",
     "export": "test_export.py",
     "models scale": "test_models.py",
     "plan": "test_plan.py",
@@ -88,7 +90,7 @@ def test_every_command_has_json_or_a_reason_and_every_list_has_formats() -> None
         assert ("--format" in options) == (name == "cluster generate" or (spec is not None and spec.is_list)), name
     lists = {name for name, spec in with_json.items() if spec.is_list}
     assert {name for name in commands if name.endswith((" list", " ls", " nodes", " versions", "jobs"))} <= lists
-    assert {"costs", "metrics"} <= lists
+    assert {"artifacts", "costs", "metrics"} <= lists
 
 
 def test_what_commands_print_as_json_has_the_forms_that_are_documented(site: Site, tmp_path: Path) -> None:
@@ -111,6 +113,11 @@ def test_what_commands_print_as_json_has_the_forms_that_are_documented(site: Sit
     assert run("update", "first_job", "--update-labels", "team=vision")["labels"] == {"team": "vision"}
     assert [job["jobId"] for job in run("jobs")["jobs"]] == ["first_job"]
     assert run("logs", "first_job") == []
+    assert run("top", "first_job")["state"] == "QUEUED"
+    assert run("top") == {"jobs": []}
+    assert run("artifacts", "first_job") == {"artifacts": []}
+    assert run("artifacts", "first_job", "--fetch", "--to", str(tmp_path / "fetched")) == {"artifacts": []}
+    assert run("init", str(tmp_path / "new"))["files"] == ["train.py", "config.yaml", ".lockstepignore"]
     assert run("metrics", "first_job") == []
     assert run("cancel", "first_job")["state"] in ("CANCELLING", "CANCELLED")
     assert run("status")["bucket"] == site.bench.settings.bucket

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from tests.cli.fake_client import FakeClient, job
+from tests.cli.validating import validated
 from typer.testing import CliRunner, Result
 
 from lockstep.cli import artifacts as command
@@ -38,10 +38,13 @@ def run(*arguments: str) -> Result:
 
 
 def test_artifacts_are_listed_with_their_sizes(fake: FakeClient) -> None:
-    shown = json.loads(run("--json").output)
+    shown = validated("artifacts", run("--json").output)["artifacts"]
     assert {each["path"]: each["sizeBytes"] for each in shown} == {path: len(data) for path, data in FILES.items()}
-    shown = json.loads(run("checkpoints", "--json").output)
+    shown = validated("artifacts", run("checkpoints", "--json").output)["artifacts"]
     assert [each["path"] for each in shown] == ["checkpoints/1/state", "checkpoints/2/state"]
+    lines = run("model", "--format", "csv").output.splitlines()
+    assert lines[0] == "path,output,sizeBytes,updateTime,file,fetched"
+    assert lines[1].startswith("model/final.keras,model,3000,")
     with pytest.raises(MissingInputError, match=r"check.*checkpoints, model, tensorboard"):
         run("check")
     with pytest.raises(InvalidInputError, match="--fetch"):
@@ -55,7 +58,7 @@ def test_what_is_there_with_its_size_is_not_fetched_again(fake: FakeClient, tmp_
     fake.fetched.clear()
     (tmp_path / "out" / "model" / "final.keras").write_bytes(b"m")
     (tmp_path / "out" / "checkpoints" / "1" / "state").unlink()
-    shown = json.loads(run("--fetch", "--to", str(tmp_path / "out"), "--json").output)
+    shown = validated("artifacts", run("--fetch", "--to", str(tmp_path / "out"), "--json").output)["artifacts"]
     assert fake.fetched == ["model/final.keras", "checkpoints/1/state"]
     assert {each["path"] for each in shown if each["fetched"]} == set(fake.fetched)
     assert {path: (tmp_path / "out" / path).read_bytes() for path in FILES} == FILES
@@ -90,7 +93,7 @@ def test_a_checkpoint_that_the_job_has_removed_meanwhile_is_no_failure(
         fetch(job_id, path, to=to)
 
     monkeypatch.setattr(fake, "fetch_artifact", fail)
-    shown = json.loads(run("--fetch", "--to", str(tmp_path), "--json").output)
+    shown = validated("artifacts", run("--fetch", "--to", str(tmp_path), "--json").output)["artifacts"]
     assert [each["path"] for each in shown if not each["fetched"]] == ["checkpoints/1/state"]
     assert (tmp_path / "checkpoints" / "2" / "state").read_bytes() == b"three"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.validating import validated
 from typer.testing import CliRunner
 
 from lockstep.cli import doctor as command
@@ -45,7 +46,7 @@ def test_a_fault_is_printed_with_its_remedy_and_decides_the_exit_code(tmp_path: 
     assert "secret-value" not in shown
     shown = run(tmp_path, "--only", "variables", code=0, PYTHONDONTWRITEBYTECODE="1")
     assert "warning  variables: every process of Ray" in shown
-    document = json.loads(run(tmp_path, "--only", "disk", "--json", code=0))
+    document = validated("doctor", run(tmp_path, "--only", "disk", "--json", code=0))
     assert document.keys() == {"findings", "passed", "skipped"}
     assert "did you mean 'disk'" in run(tmp_path, "--only", "dsik", code=64)
 
@@ -84,7 +85,7 @@ def test_the_services_faults_are_added_and_shared_ones_are_shown_once(monkeypatc
     app = make_app("doctor")
     done = CliRunner().invoke(app, ["doctor", "--json"])
     assert done.exit_code == 1
-    findings = json.loads(done.output)["findings"]
+    findings = validated("doctor", done.output)["findings"]
     assert [(row["check"], row["where"]) for row in findings] == [("disk", "here"), ("bytecode", "service")]
     monkeypatch.setattr("lockstep.doctor.diagnose", lambda **_: Diagnosis(findings=(SLOW,)))
     monkeypatch.setattr(command, "connect", lambda: Fake(None))

@@ -25,7 +25,7 @@ def job(state: str, **outputs: str) -> dict[str, Any]:
         (job("RUNNING", model="b/model"), ["b/model"], "to follow its log: lockstep logs -f j"),
         (job("FAILED"), [], "to see the first error: lockstep logs j --filter 'severity>=ERROR' --limit 1"),
         (job("SUCCEEDED", model="b/model"), ["b/x.keras"], "to serve its model: lockstep deploy MODEL --job j"),
-        (job("SUCCEEDED", model="b/model"), ["b/model"], ""),
+        (job("SUCCEEDED", model="b/model"), ["b/model"], "to see its files: lockstep artifacts j"),
         (job("SUCCEEDED", predictions="b/my out"), [], "to see its files: lockstep bucket ls 'b/my out'"),
         (job("CANCELLED"), [], ""),
     ],

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from rich.console import Console
 from tests.cli.fake_client import FakeClient, job
+from tests.cli.validating import validated
 from typer.testing import CliRunner
 
 from lockstep.cli.commands import make_app
@@ -120,11 +120,11 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
 def test_without_a_terminal_it_prints_once(fake: FakeClient) -> None:
     app = make_app("top")
     done = CliRunner().invoke(app, ["top", "train_1", "--json"])
-    document = json.loads(done.output)
+    document = validated("top", done.output)
     assert (document["jobId"], document["lastLine"]) == ("train_1", "third")
     assert document["replicas"][0]["cpuCores"] == 2.0
     done = CliRunner().invoke(app, ["top", "--json"])
-    assert [each["jobId"] for each in json.loads(done.output)] == ["train_1", "train_2"]
+    assert [each["jobId"] for each in validated("top", done.output)["jobs"]] == ["train_1", "train_2"]
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, fake: FakeClient, at: Callable[[int], None]) -> list[str]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-from rich.table import Table
 
+from lockstep.cli.answers import Answer, Column, answers, print_table
 from lockstep.cli.console import (
     DEFAULT_PROJECT,
     ERRORS,
@@ -19,7 +19,6 @@ from lockstep.cli.console import (
     ProjectOption,
     connect,
     local_time,
-    print_json,
     size,
 )
 from lockstep.errors import InvalidInputError, MissingInputError, NotFoundError, counted
@@ -28,11 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from lockstep.client import Client
-
-
 _MAX_NAMED: Final = 10
 
 
+@answers("ArtifactListForm", "FetchedListForm", is_list=True, hints=True)
 def artifacts(
     job: JobArgument,
     paths: Annotated[
@@ -45,9 +43,8 @@ def artifacts(
     to: Annotated[
         Path | None, typer.Option("--to", metavar="FOLDER", help="Where to put them. Default: a folder JOB here.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
     project: ProjectOption = DEFAULT_PROJECT,
-) -> None:
+) -> Answer:
     """List or download the files that a job left: models, checkpoints, TensorBoard files.
 
     A download that was interrupted goes on where it stopped: a file is there whole, or not at all.
@@ -57,24 +54,36 @@ def artifacts(
     with connect(project) as client:
         found = chosen(client.artifacts(job), paths or (), job=job)
         if not fetch:
-            _print_list(found, as_json=as_json)
-            return
+            return Answer(
+                show=lambda: _show(found),
+                document={"artifacts": found},
+                rows=found,
+                columns=COLUMNS,
+                hint=f"to download them: lockstep artifacts {shlex.quote(job)} --fetch" if found else "",
+            )
         folder = (to or Path(job)).absolute()
         targets = {artifact["path"]: target_of(artifact["path"], folder=folder) for artifact in found}
         missing = [artifact for artifact in found if not is_there(targets[artifact["path"]], artifact)]
         gone = _fetch_all(client, job, missing, targets=targets)
     fetched = [artifact for artifact in missing if artifact["path"] not in gone]
-    if as_json:
-        names = {artifact["path"] for artifact in fetched}
-        print_json(
-            [{**each, "file": str(targets[each["path"]]), "fetched": each["path"] in names} for each in found],
-            indent=2,
-        )
-        return
+    names = {artifact["path"] for artifact in fetched}
+    rows = [{**each, "file": str(targets[each["path"]]), "fetched": each["path"] in names} for each in found]
     num_bytes = sum(artifact["sizeBytes"] for artifact in fetched)
     skipped = f"; {len(found) - len(missing)} were there already" if len(found) > len(missing) else ""
     removed = f"; {len(gone)} were removed by the job meanwhile" if gone else ""
-    OUTPUT.print(f"fetched {counted(len(fetched), 'file')}, {size(num_bytes)}, to {folder}{skipped}{removed}")
+    said = f"fetched {counted(len(fetched), 'file')}, {size(num_bytes)}, to {folder}{skipped}{removed}"
+    return Answer(show=lambda: OUTPUT.print(said), document={"artifacts": rows}, rows=rows, columns=COLUMNS)
+
+
+COLUMNS: Final = (
+    Column(name="path", title="PATH"),
+    Column(name="output"),
+    Column(name="sizeBytes", title="SIZE", text=lambda artifact: size(artifact["sizeBytes"])),
+    Column(name="updateTime", title="WRITTEN", text=lambda artifact: local_time(artifact["updateTime"])),
+    Column(name="file"),
+    Column(name="fetched"),
+)
+"""The columns of an artifact. Only one that was to be downloaded has the last two."""
 
 
 def _fetch_all(
@@ -159,6 +168,8 @@ def _progress(missing: Sequence[Mapping[str, Any]]) -> Generator[Callable[[Mappi
     if not ERRORS.is_terminal or not missing:
         yield lambda _: None
         return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn  # here, because a list needs none
+
     columns = (TextColumn("fetching"), BarColumn(), DownloadColumn(binary_units=True), TextColumn("{task.description}"))
     with Progress(*columns, console=ERRORS, transient=True) as bar:
         task = bar.add_task(missing[0]["path"], total=sum(artifact["sizeBytes"] for artifact in missing))
@@ -169,17 +180,8 @@ def _progress(missing: Sequence[Mapping[str, Any]]) -> Generator[Callable[[Mappi
         yield advance
 
 
-def _print_list(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    if as_json:
-        print_json(found, indent=2)
-        return
-    table = Table(box=None, pad_edge=False)
-    table.add_column("PATH", no_wrap=True)
-    table.add_column("SIZE", no_wrap=True, justify="right")
-    table.add_column("WRITTEN", no_wrap=True)
-    for artifact in found:
-        table.add_row(artifact["path"], size(artifact["sizeBytes"]), local_time(artifact["updateTime"]))
-    OUTPUT.print(table if found else "no artifacts")
+def _show(found: Sequence[Mapping[str, Any]]) -> None:
+    print_table(found, columns=COLUMNS, empty="no artifacts")
     if found:
         total = sum(artifact["sizeBytes"] for artifact in found)
         OUTPUT.print(f"{counted(len(found), 'file')}, {size(total)}")

@@ -7,24 +7,26 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 import typer
-from rich.text import Text
 
-from lockstep.cli.console import OUTPUT, connect, print_json
-from lockstep.errors import LockstepError, counted
+from lockstep.cli.answers import Answer, Format, answers
+from lockstep.cli.console import OUTPUT, connect
+from lockstep.errors import ExitCode, LockstepError, counted
 
 HERE: Final = "here"
 SERVICE: Final = "service"
 _COLOURS: Final = {"error": "red", "warning": "yellow"}
 
 
+@answers("DiagnosisForm")
 def doctor(
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="CHECK", help="Run only this check of this machine; may be repeated."),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Also list the checks that do not apply here.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-) -> None:
+    *,
+    output_format: Format = Format.TABLE,
+) -> Answer:
     """Check this machine and what you can reach from it, and print the command that mends each fault.
 
     With a key of an operator of all projects, the service's machine is checked too. The exit code is 1 if there is an
@@ -33,7 +35,7 @@ def doctor(
     # Imported here because the checks import much that other commands do not need.
     from lockstep.doctor import diagnose
 
-    with OUTPUT.status("checking") if not as_json else contextlib.nullcontext():
+    with OUTPUT.status("checking") if output_format is Format.TABLE else contextlib.nullcontext():
         found = _placed(diagnose(only=only or ()).to_json(), where=HERE)
         theirs = None if only else _of_service()
     for kind, rows in (theirs or {}).items():
@@ -41,12 +43,11 @@ def doctor(
         known = {_content(row) for row in found[kind]}
         found[kind] += [row for row in rows if _content(row) not in known]
     num_errors = sum(row["severity"] == "error" for row in found["findings"])
-    if as_json:
-        print_json(found, indent=2)
-    else:
-        _print(found, num_errors=num_errors, verbose=verbose)
-    if num_errors:
-        raise typer.Exit(1)
+    return Answer(
+        show=lambda: _print(found, num_errors=num_errors, verbose=verbose),
+        document=found,
+        error=typer.Exit(ExitCode.NO) if num_errors else None,
+    )
 
 
 def _of_service() -> dict[str, list[dict[str, str]]] | None:
@@ -67,6 +68,8 @@ def _content(row: dict[str, str]) -> tuple[str, ...]:
 
 
 def _print(found: dict[str, list[dict[str, str]]], *, num_errors: int, verbose: bool) -> None:
+    from rich.text import Text  # here, because the JSON needs none
+
     for row in found["findings"]:
         place = " (on the service's machine)" if row["where"] == SERVICE else ""
         severity = Text(row["severity"], style=_COLOURS[row["severity"]])
@@ -85,6 +88,8 @@ def _print(found: dict[str, list[dict[str, str]]], *, num_errors: int, verbose: 
 
 
 def _print_remarks(title: str, rows: Iterable[dict[str, str]]) -> None:
+    from rich.text import Text  # here, because the JSON needs none
+
     for row in rows:
         place = ", on the service's machine" if row["where"] == SERVICE else ""
         OUTPUT.print(

@@ -57,9 +57,10 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "lockstep metrics train_1 --replica worker-replica-0 --name cpuCores --json",
         "lockstep metrics --model digits",
     ),
-    "top": ("lockstep top train_1", "lockstep top", "lockstep top train_1 --once"),
+    "top": ("lockstep top train_1", "lockstep top", "lockstep top train_1 --once", "lockstep top train_1 --json"),
     "artifacts": (
         "lockstep artifacts train_1",
+        "lockstep artifacts train_1 --format csv > artifacts.csv",
         "lockstep artifacts train_1 --fetch --to results",
         "lockstep artifacts train_1 model tensorboard --fetch",
     ),

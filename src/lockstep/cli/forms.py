@@ -6,13 +6,15 @@ of the commands against them. Commands do not import this module, because they s
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NotRequired, TypeAlias
 
 from pydantic import with_config
 from typing_extensions import TypedDict
 
 from lockstep.planning import Report
 from lockstep.service.api.forms.answers import STRICT
+from lockstep.service.api.forms.control import ArtifactForm
+from lockstep.service.api.forms.service import FindingForm, RemarkForm
 
 PlanForm: TypeAlias = Report
 """What a script's training step would need on the chips."""
@@ -205,3 +207,81 @@ class MigrationForm(TypedDict):
     """The scripts of a migration."""
 
     scripts: list[MigratedScriptForm]
+
+
+@with_config(STRICT)
+class PlacedFindingForm(FindingForm):
+    """A fault of a machine, and the command that mends it. It is ``here`` or on the machine of the ``service``."""
+
+    where: str
+
+
+@with_config(STRICT)
+class PlacedRemarkForm(RemarkForm):
+    """A check without a fault: what it saw, or why it does not apply, ``here`` or on the machine of the ``service``."""
+
+    where: str
+
+
+@with_config(STRICT)
+class DiagnosisForm(TypedDict):
+    """The results of the checks of this machine, and of the service's machine if your key may ask for them."""
+
+    findings: list[PlacedFindingForm]
+    passed: list[PlacedRemarkForm]
+    skipped: list[PlacedRemarkForm]
+
+
+@with_config(STRICT)
+class ReplicaUsageForm(TypedDict):
+    """The last values of a replica's metrics. One that was not measured is missing."""
+
+    replica: str
+    cpuCores: NotRequired[float]
+    memoryBytes: NotRequired[float]
+    gpuUtilization: NotRequired[float]
+    networkBytesPerSecond: NotRequired[float]
+    examplesPerSecond: NotRequired[float]
+    stepsPerSecond: NotRequired[float]
+
+
+@with_config(STRICT)
+class UsageForm(TypedDict):
+    """What a job uses. The progress, the cost so far and the last line of the log are texts."""
+
+    jobId: str
+    state: str
+    progress: str
+    cost: str
+    lastLine: str
+    replicas: list[ReplicaUsageForm]
+
+
+@with_config(STRICT)
+class UsageListForm(TypedDict):
+    """What the running jobs use."""
+
+    jobs: list[UsageForm]
+
+
+@with_config(STRICT)
+class FetchedForm(ArtifactForm):
+    """A file that a job left, and the file of this machine. It was ``fetched`` unless it was there, or is gone."""
+
+    file: str
+    fetched: bool
+
+
+@with_config(STRICT)
+class FetchedListForm(TypedDict):
+    """The files that a job left and that were to be downloaded."""
+
+    artifacts: list[FetchedForm]
+
+
+@with_config(STRICT)
+class WrittenFilesForm(TypedDict):
+    """A folder, and the names of the files that were written in it."""
+
+    folder: str
+    files: list[str]

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from lockstep.cli.answers import Answer, answers
 from lockstep.cli.console import OUTPUT
 from lockstep.errors import ConflictError, InvalidInputError, StorageWriteError, closest
 
@@ -21,6 +22,7 @@ TEMPLATES: Final = {
 _PLACE: Final = Path(__file__).parent / "templates"
 
 
+@answers("WrittenFilesForm")
 def init(
     folder: Annotated[
         Path, typer.Argument(metavar="[FOLDER]", help="The folder, which is created if it does not exist.")
@@ -28,14 +30,19 @@ def init(
     template: Annotated[
         str, typer.Option(help="; ".join(f"{name}: {text}" for name, text in TEMPLATES.items()) + ".")
     ] = "fit",
-) -> None:
+) -> Answer:
     """Write a script and a job configuration to begin with. They run as they are, here and on a cluster.
 
     The files are train.py, config.yaml and .lockstepignore. A file that exists is never overwritten.
     """
     if template not in TEMPLATES:
         raise InvalidInputError("--template", received=template, allowed=TEMPLATES, action=closest(template, TEMPLATES))
-    write_files(folder, files=files_of(template))
+    files = files_of(template)
+    write_files(folder, files=files)
+    return Answer(show=lambda: _show(folder), document={"folder": str(folder.absolute()), "files": list(files)})
+
+
+def _show(folder: Path) -> None:
     place = shlex.quote(str(folder))
     OUTPUT.print(f"wrote train.py, config.yaml and .lockstepignore in {folder.absolute()}")
     OUTPUT.print("run it on this machine:", style="dim")

@@ -23,4 +23,6 @@ def next_command(job: Mapping[str, Any], *, models: Sequence[str] = ()) -> str:
         return f"to serve its model: lockstep deploy MODEL --job {name}"
     if job["state"] == "SUCCEEDED" and "predictions" in job["lockstep"]["outputs"]:
         return f"to see its files: lockstep bucket ls {shlex.quote(job['lockstep']['outputs']['predictions'])}"
+    if job["state"] == "SUCCEEDED" and "model" in job["lockstep"]["outputs"]:
+        return f"to see its files: lockstep artifacts {name}"
     return "" if job["state"] in _OVER else f"to follow its log: lockstep logs -f {name}"

@@ -9,17 +9,19 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-import httpx
 import typer
 
+from lockstep.cli.completing import complete_job
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, connect
 from lockstep.cli.tensorboard.folders import Mirror, lay_out
-from lockstep.client import Client
 from lockstep.errors import LockstepError, MissingInputError, PortInUseError, StorageError, UnavailableError
 from lockstep.processes.guarded import GuardedProcesses
 from lockstep.processes.guardian import GuardedProgram
+
+if TYPE_CHECKING:
+    from lockstep.client import Client
 
 FIRST_PORT: Final = 6006
 NUM_PORTS: Final = 100
@@ -30,7 +32,9 @@ _PROGRAM: Final = "tensorboard"
 
 
 def tensorboard(
-    jobs: Annotated[list[str], typer.Argument(metavar="JOB...", help="The names of the jobs.")],
+    jobs: Annotated[
+        list[str], typer.Argument(metavar="JOB...", help="The names of the jobs.", autocompletion=complete_job)
+    ],
     host: Annotated[str, typer.Option(help="Address to listen on. TensorBoard asks nobody for a key.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help=f"Port to listen on; 0 takes a free one from {FIRST_PORT} on.")
@@ -121,6 +125,8 @@ def serve(
 
 
 def _await_answer(running: GuardedProcesses, *, url: str, log: Path) -> None:
+    import httpx  # here, because the client imports it without its command line, if nothing else did before
+
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         _check_runs(running, log=log)

@@ -6,14 +6,16 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from lockstep.cli.artifacts import target_of
-from lockstep.client import Client
 from lockstep.errors import InvalidInputError, MissingInputError, NotFoundError
 from lockstep.jobs.running.states import TERMINAL
 from lockstep.storage import local_path
 from lockstep.storage.temporaries import temporary_name
+
+if TYPE_CHECKING:
+    from lockstep.client import Client
 
 OUTPUT: Final = "tensorboard"
 """The output of a job that has its event files."""

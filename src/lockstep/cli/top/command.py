@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import RenderableType
 from rich.live import Live
 
-from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, connect, print_json
+from lockstep.cli.answers import Answer, Format, answers
+from lockstep.cli.completing import complete_job
+from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, connect
+from lockstep.cli.next_commands import next_command
 from lockstep.cli.top.reading import LastLine, View, read_job
-from lockstep.cli.top.tables import job_table, jobs_table, views_json
-from lockstep.client import Client
+from lockstep.cli.top.tables import job_table, jobs_table
 from lockstep.client.following import AWAY_S
 from lockstep.errors import LockstepError, StorageError, UnavailableError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from lockstep.client import Client
 
 MAX_JOBS: Final = 20
 """How many jobs are shown at once without a job's name: each is at least one request for each look."""
@@ -24,18 +30,21 @@ LOG_BEFORE_S: Final = 60.0
 RUNNING: Final = "state:RUNNING OR state:PREPARING OR state:CANCELLING"
 
 
+@answers("UsageForm", "UsageListForm", hints=True)
 def top(
     job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="The job's name. Default: all jobs that run.")
+        str | None,
+        typer.Argument(metavar="JOB", help="The job's name. Default: all jobs that run.", autocompletion=complete_job),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print one table and end, as without a terminal.")] = False,
     interval: Annotated[float, typer.Option(min=0.5, max=3600, help="Seconds between two looks.")] = 2.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the last values as JSON, once.")] = False,
     project: ProjectOption = DEFAULT_PROJECT,
-) -> None:
+    *,
+    output_format: Format = Format.TABLE,
+) -> Answer:
     """Show live what a job uses: CPU, memory, GPUs, network, examples per second, progress and cost so far.
 
-    It ends with the job, or when you press Ctrl-C.
+    It ends with the job, or when you press Ctrl-C. With --json, it prints the last values, once.
     """
     with connect(project) as client:
         if job is None:
@@ -43,13 +52,14 @@ def top(
         else:
             lines = LastLine(client, job, since_s=time.time() - LOG_BEFORE_S)
             read, draw = (lambda: [_read_one(client, job, lines)]), lambda views: job_table(views[0])
-        if as_json:
-            views = views_json(read())
-            print_json(views if job is None else views[0], indent=2)
-        elif once or not OUTPUT.is_terminal:
-            OUTPUT.print(draw(read()))
-        else:
-            watch(client, read=read, draw=draw, interval_s=interval, is_endless=job is None)
+        if output_format is Format.JSON or once or not OUTPUT.is_terminal:
+            views = read()
+            return Answer(
+                show=lambda: OUTPUT.print(draw(views)),
+                document={"jobs": [view.to_json() for view in views]} if job is None else views[0].to_json(),
+            )
+        views = watch(client, read=read, draw=draw, interval_s=interval, is_endless=job is None)
+    return Answer(show=lambda: None, hint=next_command(views[0].job) if job is not None and views else "")
 
 
 def _read_one(client: Client, job: str, lines: LastLine) -> View:
@@ -68,8 +78,8 @@ def watch(
     draw: Callable[[list[View]], RenderableType],
     interval_s: float,
     is_endless: bool,
-) -> None:
-    """Draws again and again, until the job has ended or the user presses Ctrl-C.
+) -> list[View]:
+    """Draws again and again, until the job has ended or the user presses Ctrl-C; returns what was drawn last.
 
     Args:
         client: a client of the service, which may be restarted meanwhile.
@@ -81,6 +91,7 @@ def watch(
     Raises:
         LockstepError: the service or its bucket did not answer for longer than `AWAY_S`, or there is no such job.
     """
+    views: list[View] = []
     away_since: float | None = None
     with Live(console=OUTPUT, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as live:
         try:
@@ -94,10 +105,10 @@ def watch(
                     away_since = None
                     live.update(draw(views), refresh=True)
                     if not is_endless and all(view.is_over for view in views):
-                        return
+                        return views
                 time.sleep(interval_s)
         except KeyboardInterrupt:  # the usual end
-            return
+            return views
 
 
 def _wait_again(problem: LockstepError, away_since: float | None) -> float:

@@ -6,10 +6,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
-from lockstep.client import Client
 from lockstep.jobs.running.states import TERMINAL
+
+if TYPE_CHECKING:
+    from lockstep.client import Client
 
 WINDOW_S: Final = 300.0
 """Of a running job, the series of this long are shown, in seconds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rich.console import Group, RenderableType
@@ -92,8 +92,3 @@ def _unit(name: str) -> str:
 def _bars(points: Sequence[tuple[float, float]], *, interval_s: float) -> str:
     line = sparkline([list(point) for point in points], interval_s=interval_s)
     return line[-NUM_BARS:]
-
-
-def views_json(views: Iterable[View]) -> list[Mapping[str, object]]:
-    """Returns views as JSON."""
-    return [view.to_json() for view in views]
