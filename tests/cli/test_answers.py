@@ -25,6 +25,7 @@ from lockstep.cli.reference import commands_with_json
 from lockstep.errors import InvalidInputError
 from lockstep.home import Home
 from lockstep.service.settings import Settings
+from lockstep.service.store.control.listing import ORDER_KEYS
 from lockstep.testing.bench import open_bench
 from lockstep.testing.served import HOME_TOKEN, Served
 
@@ -225,6 +226,30 @@ def test_csv_is_quoted_as_the_standard_says_and_hidden_columns_are_there() -> No
     assert "two" not in table
     assert CliRunner().invoke(_listing([]), []).stdout == "no names\n"
     assert json.loads(CliRunner().invoke(_listing([]), ["--json"]).stdout) == {"names": []}
+
+
+def test_the_service_orders_jobs_and_refuses_what_it_cannot_order_by(site: Site) -> None:
+    for name in ("b_job", "a_job", "c_job"):
+        site.bench.create(name, "pass")
+
+    def run(*arguments: str) -> list[str]:
+        done = CliRunner().invoke(app, ["jobs", "--json", *arguments], catch_exceptions=False)
+        return [job["jobId"] for job in validated("jobs", done.stdout)["jobs"]]
+
+    assert run() == run("--order-by", "createTime desc") == ["c_job", "a_job", "b_job"]
+    assert run("--order-by", "jobId") == ["a_job", "b_job", "c_job"]
+    assert run("--order-by", "jobId desc", "--limit", "2") == ["c_job", "b_job"]
+    with pytest.raises(InvalidInputError, match=r"orderBy; received 'colour'; allowed: .*one of createTime, .*desc"):
+        run("--order-by", "colour")
+    with pytest.raises(InvalidInputError, match="--sort-by and --order-by contradict each other"):
+        run("--order-by", "jobId", "--sort-by", "jobId")
+    assert ", ".join(ORDER_KEYS) in " ".join(_option_help("jobs", "--order-by").replace(" or ", ", ").split())
+
+
+def _option_help(name: str, option: str) -> str:
+    root: Any = typer.main.get_command(app)
+    (text,) = (str(each.help) for each in root.commands[name].params if option in each.opts)
+    return text
 
 
 def test_two_formats_contradict_each_other() -> None:

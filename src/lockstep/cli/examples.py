@@ -43,6 +43,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "jobs": (
         "lockstep jobs",
         "lockstep jobs --filter 'state:FAILED AND jobId:train*' --limit 50",
+        "lockstep jobs --order-by 'costUsd desc' --limit 10",
         "lockstep jobs --format csv > jobs.csv",
     ),
     "describe": ("lockstep describe train_1", "lockstep describe train_1 --json"),

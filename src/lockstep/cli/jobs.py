@@ -57,12 +57,22 @@ def jobs(
             help=f"Sort by {', '.join(SORTED_BY)}, or by ~FIELD for the largest first. Default: the newest first.",
         ),
     ] = None,
+    order_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="'FIELD [desc]'",
+            help="Let the service sort, which is faster if there are many jobs: by createTime, startTime, endTime, "
+            "elapsed, costUsd, numRestarts, jobId, state or submittedBy; with desc, the largest first.",
+        ),
+    ] = None,
     project: ProjectOption = DEFAULT_PROJECT,
 ) -> Answer:
     """List jobs, the newest first."""
+    if sort_by is not None and order_by is not None:
+        raise InvalidInputError("--sort-by and --order-by contradict each other", action="leave one of them out")
     with connect(project) as client:
         if sort_by is None:
-            found = client.jobs(filter_text=filter_text, limit=limit)
+            found = client.jobs(filter_text=filter_text, order_by=order_by or "", limit=limit)
         else:
             key = read_sort_key(sort_by)
             everything = client.jobs(filter_text=filter_text, limit=sys.maxsize)
