@@ -311,7 +311,7 @@ def test_a_job_shows_its_config_as_submitted_and_as_resolved(browser: httpx.Clie
     assert resolved[INPUT]["scaleTier"] == "BASIC"
     assert resolved[INPUT]["scheduling"]["priority"] == 0
     (replica,) = resolved["replicas"]
-    assert replica.pop("replicasLikeIt") == 1
+    assert replica["replicasLikeIt"] == 1
     assert (replica["machine"], replica["command"]) == ("n1-standard-4", ["python", "-m", "train"])
     assert replica["environment"]["KEY"] == "(as given)"
     assert resolved["outputs"]["model"].endswith("/local/jobs/j/model")

@@ -24,7 +24,10 @@ router = make_router()
 @router.get("/jobs/{job_id}/config")
 @requires_scope(Scope.VIEWER)
 def get_config(project: Project, job_id: Name, context: Context) -> JobConfigForm:
-    """Returns a job as it was submitted, and with its defaults, machines, commands and outputs."""
+    """Returns a job as it was submitted, and with its defaults, machines, commands and outputs.
+
+    Of the replicas, the first of each role is shown.
+    """
     job = context.jobs.get(project=project, job_id=job_id)
     form: JobConfigForm = {"submitted": submitted_document(job), "ignored": []}
     try:
@@ -66,6 +69,7 @@ def _resolved(job: JobRecord, request: JobRequest, *, context: ServiceContext) -
         settings=context.settings,
         catalogue=context.catalogue,
         cluster=context.cluster,
+        first_of_roles=True,
     )
     return {
         "trainingInput": request.training_input.model_dump(mode="json", by_alias=True, exclude_none=True),

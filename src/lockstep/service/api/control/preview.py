@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, final
@@ -84,7 +85,13 @@ def unrecorded(request: JobRequest, *, project: str, settings: Settings) -> JobR
 
 
 def preview(
-    request: JobRequest, *, project: str, settings: Settings, catalogue: Catalogue, cluster: AbstractAccelerators
+    request: JobRequest,
+    *,
+    project: str,
+    settings: Settings,
+    catalogue: Catalogue,
+    cluster: AbstractAccelerators,
+    first_of_roles: bool = False,
 ) -> PreviewForm:
     """Returns the preview of a job, as JSON.
 
@@ -97,6 +104,8 @@ def preview(
         settings: the service's settings.
         catalogue: the catalogue of machines and prices.
         cluster: the cluster, or an assumption about it, that tells which accelerators are simulated.
+        first_of_roles: whether only the first replica of each role is shown, with ``replicasLikeIt``. A replica names
+            the addresses of all others, so all of a thousand would be a million addresses.
 
     Raises:
         ConfigError: If a machine type or a region of the job is not in the catalogue.
@@ -107,6 +116,10 @@ def preview(
         job, gang=gang, nodes=[""] * len(gang), settings=settings, catalogue=catalogue, cluster=cluster
     ).replicas
     addresses = _addresses(orders)
+    counts = Counter(order.role for order in orders)
+    pairs = list(zip(gang, orders, strict=True))
+    if first_of_roles:
+        pairs = list({order.role: (replica, order) for replica, order in reversed(pairs)}.values())[::-1]
     document: PreviewForm = {
         "jobId": job.job_id,
         "project": project,
@@ -118,8 +131,9 @@ def preview(
                 addresses=addresses,
                 catalogue=catalogue,
                 secrets=request.training_input.lockstep.secrets,
+                num_like_it=counts[order.role] if first_of_roles else None,
             )
-            for replica, order in zip(gang, orders, strict=True)
+            for replica, order in pairs
         ],
         "passedOn": sorted(PASSED_ON if orders[0].container is None else CONTAINER_PASSED_ON),
         "outputs": dict(job.outputs),
@@ -158,6 +172,7 @@ def _replica(
     addresses: Mapping[str, tuple[str, ...]],
     catalogue: Catalogue,
     secrets: Mapping[str, str],
+    num_like_it: int | None,
 ) -> ReplicaPreviewForm:
     machine = catalogue.machine_type(replica.machine_type)
     variables = program_environment(replace(order, cluster=addresses), code=(), node={})
@@ -167,7 +182,7 @@ def _replica(
         variables[name] = f"(secret {secret})"
     if "ps" in addresses:
         variables[CLUSTER_TOKEN] = RANDOM
-    return {
+    form: ReplicaPreviewForm = {
         "name": replica.name,
         "machine": describe_machine(replica.machine_type, accelerator=replica.accelerator),
         "vcpus": machine.vcpus,
@@ -178,6 +193,9 @@ def _replica(
         "packages": list(order.packages),
         "environment": {name: _with_placeholders(value) for name, value in variables.items()},
     }
+    if num_like_it is not None:
+        form["replicasLikeIt"] = num_like_it
+    return form
 
 
 def _container(container: ContainerOrder) -> ContainerPreviewForm:
@@ -197,11 +215,11 @@ def _command(order: ReplicaOrder) -> list[str]:
 
 def _addresses(orders: Sequence[ReplicaOrder]) -> dict[str, tuple[str, ...]]:
     """Returns placeholders for the addresses that the engine assigns, by role; none for a gang of one replica."""
-    addresses: dict[str, tuple[str, ...]] = {}
+    addresses: defaultdict[str, list[str]] = defaultdict(list)
     for order in orders:
         if order.role != "evaluator" and len(orders) > 1:
-            addresses[order.role] = (*addresses.get(order.role, ()), f"{_HOST}{order.name}:{_PORT}")
-    return addresses
+            addresses[order.role].append(f"{_HOST}{order.name}:{_PORT}")
+    return {role: tuple(found) for role, found in addresses.items()}
 
 
 def _with_placeholders(value: str) -> str:

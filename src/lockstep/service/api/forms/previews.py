@@ -22,7 +22,7 @@ class ContainerPreviewForm(TypedDict):
 
 @with_config(STRICT)
 class ReplicaPreviewForm(TypedDict):
-    """A replica as it would be."""
+    """A replica as it would be. ``replicasLikeIt`` is there if it stands for all of its role."""
 
     name: str
     machine: str
@@ -33,6 +33,7 @@ class ReplicaPreviewForm(TypedDict):
     command: list[str]
     packages: list[str]
     environment: dict[str, str]
+    replicasLikeIt: NotRequired[int]
 
 
 @with_config(STRICT)
@@ -91,7 +92,7 @@ class PreviewForm(TypedDict):
 
 @with_config(STRICT)
 class ResolvedJobForm(TypedDict):
-    """What the service makes of a job: its input with all defaults, and the replicas that it leads to."""
+    """What the service makes of a job: its input with all defaults, and the first replica of each role."""
 
     trainingInput: dict[str, Any]
     replicas: list[ReplicaPreviewForm]

@@ -10,7 +10,6 @@ import htpy as h
 from lockstep.service.api.control import job_config
 from lockstep.service.console.calls import call
 from lockstep.service.console.job_forms.documents import text_of
-from lockstep.service.console.job_forms.previews import first_replicas
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
 
@@ -22,7 +21,7 @@ def config_section(session: Session, context: ServiceContext, *, project: str, j
         h.h2["Config"],
         [h.p(".note")["Ignored: ", line] for line in found["ignored"]],
         _copyable("As submitted", "submitted", found["submitted"], is_open=True),
-        _copyable("As resolved", "resolved", {**found["resolved"], **first_replicas(found["resolved"])})
+        _copyable("As resolved", "resolved", found["resolved"])
         if "resolved" in found
         else h.p(".error")[f"What the service made of it cannot be shown: {found['problem']}"],
     ]
