@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from tests.service.recorded_jobs import MASTER, record_job, write_curve, write_log
 
 from lockstep.errors import StorageError
+from lockstep.jobs.running.orders import ProgramEnd
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Scope
 from lockstep.service.console.charts import Across, Line, chart, ticks
@@ -340,3 +342,24 @@ def test_a_chart_is_drawn_of_any_values(value: float) -> None:
             assert "inf" not in shown
     gap = str(chart("x", unit="", lines=[Line(name="a", points=[(0, 1.0), (1, None), (2, 2.0)])]))
     assert len(re.findall(r"M[\d.]+,", gap)) == 2, "a gap divides the line"
+
+
+def test_of_many_replicas_the_page_shows_those_in_trouble_first_and_a_page_lists_all(
+    browser: httpx.Client, bench: Bench
+) -> None:
+    job = record_job(bench, "large", num_workers=450)
+    replicas = list(job.replicas)
+    bad = replace(replicas[400], status=replace(replicas[400].status, end=ProgramEnd(exit_code=137)))
+    bench.store.update(job.uid, replicas=[*replicas[:400], bad, *replicas[401:]])
+    shown = browser.get("/projects/local/jobs/large").text
+    names = re.findall(r"<td>((?:master|worker)-replica-\d+)</td>", shown)
+    assert len(names) == 50
+    assert names[:3] == [bad.status.name, "master-replica-0", "worker-replica-0"]
+    assert "All 451 replicas" in shown
+    pages = [browser.get(f"/projects/local/jobs/large/replicas?page={number}").text for number in range(3)]
+    listed = [re.findall(r"<td>((?:master|worker)-replica-\d+)</td>", page) for page in pages]
+    assert [len(names) for names in listed] == [200, 200, 51]
+    assert len({name for names in listed for name in names}) == 451
+    assert "Next page" not in pages[2]
+    config = browser.get("/projects/local/jobs/large/config", headers={"hx-request": "true"}).text
+    assert config.count("replicasLikeIt: 450") == 1

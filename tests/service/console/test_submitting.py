@@ -299,6 +299,8 @@ def test_a_job_shows_its_config_as_submitted_and_as_resolved(browser: httpx.Clie
     }
     assert service.http.post("/v1/projects/local/jobs", json=body).status_code == 200
     shown = browser.get("/projects/local/jobs/j").text
+    assert 'hx-get="/projects/local/jobs/j/config"' in shown
+    shown += browser.get("/projects/local/jobs/j/config").text
     assert "secret-part" not in shown
     assert "Ignored: trainingInput.runtimeVersion: 2.4" in shown
     texts = {

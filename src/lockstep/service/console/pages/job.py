@@ -18,7 +18,6 @@ from lockstep.service.console.layout import (
     job_path,
     page,
     state_badge,
-    table,
     when,
 )
 from lockstep.service.console.pages.job_artifacts import artifacts_section
@@ -29,6 +28,7 @@ from lockstep.service.console.pages.job_events import timeline
 from lockstep.service.console.pages.job_labels import labels_section
 from lockstep.service.console.pages.job_log import LogView, log_section
 from lockstep.service.console.pages.job_metrics import OVER, metrics_section
+from lockstep.service.console.pages.job_replicas import NUM_SHOWN, first_replicas
 from lockstep.service.console.pages.jobs import cost_text
 from lockstep.service.console.pages.new_job import new_job_path
 from lockstep.service.console.signing_in import Session
@@ -36,6 +36,8 @@ from lockstep.service.context import ServiceContext
 from lockstep.service.threads import Pool, runs_in
 
 LIVE: Final = "every 2s"
+LIVE_IF_LARGE: Final = "every 10s"
+"""How often the state of a job of many replicas is asked for: all of them are read for it."""
 
 
 @runs_in(Pool.BUCKET)
@@ -58,7 +60,7 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
         metrics_section(session, context, **names, is_over=job["state"] in OVER),
         cost_section(job),
         artifacts_section(session, context, **names, page_token=request.query_params.get("artifacts", "")),
-        config_section(session, context, project=project, job_id=job_id),
+        config_section(project=project, job=job),
         title=f"Job {job_id}",
         session=session,
         path="/jobs",
@@ -86,7 +88,7 @@ def _status(session: Session, context: ServiceContext, *, project: str, job: Map
     job_id = job["jobId"]
     events = call(jobs_api.events, session.principal, context, project=project, job_id=job_id)["events"]
     is_over = job["state"] in OVER
-    live = {} if is_over else {"hx-get": f"{job_path(project, job_id)}/status", "hx-trigger": LIVE}
+    live = {} if is_over else {"hx-get": f"{job_path(project, job_id)}/status", "hx-trigger": _live(job)}
     may_cancel = not is_over and job["state"] != "CANCELLING" and is_allowed(jobs_api.cancel, session.principal)
     return h.section("#status", live)[
         h.p(".bar")[state_badge(job["state"]), _cancel_form(session, project, job_id) if may_cancel else None],
@@ -95,24 +97,12 @@ def _status(session: Session, context: ServiceContext, *, project: str, job: Map
         h.h2["States"],
         timeline(events, project=project, job_id=job_id),
         h.h2["Replicas"],
-        table(
-            ("Replica", "Phase", "Machine", "Host", "Progress", "End"),
-            [
-                (
-                    replica["name"],
-                    replica["phase"],
-                    replica["machine"],
-                    replica["host"],
-                    "" if replica["progress"] is None else replica["progress"]["text"],
-                    replica["end"] or "",
-                )
-                for replica in job["lockstep"]["replicas"]
-            ],
-            label="Replicas",
-        )
-        if job["lockstep"]["replicas"]
-        else h.p(".muted")["None yet."],
+        first_replicas(project, job_id, job["lockstep"]["replicas"]),
     ]
+
+
+def _live(job: Mapping[str, Any]) -> str:
+    return LIVE if len(job["lockstep"]["replicas"]) <= NUM_SHOWN else LIVE_IF_LARGE
 
 
 def _facts(job: Mapping[str, Any]) -> list[tuple[str, h.Node]]:
