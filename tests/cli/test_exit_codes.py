@@ -71,7 +71,8 @@ def test_commands_end_with_codes_of_the_table_or_of_the_program_that_they_run() 
 
 def test_no_class_outside_the_table_has_a_code() -> None:
     for path in SOURCES.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)) if "exit_code" in text else ():
             if isinstance(node, ast.ClassDef) and path.name != "errors.py":
                 bases = [ast.unparse(base) for base in node.bases]
                 names = [
