@@ -50,7 +50,9 @@ MAX_CANCEL_ROUNDS: Final = 3
 """The maximum number of times that `down` cancels jobs. It cancels again if jobs were submitted meanwhile."""
 
 _START_ERRORS: Final = {
-    kind.exit_code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, LockstepError)
+    int(kind.exit_code): kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, LockstepError)
 }
 
 
