@@ -24,11 +24,13 @@ UNIT_DECIMALS: Final = 2
 COST_DECIMALS: Final = 4
 LINE_DECIMALS: Final = 6
 
+HOUR_US: Final = 3600 * 10**6
+
 _MICROSECONDS_PER_S: Final = 10**6
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaUsage:
     """An interval that one replica spent in RUNNING.
 
@@ -51,10 +53,14 @@ class ReplicaUsage:
     machine: str = ""
 
     @property
+    def length_us(self) -> int:
+        """The length in microseconds; 0 if it is negative because a clock was set back."""
+        return max(0, round(self.end_time_s * _MICROSECONDS_PER_S) - round(self.start_time_s * _MICROSECONDS_PER_S))
+
+    @property
     def hours(self) -> Fraction:
         """The length in hours, to the microsecond; 0 if it is negative because a clock was set back."""
-        start, end = (round(time_s * _MICROSECONDS_PER_S) for time_s in (self.start_time_s, self.end_time_s))
-        return Fraction(max(0, end - start), 3600 * _MICROSECONDS_PER_S)
+        return Fraction(self.length_us, HOUR_US)
 
 
 @final
@@ -173,6 +179,6 @@ def round_half_up(value: Fraction, *, decimals: int) -> Decimal:
         value: the number to round.
         decimals: the number of decimals to keep.
     """
-    scaled = value * 10**decimals
-    whole = (2 * scaled.numerator + scaled.denominator) // (2 * scaled.denominator)
+    over, under = value.numerator * 10**decimals, value.denominator
+    whole = (2 * over + under) // (2 * under)
     return Decimal(whole).scaleb(-decimals)

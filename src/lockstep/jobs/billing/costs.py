@@ -13,7 +13,7 @@ whether a job used them or not, and that is what is owed for them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -21,7 +21,7 @@ from functools import partial
 from typing import Final, final
 
 from lockstep.errors import InvalidInputError
-from lockstep.jobs.billing.bills import COST_DECIMALS, LINE_DECIMALS, ReplicaUsage, round_half_up
+from lockstep.jobs.billing.bills import COST_DECIMALS, HOUR_US, LINE_DECIMALS, ReplicaUsage, round_half_up
 from lockstep.jobs.billing.days import cut_slice_by_day, cut_usage, day_name
 from lockstep.jobs.billing.node_costs import NodeShare, NodeSlice, NodeUse, microseconds, split_nodes
 from lockstep.jobs.billing.served_models import ServedModel
@@ -47,7 +47,7 @@ BUCKET: Final = "(bucket)"
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class JobUsage:
     """What the replicas of one job used.
 
@@ -150,74 +150,119 @@ class CostReport:
 
 
 @final
-@dataclass(kw_only=True)
-class _Sum:
-    """A sum without rounding."""
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class _Rate:
+    """The price of one hour of a replica, found once for all replicas with such a machine.
 
-    hours: Fraction = Fraction(0)
-    units: Fraction = Fraction(0)
-    usd: Fraction = Fraction(0)
-    owed: Fraction = Fraction(0)
-    server_hours: Fraction = Fraction(0)
-    unused_hours: Fraction = Fraction(0)
-    unused_usd: Fraction = Fraction(0)
+    Attributes:
+        words: a description of the machine.
+        units: its ML units; None if it is unpriced.
+        usd: its price in US dollars; 0 if it is unpriced.
+    """
+
+    words: str
+    units: Fraction | None
+    usd: Fraction
+
+
+@final
+class _Rates:
+    """Finds the rates of machines.
+
+    Args:
+        catalogue: machines and prices.
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._found: dict[Hashable, _Rate] = {}
+
+    def of(self, usage: ReplicaUsage) -> _Rate:
+        asked = usage.accelerator
+        key = (usage.machine_type, usage.region, None if asked is None else (asked.type, asked.count))
+        found = self._found.get(key)
+        if found is None:
+            units = self._catalogue.units_per_hour(usage.machine_type, accelerator=asked, region=usage.region)
+            usd = Fraction(0) if units is None else units * self._catalogue.ml_unit_usd(usage.region)
+            words = describe_machine(usage.machine_type, accelerator=asked)
+            found = self._found[key] = _Rate(words=words, units=units, usd=usd)
+        return found
+
+
+_Kind = tuple[_Rate, bool, Fraction | None]
+"""What time is summed by: its rate, whether it is owed, and the unused share of a prediction server."""
+
+
+@final
+@dataclass(kw_only=True, slots=True)
+class _Sum:
+    """A sum without rounding. Times are summed as whole numbers; the fractions come at the end, once for each kind."""
+
+    length_us: dict[_Kind, int] = field(default_factory=dict[_Kind, int])
     gib_months: Fraction = Fraction(0)
     storage_price: StoragePrice | None = None
-    node_hours: dict[NodeShare, Fraction] = field(default_factory=lambda: dict.fromkeys(NodeShare, Fraction(0)))
-    node_usd: dict[NodeShare, Fraction] = field(default_factory=lambda: dict.fromkeys(NodeShare, Fraction(0)))
-    unpriced: dict[str, None] = field(default_factory=dict[str, None])
+    node_hours: dict[NodeShare, Fraction] = field(default_factory=dict[NodeShare, Fraction])
+    node_usd: dict[NodeShare, Fraction] = field(default_factory=dict[NodeShare, Fraction])
+    node_owed: Fraction = Fraction(0)
+    unpriced_nodes: list[str] = field(default_factory=list[str])
     sources: dict[str, None] = field(default_factory=dict[str, None])
 
-    def add(self, usage: ReplicaUsage, *, is_owed: bool, unused_share: Fraction | None, catalogue: Catalogue) -> None:
-        self.hours += usage.hours
-        if unused_share is not None:
-            self.server_hours += usage.hours
-            self.unused_hours += usage.hours * unused_share
-        per_hour = catalogue.units_per_hour(usage.machine_type, accelerator=usage.accelerator, region=usage.region)
-        if per_hour is None:
-            self.unpriced[describe_machine(usage.machine_type, accelerator=usage.accelerator)] = None
-            return
-        units = per_hour * usage.hours
-        usd = units * catalogue.ml_unit_usd(usage.region)
-        self.units += units
-        self.usd += usd
-        self.owed += usd if is_owed else 0
-        self.unused_usd += usd * (unused_share or 0)
+    def add(self, length_us: int, *, kind: _Kind) -> None:
+        self.length_us[kind] = self.length_us.get(kind, 0) + length_us
 
     def add_node(self, piece: NodeSlice) -> None:
-        self.node_hours[piece.share] += piece.hours
+        self.node_hours[piece.share] = self.node_hours.get(piece.share, Fraction(0)) + piece.hours
         usd = piece.cost_usd
         if usd is None:
-            self.unpriced[f"node {piece.node.machine or piece.node.node_type}"] = None
+            self.unpriced_nodes.append(f"node {piece.node.machine or piece.node.node_type}")
             return
         self.sources[piece.node.price_source] = None
-        self.node_usd[piece.share] += usd
-        self.owed += 0 if piece.node.simulated else usd
+        self.node_usd[piece.share] = self.node_usd.get(piece.share, Fraction(0)) + usd
+        self.node_owed += 0 if piece.node.simulated else usd
 
     def row(self, name: str) -> CostRow:
+        hours, units, usd, server_hours, unused_hours, unused_usd = [Fraction(0)] * 6
+        owed = self.node_owed
+        unpriced: dict[str, None] = {}
+        for (rate, is_owed, unused_share), length_us in self.length_us.items():
+            some = Fraction(length_us, HOUR_US)
+            hours += some
+            if unused_share is not None:
+                server_hours += some
+                unused_hours += some * unused_share
+            if rate.units is None:
+                unpriced[rate.words] = None
+                continue
+            some_usd = rate.usd * some
+            units += rate.units * some
+            usd += some_usd
+            owed += some_usd if is_owed else 0
+            unused_usd += some_usd * (unused_share or 0)
+        unpriced |= dict.fromkeys(self.unpriced_nodes)
         return CostRow(
             name=name,
-            machine_hours=_rounded(self.hours),
-            ml_units=_rounded(self.units),
-            cost_usd=_rounded(self.usd),
-            owed_usd=_rounded(self.owed),
-            nodes={
-                share: NodeAmount(
-                    length_s=round_half_up(self.node_hours[share] * 3600, decimals=SECOND_DECIMALS),
-                    cost_usd=_rounded(self.node_usd[share]),
-                )
-                for share in NodeShare
-            },
+            machine_hours=_rounded(hours),
+            ml_units=_rounded(units),
+            cost_usd=_rounded(usd),
+            owed_usd=_rounded(owed),
+            nodes={share: self._node_amount(share) for share in NodeShare} if self.node_hours else _NO_NODES,
             stored_gib_months=round_half_up(self.gib_months, decimals=LINE_DECIMALS),
             stored_usd=None
             if self.storage_price is None
             else _rounded(self.gib_months * self.storage_price.usd_per_gib_month),
-            server_hours=_rounded(self.server_hours),
-            unused_hours=_rounded(self.unused_hours),
-            unused_usd=_rounded(self.unused_usd),
-            unpriced=tuple(self.unpriced),
+            server_hours=_rounded(server_hours),
+            unused_hours=_rounded(unused_hours),
+            unused_usd=_rounded(unused_usd),
+            unpriced=tuple(unpriced),
             sources=tuple(self.sources),
         )
+
+    def _node_amount(self, share: NodeShare) -> NodeAmount:
+        return _node_amount(self.node_hours.get(share, Fraction(0)), usd=self.node_usd.get(share, Fraction(0)))
+
+
+def _node_amount(hours: Fraction, *, usd: Fraction) -> NodeAmount:
+    return NodeAmount(length_s=round_half_up(hours * 3600, decimals=SECOND_DECIMALS), cost_usd=_rounded(usd))
 
 
 def node_uses(jobs: Iterable[JobUsage], *, catalogue: Catalogue) -> Iterator[NodeUse]:
@@ -294,6 +339,7 @@ def report_costs(
         ConfigError: If a machine type or a region is not in the catalogue.
     """
     names = _Names(by, nodes=nodes, has_projects=project is None)
+    rates = _Rates(catalogue)
     sums: defaultdict[str, _Sum] = defaultdict(partial(_Sum, storage_price=storage_price))
     total = _Sum(storage_price=storage_price)
     for job in jobs:
@@ -303,11 +349,14 @@ def report_costs(
         for whole in job.usages:
             is_owed = not job.simulated and not names.has_node(whole)
             for usage in cut_usage(whole, since_s=since_s, until_s=until_s, by_day=by == BY_DAY):
-                for into in (sums[names.of_usage(job, usage)], total):
-                    into.add(usage, is_owed=is_owed, unused_share=unused_share, catalogue=catalogue)
+                kind = (rates.of(usage), is_owed, unused_share)
+                length_us = usage.length_us
+                sums[names.of_usage(job, usage)].add(length_us, kind=kind)
+                total.add(length_us, kind=kind)
     by_uid = {job.uid: job for job in jobs}
     since_us, until_us = microseconds(since_s), microseconds(until_s)
-    for whole in split_nodes(nodes, uses=node_uses(jobs, catalogue=catalogue), now_s=until_s):
+    uses = node_uses(jobs, catalogue=catalogue) if nodes else ()
+    for whole in split_nodes(nodes, uses=uses, now_s=until_s):
         job = None if whole.job is None else by_uid.get(whole.job)
         piece = whole.clip(since_us=since_us, until_us=until_us)
         if piece is None or (project is not None and (job is None or job.project != project)):
@@ -376,3 +425,6 @@ class _Names:
 
 def _rounded(amount: Fraction) -> Decimal:
     return round_half_up(amount, decimals=COST_DECIMALS)
+
+
+_NO_NODES: Final[Mapping[NodeShare, NodeAmount]] = dict.fromkeys(NodeShare, _node_amount(Fraction(0), usd=Fraction(0)))

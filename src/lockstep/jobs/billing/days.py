@@ -50,7 +50,8 @@ def cut_usage(
     start_s, last_s = max(usage.start_time_s, since_s), min(usage.end_time_s, until_s)
     while start_s < last_s:
         end_s = min(last_s, next_day_s(start_s)) if by_day else last_s
-        yield replace(usage, start_time_s=start_s, end_time_s=end_s)
+        is_whole = (start_s, end_s) == (usage.start_time_s, usage.end_time_s)
+        yield usage if is_whole else replace(usage, start_time_s=start_s, end_time_s=end_s)
         start_s = end_s
 
 
