@@ -8,6 +8,7 @@ from typing import final
 from lockstep.clusters import AbstractCluster
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.service.billing.accounting import Accounts
+from lockstep.service.billing.final_usages import FinalUsages
 from lockstep.service.billing.spending import BudgetState
 from lockstep.service.checkup import Checkup
 from lockstep.service.control.controller import Controller
@@ -65,6 +66,7 @@ class ServiceContext:
         sessions: the store of the console's sessions.
         sign_in_links: the links that open the console signed in.
         checkup: examines the service's own machine.
+        final_usages: what finished jobs used.
     """
 
     settings: Settings
@@ -96,6 +98,7 @@ class ServiceContext:
     streams: Streams = field(default_factory=Streams)
     sign_in_links: SignInLinks = field(default_factory=SignInLinks)
     checkup: Checkup = field(default_factory=Checkup)
+    final_usages: FinalUsages = field(default_factory=FinalUsages)
 
     @property
     def budgets(self) -> list[BudgetState]:
@@ -112,4 +115,5 @@ class ServiceContext:
             sizes=self.sizes,
             catalogue=self.catalogue,
             bucket=self.settings.bucket,
+            final=self.final_usages,
         )

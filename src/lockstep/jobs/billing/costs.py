@@ -423,8 +423,11 @@ class _Names:
         return job.project if self._by == BY_PROJECT else job.labels.get(self._by.removeprefix(BY_LABEL), NO_LABEL)
 
 
+_ZERO: Final = round_half_up(Fraction(0), decimals=COST_DECIMALS)
+
+
 def _rounded(amount: Fraction) -> Decimal:
-    return round_half_up(amount, decimals=COST_DECIMALS)
+    return round_half_up(amount, decimals=COST_DECIMALS) if amount else _ZERO
 
 
 _NO_NODES: Final[Mapping[NodeShare, NodeAmount]] = dict.fromkeys(NodeShare, _node_amount(Fraction(0), usd=Fraction(0)))

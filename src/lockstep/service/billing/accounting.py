@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 from lockstep.jobs.billing.costs import CostReport, CostRow, JobUsage, job_node_costs, report_costs
 from lockstep.jobs.machines.catalogue import Catalogue
+from lockstep.jobs.parsing.fields import FOREVER_S
 from lockstep.jobs.provisioning import NodeRecord
+from lockstep.service.billing.final_usages import FinalUsages
 from lockstep.service.billing.usages import job_usage, machines_of
-from lockstep.service.store import JobRecord, JobStore, NodeStore, StoredSizeStore
+from lockstep.service.store import JobRecord, JobStore, NodeStore, RanJob, StoredSizeStore
 
 
 @final
@@ -37,16 +39,25 @@ class Accounts:
         sizes: what jobs store in the bucket.
         catalogue: machines and prices.
         bucket: the URL of the service's bucket.
+        final: keeps what finished jobs used, for one database and one catalogue.
     """
 
     def __init__(
-        self, *, jobs: JobStore, nodes: NodeStore, sizes: StoredSizeStore, catalogue: Catalogue, bucket: str
+        self,
+        *,
+        jobs: JobStore,
+        nodes: NodeStore,
+        sizes: StoredSizeStore,
+        catalogue: Catalogue,
+        bucket: str,
+        final: FinalUsages | None = None,
     ) -> None:
         self._jobs = jobs
         self._nodes = nodes
         self._sizes = sizes
         self._catalogue = catalogue
         self._bucket = bucket
+        self._final = FinalUsages() if final is None else final
 
     def report(self, *, project: str | None, by: str, since_s: float, until_s: float, now_s: float) -> CostReport:
         """Sums the costs of an interval.
@@ -100,21 +111,37 @@ class Accounts:
         return NodeCosts(row=row, simulated=all(node.simulated for node in nodes))
 
     def _usages(self, project: str | None, *, since_s: float, until_s: float, now_s: float) -> list[JobUsage]:
-        jobs = self._jobs.ran_between(project=project, since_s=since_s, until_s=until_s)
-        return self._usages_of(jobs, attempts=self._jobs.attempts_of(project=project, since_s=since_s), now_s=now_s)
+        """Returns the usages of jobs in attempts that end in an interval or after it. Finished jobs are read once."""
+        known: dict[str, JobUsage] = {}
+
+        def is_known(uid: str, version: int) -> bool:
+            used = self._final.get(uid, version=version, since_s=since_s)
+            if used is not None:
+                known[uid] = used  # it may be removed meanwhile
+            return used is not None
+
+        ran = self._jobs.ran_between(project=project, since_s=since_s, until_s=until_s, is_known=is_known)
+        return [
+            known[each.uid] if each.job is None else self._usage(each, since_s=since_s, now_s=now_s) for each in ran
+        ]
+
+    def _usage(self, ran: RanJob, *, since_s: float, now_s: float) -> JobUsage:
+        assert ran.job is not None, "the job is not known"
+        attempts = [attempt for attempt in ran.attempts if attempt.end_time_s >= since_s]
+        used = job_usage(ran.job, attempts=attempts, catalogue=self._catalogue, now_s=now_s)
+        if ran.is_final and len(attempts) == len(ran.attempts):
+            first_s = min((attempt.end_time_s for attempt in attempts), default=FOREVER_S)
+            self._final.add(used, version=ran.job.version, first_end_s=first_s)
+        return used
 
     def _usages_on(
         self, nodes: Sequence[NodeRecord], *, since_s: float, until_s: float, now_s: float
     ) -> list[JobUsage]:
         """Returns the usages of all jobs in an interval, and those of jobs that nodes were requested for."""
         jobs = self._usages(None, since_s=since_s, until_s=until_s, now_s=now_s)
-        others = {node.asked_for for node in nodes if node.asked_for is not None} - {job.uid for job in jobs}
-        return [*jobs, *self._usages_of(self._jobs.get_by_uids(others), attempts={}, now_s=now_s)]
-
-    def _usages_of(self, jobs: Sequence[JobRecord], *, attempts: Mapping[str, Any], now_s: float) -> list[JobUsage]:
-        return [
-            job_usage(job, attempts=attempts.get(job.uid, ()), catalogue=self._catalogue, now_s=now_s) for job in jobs
-        ]
+        asked = {node.asked_for for node in nodes if node.asked_for is not None} - {job.uid for job in jobs}
+        others = self._jobs.get_by_uids(asked)
+        return [*jobs, *(job_usage(job, attempts=(), catalogue=self._catalogue, now_s=now_s) for job in others)]
 
 
 def _first_s(nodes: Sequence[NodeRecord]) -> float:

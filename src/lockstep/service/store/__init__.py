@@ -8,6 +8,7 @@ from lockstep.service.store.billing.spending import (
     UnsummedNode,
 )
 from lockstep.service.store.billing.storage_sizes import KeepingJob, StoredSizeStore
+from lockstep.service.store.control.job_rows import RanJob
 from lockstep.service.store.control.jobs import JobStore
 from lockstep.service.store.control.lease import Holder, Lease, LeaseLostError, holder_of
 from lockstep.service.store.control.listing import NEWEST_FIRST, ORDER_KEYS, JobOrder
@@ -66,6 +67,7 @@ __all__ = [
     "NodeStore",
     "OperationCode",
     "OperationRecord",
+    "RanJob",
     "RecordedEvent",
     "ReplicaRecord",
     "RequestLogging",

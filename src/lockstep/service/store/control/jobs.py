@@ -13,7 +13,6 @@ from sqlalchemy import (
     Connection,
     Engine,
     Row,
-    RowMapping,
     Text,
     and_,
     cast,
@@ -33,9 +32,10 @@ from lockstep.jobs.lists.filters import JobBounds
 from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState, next_state
 from lockstep.jobs.security.access import HOME_LABEL
+from lockstep.service.store.control.job_rows import ATTEMPT, RanJob, attempt_record, read_jobs, read_ran
 from lockstep.service.store.control.listing import NEWEST_FIRST, JobOrder, select_jobs
 from lockstep.service.store.control.records import AttemptRecord, EventNote, JobKind, JobRecord, RecordedEvent
-from lockstep.service.store.control.replicas import ReplicaRecord, read_replicas, write_replicas
+from lockstep.service.store.control.replicas import ReplicaRecord, write_replicas
 from lockstep.service.store.database import POSTGRESQL, Guard, reading, unguarded, writing
 from lockstep.service.store.notifications.webhooks import NewWebhook, add_job_webhooks
 from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
@@ -47,10 +47,13 @@ _DOCUMENTS: Final = {"trainingInput": JOBS.c.training_input, "labels": JOBS.c.la
 _ESCAPE: Final = "\\u"
 _TEXT: Final = Text().with_variant(Text(collation="C"), POSTGRESQL)
 """A text type in which only ASCII letters have upper and lower case, whatever the locale of the database is."""
-_ATTEMPT: Final = ("attempt", "candidate", "start_time_s", "end_time_s", "latest_end_time_s", "end_reason", "moves")
 SUBMITTED: Final = JOBS.c.kind == JobKind.TRAINING.value
 """The condition for jobs that somebody submitted."""
 _PLACED: Final = tuple(state for state in _UNFINISHED if state != _QUEUED)
+
+
+def _unknown(_uid: str, _version: int) -> bool:
+    return False
 
 
 @final
@@ -353,28 +356,24 @@ class JobStore:
         with reading(self._engine) as connection:
             return [attempt_record(row) for row in connection.execute(query).mappings()]
 
-    def ran_between(self, *, project: str | None, since_s: float, until_s: float) -> list[JobRecord]:
-        """Returns the jobs of a project (None for all) that ran at some time in an interval, the oldest first."""
+    def ran_between(
+        self, *, project: str | None, since_s: float, until_s: float, is_known: Callable[[str, int], bool] = _unknown
+    ) -> list[RanJob]:
+        """Returns the jobs that ran at some time in an interval, the oldest first, from one snapshot of the database.
+
+        Args:
+            project: the project of the jobs; None for all.
+            since_s: the start of the interval, in seconds since 1970 UTC.
+            until_s: its end.
+            is_known: is given the uid and the version of a job, and returns whether the reader knows the job already.
+        """
         ended = or_(JOBS.c.end_time_s.is_(None), JOBS.c.end_time_s > since_s)
-        return self._oldest_first(and_(_of(project), JOBS.c.start_time_s < until_s, ended))
+        with reading(self._engine) as connection:
+            return read_ran(connection, and_(_of(project), JOBS.c.start_time_s < until_s, ended), is_known=is_known)
 
     def get_by_uids(self, uids: Collection[str]) -> list[JobRecord]:
         """Returns the jobs with some uids, the oldest first."""
         return self._oldest_first(JOBS.c.uid.in_(uids)) if uids else []
-
-    def attempts_of(self, *, project: str | None, since_s: float = 0.0) -> dict[str, list[AttemptRecord]]:
-        """Returns the attempts that ended at `since_s` or later, by job uid, for a project (None for all projects)."""
-        query = (
-            select(JOB_ATTEMPTS)
-            .join(JOBS, JOBS.c.uid == JOB_ATTEMPTS.c.job_uid)
-            .where(_of(project), JOB_ATTEMPTS.c.end_time_s >= since_s)
-            .order_by(JOB_ATTEMPTS.c.job_uid, JOB_ATTEMPTS.c.attempt)
-        )
-        found: dict[str, list[AttemptRecord]] = {}
-        with reading(self._engine) as connection:
-            for row in connection.execute(query).mappings():
-                found.setdefault(row["job_uid"], []).append(attempt_record(row))
-        return found
 
     def count_by_state(self) -> dict[tuple[str, JobState], int]:
         """Returns the number of submitted jobs by project and state."""
@@ -429,7 +428,7 @@ class JobStore:
 
 
 def _add_attempt(connection: Connection, uid: str, ended: AttemptRecord) -> None:
-    columns = {name: getattr(ended, name) for name in _ATTEMPT}
+    columns = {name: getattr(ended, name) for name in ATTEMPT}
     connection.execute(insert(JOB_ATTEMPTS).values(job_uid=uid, **columns, machines=list(ended.machines)))
 
 
@@ -460,11 +459,6 @@ def _of(project: str | None) -> ColumnElement[bool]:
     return true() if project is None else JOBS.c.project == project
 
 
-def attempt_record(row: RowMapping) -> AttemptRecord:
-    """Converts a row to an attempt."""
-    return AttemptRecord(**{name: row[name] for name in _ATTEMPT}, machines=tuple(row["machines"]))
-
-
 def _state(connection: Connection, uid: str) -> JobState:
     return JobState(connection.execute(select(JOBS.c.state).where(JOBS.c.uid == uid)).scalar_one())
 
@@ -472,16 +466,3 @@ def _state(connection: Connection, uid: str) -> JobState:
 def _job(connection: Connection, uid: str) -> JobRecord:
     [job] = read_jobs(connection, JOBS.c.uid == uid)
     return job
-
-
-def read_jobs(connection: Connection, condition: ColumnElement[bool]) -> list[JobRecord]:
-    """Returns the jobs for which a condition holds, the oldest first."""
-    query = select(JOBS).where(condition).order_by(JOBS.c.create_time_s, JOBS.c.uid)
-    rows = connection.execute(query).mappings().all()
-    replicas = read_replicas(connection, condition) if rows else {}
-    return [_record(row, replicas=replicas.get(row["uid"], ())) for row in rows]
-
-
-def _record(row: RowMapping, *, replicas: tuple[ReplicaRecord, ...]) -> JobRecord:
-    columns = {**row, "state": JobState(row["state"]), "kind": JobKind(row["kind"])}
-    return JobRecord(**columns, replicas=replicas)

@@ -1,0 +1,116 @@
+"""Reads jobs and their attempts from the database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, select
+
+from lockstep.jobs.running.states import TERMINAL, JobState
+from lockstep.service.store.control.records import AttemptRecord, JobKind, JobRecord
+from lockstep.service.store.control.replicas import ReplicaRecord, read_replicas
+from lockstep.service.store.tables import JOB_ATTEMPTS, JOBS
+
+ATTEMPT: Final = ("attempt", "candidate", "start_time_s", "end_time_s", "latest_end_time_s", "end_reason", "moves")
+
+_NUM_UIDS: Final = 500
+"""Maximum number of jobs in one query by uid."""
+
+_UNCHANGING: Final = ("state", "kind", "gang_released", "end_time_s")
+"""What says whether the time that a job used can still change."""
+
+_COST: Final = (
+    *("uid", "project", "job_id", "training_input", "prediction_input", "labels", "version", "candidate"),
+    *("simulated", "create_time_s", "start_time_s", "run_start_time_s", *_UNCHANGING),
+)
+"""What the costs of a job are computed from that is over, and that is no prediction server."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RanJob:
+    """A job that ran.
+
+    Attributes:
+        uid: the uid of the job.
+        job: the job, or of a finished training job what its costs are computed from, without its replicas, order and
+            bill; None for a job that the reader knows.
+        attempts: its attempts that are over, in order; empty for a job that the reader knows.
+        is_final: whether neither the job's replicas nor its attempts change any more.
+    """
+
+    uid: str
+    job: JobRecord | None = None
+    attempts: tuple[AttemptRecord, ...] = ()
+    is_final: bool = True
+
+
+def read_jobs(connection: Connection, condition: ColumnElement[bool]) -> list[JobRecord]:
+    """Returns the jobs for which a condition holds, the oldest first."""
+    query = select(JOBS).where(condition).order_by(JOBS.c.create_time_s, JOBS.c.uid)
+    rows = connection.execute(query).mappings().all()
+    replicas = read_replicas(connection, condition) if rows else {}
+    return [_record(row, replicas=replicas.get(row["uid"], ())) for row in rows]
+
+
+def read_ran(
+    connection: Connection, condition: ColumnElement[bool], *, is_known: Callable[[str, int], bool]
+) -> list[RanJob]:
+    """Returns the jobs for which a condition holds, the oldest first, with their attempts.
+
+    Args:
+        connection: a connection within a transaction.
+        condition: the condition.
+        is_known: is given the uid and the version of a job, and returns whether the reader knows the job already. Of
+            such a job nothing more is read.
+    """
+    columns = (JOBS.c[name] for name in ("uid", "version", *_UNCHANGING))
+    query = select(*columns).where(condition).order_by(JOBS.c.create_time_s, JOBS.c.uid)
+    found: dict[str, RanJob] = {}
+    small: list[str] = []
+    whole: list[str] = []
+    for uid, version, state, kind, is_released, end_time_s in connection.execute(query):
+        if is_known(uid, version):
+            found[uid] = RanJob(uid=uid)
+            continue
+        is_final = is_released and end_time_s is not None and JobState(state) in TERMINAL
+        found[uid] = RanJob(uid=uid, is_final=is_final)
+        (small if is_final and kind == JobKind.TRAINING.value else whole).append(uid)
+    for uids, read in ((small, _read_costs), (whole, read_jobs)):
+        for start in range(0, len(uids), _NUM_UIDS):
+            some = uids[start : start + _NUM_UIDS]
+            attempts = _read_attempts(connection, some)
+            for job in read(connection, JOBS.c.uid.in_(some)):
+                found[job.uid] = RanJob(
+                    uid=job.uid,
+                    job=job,
+                    attempts=tuple(attempts.get(job.uid, ())),
+                    is_final=found[job.uid].is_final,
+                )
+    return list(found.values())
+
+
+def attempt_record(row: RowMapping) -> AttemptRecord:
+    """Converts a row to an attempt."""
+    return AttemptRecord(**{name: row[name] for name in ATTEMPT}, machines=tuple(row["machines"]))
+
+
+def _read_costs(connection: Connection, condition: ColumnElement[bool]) -> list[JobRecord]:
+    query = select(*(JOBS.c[name] for name in _COST)).where(condition)
+    return [_record(row, replicas=()) for row in connection.execute(query).mappings()]
+
+
+def _read_attempts(connection: Connection, uids: Sequence[str]) -> dict[str, list[AttemptRecord]]:
+    table = JOB_ATTEMPTS.c
+    query = select(JOB_ATTEMPTS).where(table.job_uid.in_(uids)).order_by(table.job_uid, table.attempt)
+    found: dict[str, list[AttemptRecord]] = {}
+    for row in connection.execute(query).mappings():
+        found.setdefault(row["job_uid"], []).append(attempt_record(row))
+    return found
+
+
+def _record(row: RowMapping, *, replicas: tuple[ReplicaRecord, ...]) -> JobRecord:
+    columns: dict[str, Any] = {**row, "state": JobState(row["state"]), "kind": JobKind(row["kind"])}
+    return JobRecord(**columns, replicas=replicas)
