@@ -219,7 +219,7 @@ def check_bill(site: Site) -> None:
     """Computes the bill by hand: the recorded microseconds of each server, at $0.19 an hour."""
     now_s = time.time()
     per_us = Fraction(19, 100) / (3600 * 10**6)
-    jobs = [ran.job for ran in site.jobs.ran_between(project="local", since_s=0.0, until_s=now_s) if ran.job]
+    jobs = site.jobs.ran_between(project="local", since_s=0.0, until_s=now_s, make=lambda ran: ran.job)
     assert len(jobs) == 5, "the first server, and four"
     total_usd, runs = Fraction(0), list[tuple[float, int]]()
     for job in jobs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 from lockstep.jobs.billing.costs import CostReport, CostRow, JobUsage, job_node_costs, report_costs
@@ -112,27 +113,22 @@ class Accounts:
 
     def _usages(self, project: str | None, *, since_s: float, until_s: float, now_s: float) -> list[JobUsage]:
         """Returns the usages of jobs in attempts that end in an interval or after it. Finished jobs are read once."""
-        known: dict[str, JobUsage] = {}
 
-        def is_known(uid: str, version: int) -> bool:
-            used = self._final.get(uid, version=version, since_s=since_s)
-            if used is not None:
-                known[uid] = used  # it may be removed meanwhile
-            return used is not None
+        def make(ran: RanJob) -> JobUsage:
+            attempts = [attempt for attempt in ran.attempts if attempt.end_time_s >= since_s]
+            used = job_usage(ran.job, attempts=attempts, catalogue=self._catalogue, now_s=now_s)
+            if ran.is_final and len(attempts) == len(ran.attempts):
+                first_s = min((attempt.end_time_s for attempt in attempts), default=FOREVER_S)
+                self._final.add(used, version=ran.job.version, first_end_s=first_s)
+            return used
 
-        ran = self._jobs.ran_between(project=project, since_s=since_s, until_s=until_s, is_known=is_known)
-        return [
-            known[each.uid] if each.job is None else self._usage(each, since_s=since_s, now_s=now_s) for each in ran
-        ]
-
-    def _usage(self, ran: RanJob, *, since_s: float, now_s: float) -> JobUsage:
-        assert ran.job is not None, "the job is not known"
-        attempts = [attempt for attempt in ran.attempts if attempt.end_time_s >= since_s]
-        used = job_usage(ran.job, attempts=attempts, catalogue=self._catalogue, now_s=now_s)
-        if ran.is_final and len(attempts) == len(ran.attempts):
-            first_s = min((attempt.end_time_s for attempt in attempts), default=FOREVER_S)
-            self._final.add(used, version=ran.job.version, first_end_s=first_s)
-        return used
+        return self._jobs.ran_between(
+            project=project,
+            since_s=since_s,
+            until_s=until_s,
+            make=make,
+            known=partial(self._final.get, since_s=since_s),
+        )
 
     def _usages_on(
         self, nodes: Sequence[NodeRecord], *, since_s: float, until_s: float, now_s: float

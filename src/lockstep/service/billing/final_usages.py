@@ -47,7 +47,7 @@ class FinalUsages:
         """The number of kept intervals."""
         return self._num_usages
 
-    def get(self, uid: str, *, version: int, since_s: float) -> JobUsage | None:
+    def get(self, uid: str, version: int, *, since_s: float) -> JobUsage | None:
         """Returns what a job used in attempts that ended at `since_s` or later; None if that is not known.
 
         Args:

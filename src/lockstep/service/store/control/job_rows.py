@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, select
 
@@ -28,23 +28,24 @@ _COST: Final = (
 """What the costs of a job are computed from that is over, and that is no prediction server."""
 
 
+Made = TypeVar("Made")
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class RanJob:
     """A job that ran.
 
     Attributes:
-        uid: the uid of the job.
-        job: the job, or of a finished training job what its costs are computed from, without its replicas, order and
-            bill; None for a job that the reader knows.
-        attempts: its attempts that are over, in order; empty for a job that the reader knows.
+        job: the job; of a finished training job, only what its costs are computed from, without its replicas, order
+            and bill.
+        attempts: its attempts that are over, in order.
         is_final: whether neither the job's replicas nor its attempts change any more.
     """
 
-    uid: str
-    job: JobRecord | None = None
-    attempts: tuple[AttemptRecord, ...] = ()
-    is_final: bool = True
+    job: JobRecord
+    attempts: tuple[AttemptRecord, ...]
+    is_final: bool
 
 
 def read_jobs(connection: Connection, condition: ColumnElement[bool]) -> list[JobRecord]:
@@ -56,40 +57,40 @@ def read_jobs(connection: Connection, condition: ColumnElement[bool]) -> list[Jo
 
 
 def read_ran(
-    connection: Connection, condition: ColumnElement[bool], *, is_known: Callable[[str, int], bool]
-) -> list[RanJob]:
-    """Returns the jobs for which a condition holds, the oldest first, with their attempts.
+    connection: Connection,
+    condition: ColumnElement[bool],
+    *,
+    make: Callable[[RanJob], Made],
+    known: Callable[[str, int], Made | None],
+) -> list[Made]:
+    """Returns what is made of the jobs for which a condition holds, the oldest first.
 
     Args:
         connection: a connection within a transaction.
         condition: the condition.
-        is_known: is given the uid and the version of a job, and returns whether the reader knows the job already. Of
-            such a job nothing more is read.
+        make: makes it. The jobs are read and made a few at a time, so that there are never many records.
+        known: is given the uid and the version of a job, and returns what was made of it before; None to read the job.
     """
     columns = (JOBS.c[name] for name in ("uid", "version", *_UNCHANGING))
     query = select(*columns).where(condition).order_by(JOBS.c.create_time_s, JOBS.c.uid)
-    found: dict[str, RanJob] = {}
+    found: dict[str, Made | None] = {}
+    final: set[str] = set()
     small: list[str] = []
     whole: list[str] = []
     for uid, version, state, kind, is_released, end_time_s in connection.execute(query):
-        if is_known(uid, version):
-            found[uid] = RanJob(uid=uid)
-            continue
-        is_final = is_released and end_time_s is not None and JobState(state) in TERMINAL
-        found[uid] = RanJob(uid=uid, is_final=is_final)
-        (small if is_final and kind == JobKind.TRAINING.value else whole).append(uid)
+        found[uid] = known(uid, version)
+        if found[uid] is None:
+            if is_released and end_time_s is not None and JobState(state) in TERMINAL:
+                final.add(uid)
+            (small if uid in final and kind == JobKind.TRAINING.value else whole).append(uid)
     for uids, read in ((small, _read_costs), (whole, read_jobs)):
         for start in range(0, len(uids), _NUM_UIDS):
             some = uids[start : start + _NUM_UIDS]
             attempts = _read_attempts(connection, some)
             for job in read(connection, JOBS.c.uid.in_(some)):
-                found[job.uid] = RanJob(
-                    uid=job.uid,
-                    job=job,
-                    attempts=tuple(attempts.get(job.uid, ())),
-                    is_final=found[job.uid].is_final,
-                )
-    return list(found.values())
+                own = tuple(attempts.get(job.uid, ()))
+                found[job.uid] = make(RanJob(job=job, attempts=own, is_final=job.uid in final))
+    return [made for made in found.values() if made is not None]
 
 
 def attempt_record(row: RowMapping) -> AttemptRecord:

@@ -32,7 +32,7 @@ from lockstep.jobs.lists.filters import JobBounds
 from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState, next_state
 from lockstep.jobs.security.access import HOME_LABEL
-from lockstep.service.store.control.job_rows import ATTEMPT, RanJob, attempt_record, read_jobs, read_ran
+from lockstep.service.store.control.job_rows import ATTEMPT, Made, RanJob, attempt_record, read_jobs, read_ran
 from lockstep.service.store.control.listing import NEWEST_FIRST, JobOrder, select_jobs
 from lockstep.service.store.control.records import AttemptRecord, EventNote, JobKind, JobRecord, RecordedEvent
 from lockstep.service.store.control.replicas import ReplicaRecord, write_replicas
@@ -52,8 +52,8 @@ SUBMITTED: Final = JOBS.c.kind == JobKind.TRAINING.value
 _PLACED: Final = tuple(state for state in _UNFINISHED if state != _QUEUED)
 
 
-def _unknown(_uid: str, _version: int) -> bool:
-    return False
+def _nothing_known(_uid: str, _version: int) -> None:
+    return None
 
 
 @final
@@ -357,19 +357,27 @@ class JobStore:
             return [attempt_record(row) for row in connection.execute(query).mappings()]
 
     def ran_between(
-        self, *, project: str | None, since_s: float, until_s: float, is_known: Callable[[str, int], bool] = _unknown
-    ) -> list[RanJob]:
-        """Returns the jobs that ran at some time in an interval, the oldest first, from one snapshot of the database.
+        self,
+        *,
+        project: str | None,
+        since_s: float,
+        until_s: float,
+        make: Callable[[RanJob], Made],
+        known: Callable[[str, int], Made | None] = _nothing_known,
+    ) -> list[Made]:
+        """Returns what is made of the jobs that ran at some time in an interval, the oldest first.
 
         Args:
             project: the project of the jobs; None for all.
             since_s: the start of the interval, in seconds since 1970 UTC.
             until_s: its end.
-            is_known: is given the uid and the version of a job, and returns whether the reader knows the job already.
+            make: makes it.
+            known: is given the uid and the version of a job, and returns what was made of it before; None to read it.
         """
         ended = or_(JOBS.c.end_time_s.is_(None), JOBS.c.end_time_s > since_s)
+        ran = and_(_of(project), JOBS.c.start_time_s < until_s, ended)
         with reading(self._engine) as connection:
-            return read_ran(connection, and_(_of(project), JOBS.c.start_time_s < until_s, ended), is_known=is_known)
+            return read_ran(connection, ran, make=make, known=known)
 
     def get_by_uids(self, uids: Collection[str]) -> list[JobRecord]:
         """Returns the jobs with some uids, the oldest first."""
