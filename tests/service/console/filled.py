@@ -88,7 +88,7 @@ def paths_of_pages(bench: Bench) -> dict[str, str]:
     queries = {
         "/compare": "?project=local&job=resnet_1&job=resnet_2",
         "/projects/{project}/data": f"?url={quote(data_set, safe='')}",
-        "/costs": "?by=job",
+        "/costs": "?by=job&report=on",
     }
     found = {}
     for path in VIEWS:

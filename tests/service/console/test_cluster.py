@@ -99,16 +99,22 @@ def spent(service: Served, bench: Bench) -> None:
 @pytest.mark.usefixtures("spent")
 def test_costs_are_drawn_by_day_linked_and_divided_by_what_the_time_was_for(service: Served) -> None:
     with signed_in(service) as browser:
-        shown = browser.get("/costs?by=job").text
+        shown = browser.get("/costs/report?by=job").text
         assert '<a href="/projects/local/jobs/j">j</a>' in shown
         assert re.search(r'aria-label="Cost by day: 1 bars, the highest is \d{4}-\d\d-\d\d with \$', shown)
-        everything = browser.get("/costs?project=*&by=project").text
+        everything = browser.get("/costs?project=*&by=project&report=on").text
         assert re.search(r'<td>local</td><td class="number">\d', everything)
-        assert "Nothing was spent." in browser.get("/costs?until=2020-01-01&since=2019-01-01").text
+        assert "Nothing was spent." in browser.get("/costs/report?until=2020-01-01&since=2019-01-01").text
         job = browser.get("/projects/local/jobs/j").text
         assert re.search(r'<td>0</td><td><time [^>]+>[^<]+</time></td><td><time .*?<td class="number">\$', job)
     with signed_in(service, service.key(Scope.VIEWER, project="local")) as viewer:
-        assert viewer.get("/costs?project=*").status_code in (403, 404)
+        for path in (
+            "/costs?project=*",
+            "/costs/report?project=*",
+            "/costs?project=other",
+            "/costs/report?project=other",
+        ):
+            assert viewer.get(path).status_code in (403, 404)
 
 
 def test_bars_are_bounded_and_say_what_they_show() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import socket
 from collections.abc import Iterator
@@ -176,14 +177,19 @@ def test_models_show_their_versions_their_traffic_and_how_to_call_them(browser: 
 def test_costs_are_shown_as_divided_and_an_error_of_a_field_stands_below_it(
     browser: httpx.Client, bench: Bench
 ) -> None:
-    assert "Nothing was spent." in browser.get("/costs").text
+    assert "Nothing was spent." in browser.get("/costs?report=on").text
     bench.create("j", "pass")
     bench.step_until_over("j")
-    shown = browser.get("/costs?by=job").text
+    page = browser.get("/costs?by=job").text
+    assert "Total: " not in page, "the report is asked for later"
+    [later] = re.findall(r'<section id="report" hx-get="(/costs/report[^"]+)" hx-trigger="load">', page)
+    [whole] = re.findall(r'<p><a href="(/costs[^"]+report=on)">', page)
+    shown = browser.get(html.unescape(later)).text
+    assert shown in browser.get(html.unescape(whole)).text
     assert re.search(r">j</a></td><td class=\"number\">\d", shown)
     assert "Total: </strong>$" in shown
     for query in ("by=moon", "since=yesterday"):
-        assert 'role="alert"' in browser.get(f"/costs?{query}").text
+        assert 'role="alert"' in browser.get(f"/costs/report?{query}").text
 
 
 def test_a_cluster_without_machines_of_its_own_says_so(browser: httpx.Client) -> None:

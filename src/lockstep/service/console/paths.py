@@ -83,6 +83,7 @@ PARTS: Final[Mapping[str, tuple[Render, float]]] = {
     f"{_MODEL}/servers": (model_watching.show_servers, 3.0),
     f"{_MODEL}/cost": (model_watching.show_cost, 5.0),
     f"{_MODEL}/versions/{{version}}/log/more": (server_log.show_more, 0.2),
+    costs.REPORT_PATH: (costs.show_report, 10.0),
     "/cluster/now": (cluster.show_now, 1.0),
     health.CHECKS_PATH: (health.show_checks, 0.5),
 }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, final
+from urllib.parse import urlencode
 
 import htpy as h
 from starlette.requests import Request
@@ -14,12 +16,13 @@ from lockstep.errors import InvalidInputError
 from lockstep.jobs.security.access import ALL_PROJECTS
 from lockstep.service.api.billing import costs as costs_api
 from lockstep.service.console.bars import MAX_BARS, Bar, bar_chart, used_strip
-from lockstep.service.console.calls import call
+from lockstep.service.console.calls import call, check_may
 from lockstep.service.console.layout import default_project, duration, job_path, model_path, page, table
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
 
 DIVISIONS: Final = ("job", "day", "model", "version", "node-type", "project")
+REPORT_PATH: Final = "/costs/report"
 LAST: Final = timedelta(days=30)
 MAX_ROWS: Final = 200
 """The most rows that are shown, the dearest first."""
@@ -33,58 +36,114 @@ WASTE: Final = {
 """What the time of nodes was for, in words."""
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """What a report is asked for, as the address says it. See the route of costs.
+
+    Attributes:
+        project: the project; ``*`` for all.
+        by: what a row is.
+        since: the start, a day or a time.
+        until: the end; "" for now.
+    """
+
+    project: str
+    by: str
+    since: str
+    until: str
+
+    @classmethod
+    def of(cls, request: Request, session: Session) -> _Asked:
+        query = request.query_params
+        return cls(
+            project=query.get("project") or default_project(session.principal),
+            by=query.get("by") or "job",
+            since=query.get("since") or (datetime.now(tz=UTC) - LAST).date().isoformat(),
+            until=query.get("until", ""),
+        )
+
+    def at(self, path: str, **more: str) -> str:
+        """Returns an address with this report."""
+        return f"{path}?{urlencode({**asdict(self), **more})}"
+
+    def check_may(self, session: Session) -> None:
+        """Checks that a person may see the report.
+
+        Raises:
+            LockstepError: If the person may not.
+        """
+        if self.project == ALL_PROJECTS:
+            check_may(costs_api.all_costs, session.principal, project=None)
+        else:
+            check_may(costs_api.costs, session.principal, project=self.project)
+
+
 def show(request: Request, session: Session, context: ServiceContext) -> h.Element:
-    """Returns the page."""
-    query = request.query_params
-    project = query.get("project") or default_project(session.principal)
-    by = query.get("by") or "job"
-    since = query.get("since") or (datetime.now(tz=UTC) - LAST).date().isoformat()
-    until = query.get("until", "")
+    """Returns the page. The report comes later, because it takes longer, unless ``report=on`` asks for it at once."""
+    asked = _Asked.of(request, session)
+    asked.check_may(session)
+    is_whole = request.query_params.get("report") == "on"
     return page(
         h.form(".bar", method="get", action="/costs")[
             h.label[
                 "Project",
                 h.input(
                     name="project",
-                    value=project,
+                    value=asked.project,
                     autocomplete="off",
                     title=f"{ALL_PROJECTS} for all projects" if session.principal.is_for_all_projects else None,
                 ),
             ],
             h.label[
                 "By",
-                h.input(name="by", value=by, list="divisions", autocomplete="off"),
+                h.input(name="by", value=asked.by, list="divisions", autocomplete="off"),
                 h.datalist("#divisions")[(h.option(value=name) for name in (*DIVISIONS, "label:team"))],
             ],
-            h.label["Since", h.input(name="since", value=since, placeholder="2026-01-31", autocomplete="off")],
-            h.label["Until", h.input(name="until", value=until, placeholder="now", autocomplete="off")],
+            h.label["Since", h.input(name="since", value=asked.since, placeholder="2026-01-31", autocomplete="off")],
+            h.label["Until", h.input(name="until", value=asked.until, placeholder="now", autocomplete="off")],
+            h.input(type="hidden", name="report", value="on") if is_whole else None,
             h.button(type="submit")["Show"],
         ],
-        _report(session, context, project=project, by=by, since=since, until=until),
+        _report(session, context, asked) if is_whole else _later(asked),
         title="Costs",
         session=session,
         path="/costs",
-        project=project,
+        project=asked.project,
     )
 
 
-def _report(session: Session, context: ServiceContext, *, project: str, by: str, since: str, until: str) -> h.Node:
-    def ask(division: str) -> Mapping[str, Any]:
-        bounds = {"since": _moment(since), "until": _moment(until), "by": division}
-        if project == ALL_PROJECTS:
-            return call(costs_api.all_costs, session.principal, context, **bounds)
-        return call(costs_api.costs, session.principal, context, project=project, **bounds)
+def show_report(request: Request, session: Session, context: ServiceContext) -> h.Element:
+    """Returns the part of the page with the report."""
+    return _report(session, context, _Asked.of(request, session))
 
+
+def _later(asked: _Asked) -> h.Element:
+    """Returns the place of the report, which is asked for when the page is shown. The link is for other browsers."""
+    return h.section("#report", hx_get=asked.at(REPORT_PATH), hx_trigger="load")[
+        h.p(".muted", role="status")["The costs are being added up."],
+        h.p[h.a(href=asked.at("/costs", report="on"))["Show the report"]],
+    ]
+
+
+def _report(session: Session, context: ServiceContext, asked: _Asked) -> h.Element:
+    def ask(division: str) -> Mapping[str, Any]:
+        bounds = {"since": _moment(asked.since), "until": _moment(asked.until), "by": division}
+        if asked.project == ALL_PROJECTS:
+            return call(costs_api.all_costs, session.principal, context, **bounds)
+        return call(costs_api.costs, session.principal, context, project=asked.project, **bounds)
+
+    by = asked.by
     try:
         found = ask(by)
         days = found if by == "day" else ask("day")
     except InvalidInputError as error:
-        return h.p(".error", role="alert")[str(error)]
+        return h.section("#report")[h.p(".error", role="alert")[str(error)]]
     rows = sorted(found["rows"], key=lambda row: Decimal(row["costUsd"]), reverse=True)
     if by == "day":
         rows = sorted(found["rows"], key=lambda row: row["name"], reverse=True)
     total = found["total"]
-    return [
+    return h.section("#report")[
         h.p[
             h.strong["Total: "],
             f"${total['costUsd']} at list prices, of which ${total['owedUsd']} are owed. ",
@@ -95,7 +154,7 @@ def _report(session: Session, context: ServiceContext, *, project: str, by: str,
         h.h2[f"By {by}"],
         table(
             (by.capitalize(), *TITLES),
-            [_row(row, by=by, project=project) for row in rows[:MAX_ROWS]],
+            [_row(row, by=by, project=asked.project) for row in rows[:MAX_ROWS]],
             label="Costs",
             numbers=(1, 2, 3, 4, 5, 6),
         )
