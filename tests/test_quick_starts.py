@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.client import Client
 from lockstep.home import Home
-from lockstep.service.lifecycle import down, up
+from lockstep.service.lifecycle import down
 from lockstep.service.settings import Settings
 
 pytestmark = pytest.mark.heavy
@@ -95,19 +96,20 @@ def test_the_quick_start_of_operators(folder: Path) -> None:
 
 
 def test_the_quick_start_of_callers(folder: Path) -> None:
-    home = Home(path=folder / "home")
-    running = up(Settings(home=home, bucket=str(home.bucket)))
     (folder / "job").mkdir()
     (folder / "job" / "make.py").write_text(MODEL)
     lockstep, env = [sys.executable, "-m", "lockstep.cli.main"], environment(folder)
     for command in (
+        ["up"],
         ["submit", "digits", "--package-path", str(folder / "job"), "--module-name", "make"],
         ["deploy", "digits", "--job", "digits"],
     ):
         subprocess.run([*lockstep, *command], env=env, check=True, timeout=PAGE_S)
     key = ["keys", "create", "shop", "--project", "local", "--model", "digits"]
     made = subprocess.run([*lockstep, *key], env=env, check=True, timeout=60, stdout=subprocess.PIPE, text=True)
-    given = {"LOCKSTEP_URL": running.address.url, "LOCKSTEP_TOKEN": made.stdout.strip()}
+    with Client.from_home(Home(path=folder / "home")) as client:
+        url = client.url
+    given = {"LOCKSTEP_URL": url, "LOCKSTEP_TOKEN": made.stdout.strip()}
     printed = run_page("caller", folder=folder, given=given)
     assert printed.count('"predictions"') >= 2
     assert "[[" in printed
