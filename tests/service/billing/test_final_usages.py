@@ -71,7 +71,7 @@ class History:
 
     def create(self) -> str:
         number = len(self.uids)
-        is_server = self.random.random() < 0.3
+        is_server = self.random.random() < 0.5
         job = self.jobs.create(
             project=self.random.choice("pq"),
             job_id=f"m/v{number % 3}/{number}" if is_server else f"job_{number}",
@@ -143,7 +143,7 @@ def test_reports_are_those_of_what_is_recorded_whatever_happens(engine: Engine, 
     history, final = History(engine, seed=seed), FinalUsages(max_usages=max_usages)
     accounts, choose = history.accounts(final), history.random
     began_s = history.now_s
-    for number in range(120):
+    for number in range(160):
         history.happen()
         if number % 2:
             continue
@@ -191,9 +191,19 @@ def test_a_finished_job_is_read_once_and_again_with_other_labels(
 
 def test_the_time_of_nodes_is_divided_among_kept_jobs_too(engine: Engine) -> None:
     history = History(engine)
-    node = {"slot": "n", "node_type": "cpu", "usd_per_hour": "0.36", "price_source": "test", "machine": "n1-standard-4"}
-    times = {"asked_time_s": history.now_s, "up_time_s": history.now_s, "ready_time_s": history.now_s}
-    history.nodes.record(asked=[NodeRecord(name="n", asked_for=None, **node, **times)])
+    node = NodeRecord(
+        name="n",
+        slot="n",
+        node_type="cpu",
+        asked_for=None,
+        asked_time_s=history.now_s,
+        up_time_s=history.now_s,
+        ready_time_s=history.now_s,
+        machine="n1-standard-4",
+        usd_per_hour="0.36",
+        price_source="test",
+    )
+    history.nodes.record(asked=[node])
     shared = {"training_input": ONE, "labels": {}, "simulated": False, "outputs": {}}
     for project in ("p", "q"):
         uid = history.jobs.create(project=project, job_id="j", **shared).uid

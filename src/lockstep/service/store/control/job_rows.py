@@ -77,12 +77,13 @@ def read_ran(
     final: set[str] = set()
     small: list[str] = []
     whole: list[str] = []
-    for uid, version, state, kind, is_released, end_time_s in connection.execute(query):
-        found[uid] = known(uid, version)
+    for row in connection.execute(query):
+        uid = row.uid
+        found[uid] = known(uid, row.version)
         if found[uid] is None:
-            if is_released and end_time_s is not None and JobState(state) in TERMINAL:
+            if row.gang_released and row.end_time_s is not None and JobState(row.state) in TERMINAL:
                 final.add(uid)
-            (small if uid in final and kind == JobKind.TRAINING.value else whole).append(uid)
+            (small if uid in final and row.kind == JobKind.TRAINING.value else whole).append(uid)
     for uids, read in ((small, _read_costs), (whole, read_jobs)):
         for start in range(0, len(uids), _NUM_UIDS):
             some = uids[start : start + _NUM_UIDS]
