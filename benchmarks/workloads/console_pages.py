@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -160,9 +161,10 @@ def measure_open_pages(service: Surroundings, cookie: str, package: str, sizes: 
             (f"{NUM_PAGES} pages of a running job", jobs * 2),
             (f"{NUM_PAGES} lists, with 20 different filters", filters[:NUM_PAGES]),
         ):
-            with open_pages(url, cookie, paths, seconds=sizes.watch_s if paths else 0) as look:
+            pages = open_pages(url, cookie, paths, seconds=sizes.watch_s) if paths else nobody(sizes.watch_s)
+            with pages as look:
                 before_s, started = processor_s(service.pid), time.perf_counter()
-                seen = look() if paths else wait_quietly(sizes.watch_s)
+                seen = look()
                 share = (processor_s(service.pid) - before_s) / (time.perf_counter() - started)
             delays = seen["delays_s"]
             late = [f"{percentile(delays, part) * 1000:.0f}" for part in (0.5, 0.99)] if delays else ["", ""]
@@ -174,10 +176,15 @@ def measure_open_pages(service: Surroundings, cookie: str, package: str, sizes: 
     show(("open pages", "cores of the service", "looks", "of them unchanged", "p50 of a line, ms", "p99, ms"), rows)
 
 
-def wait_quietly(seconds: float) -> dict[str, Any]:
+@contextmanager
+def nobody(seconds: float) -> Iterator[Callable[[], dict[str, Any]]]:
     """Has no page open for a time."""
-    time.sleep(seconds)
-    return {"statuses": {}, "delays_s": []}
+
+    def look() -> dict[str, Any]:
+        time.sleep(seconds)
+        return {"statuses": {}, "delays_s": []}
+
+    yield look
 
 
 def measure(sizes: Sizes) -> None:

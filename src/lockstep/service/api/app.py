@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
+from typing import Final
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -45,6 +46,16 @@ RPC_STATUS = {
     415: "INVALID_ARGUMENT",
     503: "UNAVAILABLE",
 }
+
+
+IN_PROJECT: Final = "/v1/projects/{project}"
+IN_LOCATION: Final = f"{IN_PROJECT}/locations/{{location}}"
+PREDICTION_ROUTERS: Final[Mapping[str, APIRouter]] = {
+    IN_PROJECT: predictions.router,
+    IN_LOCATION: vertex_predictions.router,
+    f"{IN_PROJECT}/v2": inference.router,
+}
+"""The routers of requests for predictions, by their prefixes."""
 
 
 def create_app(context: ServiceContext) -> FastAPI:
@@ -112,10 +123,9 @@ def _make_routes() -> Sequence[BaseRoute]:
     router = APIRouter(dependencies=[Depends(guard)], responses=dict(ERRORS))
     # Each request is compared with the routes in this order: those for predictions come first, to be found fast, and
     # refused methods such as ":getIamPolicy" before the routes that would match them as a part of a name.
-    in_project, in_location = "/v1/projects/{project}", "/v1/projects/{project}/locations/{location}"
-    router.include_router(predictions.router, prefix=in_project)
-    router.include_router(vertex_predictions.router, prefix=in_location)
-    router.include_router(inference.router, prefix=f"{in_project}/v2")
+    in_project, in_location = IN_PROJECT, IN_LOCATION
+    for prefix, of_predictions in PREDICTION_ROUTERS.items():
+        router.include_router(of_predictions, prefix=prefix)
     router.include_router(make_refusing_router((*CONTRACT, *VERTEX)), prefix=in_project)
     of_jobs = (jobs, job_config, artifacts, shell_route, logs, metrics, scalars)
     for module in (*of_jobs, costs, models, watching, operations, secrets, datasets):

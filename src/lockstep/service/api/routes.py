@@ -50,7 +50,7 @@ class DeclaredRoute(APIRoute):
 
     def get_route_handler(self) -> Handler:
         """Returns what answers the requests of this route."""
-        return _call_directly(self.endpoint) if hasattr(self.endpoint, _DIRECT) else super().get_route_handler()
+        return direct_handler(self.endpoint) or super().get_route_handler()
 
 
 def called_directly(endpoint: Endpoint) -> Endpoint:
@@ -62,6 +62,11 @@ def called_directly(endpoint: Endpoint) -> Endpoint:
     """
     setattr(endpoint, _DIRECT, True)
     return endpoint
+
+
+def direct_handler(endpoint: Callable[..., Any]) -> Handler | None:
+    """Returns what answers the requests of an endpoint that is called directly; None for another one."""
+    return _call_directly(endpoint) if hasattr(endpoint, _DIRECT) else None
 
 
 def _call_directly(endpoint: Callable[..., Coroutine[Any, Any, Response]]) -> Handler:
