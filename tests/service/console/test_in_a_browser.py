@@ -160,3 +160,11 @@ def test_a_job_is_cloned_with_an_edit_and_its_price_changes_as_one_types(browser
     browser.until(lambda: browser.text("h1") == "Submit a job")
     severe = [entry for entry in browser.driver.get_log("browser") if entry["level"] == "SEVERE"]
     assert severe == []
+
+
+def test_the_report_of_costs_follows_its_page_and_is_asked_for_once(browser: Browser) -> None:
+    browser.sign_in()
+    browser.open("/costs")
+    browser.until(lambda: "Nothing was spent." in browser.text("#report"))
+    assert browser.all("#report[hx-get]") == []
+    assert browser.problems() == []
