@@ -60,7 +60,7 @@ def live_parts(page: str) -> dict[str, float]:
 
 async def poll(client: httpx.AsyncClient, path: str, every_s: float, seen: Seen, *, until_s: float) -> None:
     """Asks for one live part again and again."""
-    etag = ""
+    etag, is_first = "", True
     while True:
         await asyncio.sleep(every_s)
         if time.monotonic() > until_s:
@@ -73,7 +73,9 @@ async def poll(client: httpx.AsyncClient, path: str, every_s: float, seen: Seen,
         if answer.status_code != 200:
             continue
         etag = answer.headers.get("etag", "")
-        seen.delays_s.extend(now_s - float(printed) for printed in PRINTED.findall(answer.text))
+        if not is_first:  # the first look finds what was printed while the other pages were opened
+            seen.delays_s.extend(now_s - float(printed) for printed in PRINTED.findall(answer.text))
+        is_first = False
         following = [part for part in live_parts(answer.text) if part.partition("?")[0] == path.partition("?")[0]]
         if not following:
             return  # it does not change any more

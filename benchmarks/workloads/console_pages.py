@@ -147,7 +147,7 @@ def measure_paints(url: str, cookie: str, sizes: Sizes) -> None:
 
 def measure_open_pages(service: Surroundings, cookie: str, package: str, sizes: Sizes) -> None:
     """Has pages open while a job runs, and shows what the service costs with and without them."""
-    lines = int(10 * (2 * sizes.watch_s + 60))
+    lines = int(10 * (5 * sizes.watch_s + 60))
     url = service.address.url
     with service.client() as client:
         submit(client, "watched", package, lines=lines)

@@ -111,7 +111,7 @@ def test_an_error_in_a_filter_stands_under_its_box_and_is_marked(browser: httpx.
     assert re.search(r'role="alert"><p class="error">filter: column 21', page)
     assert f"severity&gt;=ERROR AND &lt;b&gt;:1\n{' ' * 20}^" in page
     assert _lines(page) == []
-    assert 'hx-trigger="every 700ms"' not in page
+    assert 'hx-trigger="every 500ms"' not in page
     shown = browser.get(JOB, params={"filter": "textPayload:7"}).text
     assert (_lines(shown), 'role="alert"' in shown) == (["7"], False)
 
@@ -303,7 +303,7 @@ def test_a_job_that_runs_shows_new_entries_as_they_come(browser: httpx.Client, b
     write_log(job, 0, 9)
     page = browser.get(JOB).text
     assert ('data-follow="on"' in page, _lines(page)) == (True, _numbers(0, 10))
-    asks = re.search(r'<li class="muted later" hx-get="([^"]+)" hx-trigger="every 700ms"', page)
+    asks = re.search(r'<li class="muted later" hx-get="([^"]+)" hx-trigger="every 500ms"', page)
     assert asks is not None
     path = unescape(asks[1])
     assert browser.get(path).status_code == 204

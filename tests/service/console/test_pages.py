@@ -89,7 +89,7 @@ def test_the_log_of_a_job_that_waits_is_asked_for_again(browser: httpx.Client, b
     bench.create("j", "pass")
     shown = browser.get("/projects/local/jobs/j").text
     assert re.search(
-        r'<li class="muted later" hx-get="/projects/local/jobs/j/log\?[^"]*" hx-trigger="every 700ms"', shown
+        r'<li class="muted later" hx-get="/projects/local/jobs/j/log\?[^"]*" hx-trigger="every 500ms"', shown
     )
 
 

@@ -71,7 +71,7 @@ VIEWS: Final[Mapping[str, Render]] = {
 }
 """The pages."""
 PARTS: Final[Mapping[str, tuple[Render, float]]] = {
-    "/jobs/table": (jobs.show_table, 1.0),
+    "/jobs/table": (jobs.show_table, 1.9),
     f"{_JOB}/status": (job.show_status, 1.0),
     f"{_JOB}/log": (job_log.show_more, 0.2),
     f"{_JOB}/metrics": (job_metrics.show, 3.0),

@@ -23,7 +23,7 @@ from lockstep.service.telemetry.log_history import MAX_REPLICAS
 from lockstep.service.threads import Pool, runs_in
 
 PAGE_SIZE: Final = 500
-LIVE: Final = "every 700ms"
+LIVE: Final = "every 500ms"
 RETRY: Final = "every 5s"
 START: Final = "start"
 END: Final = "end"
