@@ -46,6 +46,7 @@ def audit(url: str, paths: Mapping[str, str], *, headers: Path, folder: Path) ->
     return scores
 
 
+@pytest.mark.timeout(900)
 def test_every_page_scores_95_for_accessibility_and_best_practices(
     service: Served, bench: Bench, tmp_path: Path
 ) -> None:
