@@ -72,6 +72,12 @@ class Browser:
         sent = [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
         return {"/".join(url.split("/")[:3]) for url in sent if url.startswith("http")}
 
+    def statuses(self, path: str) -> list[int]:
+        """Returns the statuses of the answers from a path since the last call of this or of `requested`."""
+        messages = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
+        answers = [each["params"]["response"] for each in messages if each["method"] == "Network.responseReceived"]
+        return [answer["status"] for answer in answers if answer["url"].startswith(f"{self.url}{path}")]
+
     def problems(self) -> list[str]:
         """Returns what the browser complained about: scripts that failed, what the content security policy refused."""
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]

@@ -37,6 +37,26 @@ def test_a_label_and_a_submitter_that_look_like_html_are_text(browser: Browser, 
     assert browser.problems() == []
 
 
+def test_what_a_job_resolves_to_is_asked_for_when_it_is_opened(browser: Browser, bench: Bench) -> None:
+    record_job(bench, "job_1", num_workers=3)
+    browser.sign_in()
+    browser.open("/projects/local/jobs/job_1")
+    assert "replicasLikeIt" not in browser.driver.page_source
+    browser.all("#config summary")[1].click()
+    browser.until(lambda: "replicasLikeIt: 3" in browser.text("#config-resolved"))
+    assert browser.driver.current_url.endswith("/projects/local/jobs/job_1")
+    assert browser.problems() == []
+
+
+def test_a_part_that_has_not_changed_is_not_sent_again(browser: Browser, bench: Bench) -> None:
+    bench.create("job_1", "pass")
+    browser.sign_in()
+    browser.until(lambda: 304 in browser.statuses("/jobs/table"))
+    assert "job_1" in browser.text("#jobs")
+    bench.create("job_2", "pass")
+    browser.until(lambda: "job_2" in browser.text("#jobs"))
+
+
 @pytest.mark.usefixtures("controller")
 def test_a_job_is_watched_filtered_and_cancelled_and_nothing_of_it_is_run(browser: Browser, bench: Bench) -> None:
     browser.sign_in()
@@ -129,7 +149,7 @@ def test_the_keyboard_reaches_everything_and_the_back_button_works(browser: Brow
     browser.driver.back()
     browser.until(lambda: browser.text("h1") == "Jobs")
     reached = []
-    for _ in range(20):
+    for _ in range(40):
         browser.driver.switch_to.active_element.send_keys("\ue004")  # the tab key
         reached.append(browser.driver.switch_to.active_element.get_attribute("outerHTML")[:60])
     for part in ('class="skip"', 'class="brand"', 'href="/jobs', 'name="project"', 'name="filter"', "job_1"):

@@ -29,7 +29,7 @@ def test_a_model_is_tried_in_place_with_numbers_and_with_an_image_that_is_droppe
         browser.until(lambda: "[[0.0, 0.0], [0.0, 0.0]]" in browser.one("#try-instances").get_property("value"))
         browser.one("#try button.primary").click()
         browser.until(lambda: "Version v1 answered in" in browser.one("#try-result").text)
-        assert browser.one("#try-result button").is_displayed(), "the lines can be copied"
+        assert all(button.is_displayed() for button in browser.all("#try-result button")), "the lines can be copied"
         assert browser.driver.current_url == f"{service.url}{PATH}", "the page stays"
         browser.one("#try-instances").clear()
         browser.one("#try-instances").send_keys("[]")

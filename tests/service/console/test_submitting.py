@@ -352,3 +352,14 @@ def test_labels_are_edited_and_nobody_elses_change_is_lost(browser: httpx.Client
     empty = form_of(browser.get(path).text) | {"labels": ""}
     assert browser.post(f"{path}/labels", data=empty).status_code == 303
     assert "labels" not in service.http.get(f"/v1{path}").json()
+
+
+def test_a_job_that_this_version_cannot_read_is_shown_with_the_reason(browser: httpx.Client, bench: Bench) -> None:
+    job = bench.create("old", "pass")
+    bench.store.set_labels(job.uid, labels={"<b>": "of another version"}, version=None)
+    shown = browser.get("/projects/local/jobs/old")
+    assert shown.status_code == 200
+    config = browser.get("/projects/local/jobs/old/config")
+    assert config.status_code == 200
+    assert "What the service made of it cannot be shown: job old: labels" in html.unescape(config.text)
+    assert browser.get("/projects/local/jobs:new?clone=old").status_code == 200

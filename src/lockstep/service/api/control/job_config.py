@@ -6,7 +6,6 @@ from typing import Any
 
 from lockstep.errors import ConfigError
 from lockstep.jobs.input.documents import JobRequest
-from lockstep.jobs.input.predictions import PredictionInput
 from lockstep.jobs.parsing.rules import parse_document
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import requires_scope
@@ -50,16 +49,14 @@ def submitted_document(job: JobRecord) -> dict[str, Any]:
 
 
 def _request(job: JobRecord) -> JobRequest:
-    source = f"job {job.job_id}"
-    predicted = job.prediction_input
-    return JobRequest(
-        job_id=job.job_id,
-        training_input=training_input_of(job),
-        labels=dict(job.labels),
-        prediction_input=(
-            None if predicted is None else parse_document(PredictionInput, document=dict(predicted), source=source)
-        ),
-    )
+    predicted = {} if job.prediction_input is None else {"predictionInput": dict(job.prediction_input)}
+    document = {
+        "jobId": job.job_id,
+        "trainingInput": training_input_of(job).to_json(),
+        "labels": dict(job.labels),
+        **predicted,
+    }
+    return parse_document(JobRequest, document=document, source=f"job {job.job_id}")
 
 
 def _resolved(job: JobRecord, request: JobRequest, *, context: ServiceContext) -> ResolvedJobForm:

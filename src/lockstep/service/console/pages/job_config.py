@@ -31,11 +31,8 @@ def config_section(*, project: str, job: Mapping[str, Any]) -> h.Element:
     return h.section("#config")[
         h.h2["Config"],
         h.details(".group", open=True)[h.summary["As submitted"], _copyable("submitted", submitted)],
-        h.details(".group")[
-            h.summary["As resolved"],
-            h.div(hx_get=path, hx_trigger="toggle from:closest details once", hx_swap="outerHTML")[
-                h.a(href=path)["Show it"]
-            ],
+        h.details(".group", hx_get=path, hx_trigger="toggle once", hx_target="#resolved", hx_swap="outerHTML")[
+            h.summary["As resolved"], h.p("#resolved")[h.a(href=path)["Show it"]]
         ],
     ]
 
