@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from lockstep.errors import UnavailableError
 from lockstep.jobs.security.access import Scope
 from lockstep.service.console import app as console_app
-from lockstep.service.console.live import MAX_PARTS, LivePart, LiveParts
+from lockstep.service.console.live import LivePart, LiveParts
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import HOME_TOKEN, Served
 
@@ -44,16 +44,29 @@ class Maker:
             raise self.error
         return part(f"{self.num_made}")
 
-    async def get(self, key: str = "key") -> LivePart:
-        return await self.parts.get(key, self.make, fresh_s=FRESH_S)
+    async def get(self) -> LivePart:
+        return await self.parts.get("key", self.make, fresh_s=FRESH_S)
+
+
+class Timers:
+    """Calls functions when the test says that their time has come."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[float, Callable[[], object]]] = []
+
+    def __call__(self, seconds: float, function: Callable[[], object]) -> None:
+        self.waiting.append((seconds, function))
+
+    def ring(self) -> None:
+        for _, function in self.waiting:
+            function()
+        self.waiting.clear()
 
 
 def test_readers_share_what_is_made_until_it_is_old_and_a_reader_who_leaves_ends_nothing() -> None:
-    now_s = 0.0
-
     async def run() -> None:
-        nonlocal now_s
-        maker = Maker(LiveParts(clock=lambda: now_s))
+        timers = Timers()
+        maker = Maker(LiveParts(later=timers))
         readers = [asyncio.ensure_future(maker.get()) for _ in range(50)]
         await asyncio.sleep(0)
         readers[0].cancel()
@@ -62,28 +75,25 @@ def test_readers_share_what_is_made_until_it_is_old_and_a_reader_who_leaves_ends
         found = await asyncio.gather(*readers, return_exceptions=True)
         assert isinstance(found[0], asyncio.CancelledError)
         assert {made.content for made in found[1:] if isinstance(made, LivePart)} == {b"1"}
-        now_s += 0.9 * FRESH_S
         assert (await maker.get()).content == b"1"
-        now_s += 0.2 * FRESH_S
+        assert [seconds for seconds, _ in timers.waiting] == [FRESH_S], "it is old that long after it was made"
+        timers.ring()
+        assert len(maker.parts) == 0, "what is old is not kept"
         assert (await maker.get()).content == b"2"
 
     asyncio.run(run())
 
 
-def test_an_error_is_raised_to_all_who_wait_and_not_kept_and_old_parts_are_forgotten() -> None:
+def test_an_error_is_raised_to_all_who_wait_and_not_kept() -> None:
     async def run() -> None:
-        parts = LiveParts()
-        maker = Maker(parts)
+        maker = Maker(LiveParts())
         maker.error = UnavailableError("the database does not answer")
         maker.may_end.set()
         found = await asyncio.gather(*(maker.get() for _ in range(3)), return_exceptions=True)
         assert [type(error) for error in found] == [UnavailableError] * 3
-        assert maker.num_made == 1
+        assert (maker.num_made, len(maker.parts)) == (1, 0)
         maker.error = None
         assert (await maker.get()).content == b"2"
-        for number in range(3 * MAX_PARTS):
-            await maker.get(f"{number}")
-        assert len(parts) <= MAX_PARTS
 
     asyncio.run(run())
 

@@ -8,9 +8,9 @@ the application itself, where the walks over all routes find them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 from fastapi import APIRouter, FastAPI
 from starlette.middleware.exceptions import ExceptionMiddleware
@@ -23,7 +23,7 @@ from lockstep.service.api.gate import Gate
 from lockstep.service.api.routes import DeclaredRoute, Handler, direct_handler
 from lockstep.service.security.keys import Authenticator
 
-_SHARED: Final = "POST"
+METHOD: Final = "POST"
 """The method of all routes that are served so."""
 
 
@@ -34,12 +34,12 @@ class _DirectRoute:
 
     Attributes:
         pattern: matches its whole path.
-        route: the route of the application.
+        endpoint: the function of the route, which declares its scope.
         handler: answers its requests.
     """
 
     pattern: re.Pattern[str]
-    route: DeclaredRoute
+    endpoint: Callable[..., Any]
     handler: Handler
 
 
@@ -61,12 +61,10 @@ class DirectRoutes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one connection, or the start and the end of the server."""
-        if scope["type"] == "http" and scope["method"] == _SHARED:
+        if scope["type"] == "http" and scope["method"] == METHOD:
             for route in self._routes:
                 if (found := route.pattern.match(scope["path"])) is not None:
-                    scope.update(
-                        app=self._app, endpoint=route.route.endpoint, route=route, path_params=found.groupdict()
-                    )
+                    scope.update(app=self._app, endpoint=route.endpoint, route=route, path_params=found.groupdict())
                     await self._gate(scope, receive, send)
                     return
         await self._app(scope, receive, send)
@@ -82,6 +80,6 @@ def _direct_routes(routers: Mapping[str, APIRouter]) -> Iterator[_DirectRoute]:
         for route in router.routes:
             assert isinstance(route, DeclaredRoute)
             handler = direct_handler(route.endpoint)
-            if handler is not None and route.methods == {_SHARED}:
+            if handler is not None and route.methods == {METHOD}:
                 pattern, _, _ = compile_path(f"{prefix}{route.path}")
-                yield _DirectRoute(pattern=pattern, route=route, handler=handler)
+                yield _DirectRoute(pattern=pattern, endpoint=route.endpoint, handler=handler)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
-from typing import Final, final
+from typing import final
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -19,8 +18,8 @@ from starlette.responses import HTMLResponse, Response
 from lockstep.jobs.security.access import Principal
 from lockstep.service.console.signing_in import Session
 
-MAX_PARTS: Final = 1000
-"""How many parts are kept at most. What is not fresh any more goes first."""
+Later = Callable[[float, Callable[[], object]], object]
+"""Calls a function after so many seconds, as ``asyncio.AbstractEventLoop.call_later`` does."""
 
 
 @final
@@ -54,33 +53,19 @@ class LivePart:
 
 
 @final
-@dataclass(kw_only=True)
-class _Made:
-    """A part that is made, or was.
-
-    Attributes:
-        task: makes it.
-        until_s: when it has to be made again, by the clock; None while it is made.
-    """
-
-    task: asyncio.Task[LivePart]
-    until_s: float | None = None
-
-
-@final
 class LiveParts:
-    """Makes live parts. All methods run in one event loop.
+    """Makes live parts, and forgets each when it is old. All methods run in one event loop.
 
     Args:
-        clock: a monotonic clock, in seconds.
+        later: calls a function after a time; by default, the event loop does.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._made: dict[Hashable, _Made] = {}
+    def __init__(self, *, later: Later | None = None) -> None:
+        self._later = later
+        self._made: dict[Hashable, asyncio.Task[LivePart]] = {}
 
     def __len__(self) -> int:
-        """Returns how many parts are kept."""
+        """Returns how many parts are kept, or being made."""
         return len(self._made)
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[LivePart]], *, fresh_s: float) -> LivePart:
@@ -91,27 +76,17 @@ class LiveParts:
             make: makes it. What it raises is raised to all who wait for it, and not kept.
             fresh_s: how long it is used for, in seconds.
         """
-        made = self._made.get(key)
-        if made is None or (made.until_s is not None and made.until_s <= self._clock()):
-            self._forget_old()
-            made = self._made[key] = _Made(task=asyncio.ensure_future(make()))
-            made.task.add_done_callback(lambda task: self._keep(key, task, fresh_s=fresh_s))
-        return await asyncio.shield(made.task)  # a reader who leaves does not end it for the others
+        task = self._made.get(key)
+        if task is None:
+            task = self._made[key] = asyncio.ensure_future(make())
+            task.add_done_callback(lambda made: self._keep(key, made, fresh_s=fresh_s))
+        return await asyncio.shield(task)  # a reader who leaves does not end it for the others
 
-    def _keep(self, key: Hashable, task: asyncio.Task[LivePart], *, fresh_s: float) -> None:
-        if task.cancelled() or task.exception() is not None:
-            self._made.pop(key, None)
+    def _keep(self, key: Hashable, made: asyncio.Task[LivePart], *, fresh_s: float) -> None:
+        if made.cancelled() or made.exception() is not None or fresh_s <= 0:
+            del self._made[key]
         else:
-            self._made[key].until_s = self._clock() + fresh_s
-
-    def _forget_old(self) -> None:
-        if len(self._made) < MAX_PARTS:
-            return
-        now_s = self._clock()
-        self._made = {key: made for key, made in self._made.items() if made.until_s is None or made.until_s > now_s}
-        for key in list(self._made)[: max(0, len(self._made) - MAX_PARTS + 1)]:
-            if self._made[key].until_s is not None:
-                del self._made[key]
+            (self._later or asyncio.get_running_loop().call_later)(fresh_s, lambda: self._made.pop(key))
 
 
 def shared_view(session: Session) -> Session:
