@@ -47,6 +47,29 @@ def test_jobs_are_listed_filtered_and_turned_over(browser: httpx.Client, bench: 
     assert "No jobs match." in browser.get("/jobs?filter=state:FAILED").text
 
 
+def test_a_title_of_a_column_orders_the_list_and_then_turns_the_order_round(
+    browser: httpx.Client, bench: Bench
+) -> None:
+    for name in ("b", "c", "a"):
+        bench.create(name, "pass")
+
+    def look(path: str) -> tuple[list[str], list[str], str]:
+        page = browser.get(path).text
+        names = re.findall(r'href="/projects/local/jobs/(\w)"', page)
+        sorted_by = re.findall(r'aria-sort="(\w+)"><a[^>]*>(\w+)', page)
+        (job,) = re.findall(r'<a href="([^"]+)">Job', page)
+        return names, [" ".join(pair) for pair in sorted_by], job.replace("&amp;", "&")
+
+    newest, sorted_by, by_name = look("/jobs")
+    assert (newest, sorted_by) == (["a", "c", "b"], ["descending Created"])
+    names, sorted_by, turned = look(by_name)
+    assert (names, sorted_by) == (["a", "b", "c"], ["ascending Job"])
+    assert look(turned)[:2] == (["c", "b", "a"], ["descending Job"])
+    part = browser.get("/jobs/table?order=jobId").text
+    assert 'hx-get="/jobs/table?project=local&amp;order=jobId"' in part, "the order stays while the list is live"
+    assert 'role="alert"' in browser.get("/jobs?order=moon").text
+
+
 def test_an_error_of_a_filter_stands_below_it_and_the_list_is_not_asked_for_again(browser: httpx.Client) -> None:
     shown = browser.get("/jobs/table?filter=state:(").text
     assert 'role="alert"' in shown
