@@ -40,6 +40,14 @@ def test_a_reader_that_goes_away_is_no_failure() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+def test_a_value_that_is_not_allowed_is_said_in_words_of_ours() -> None:
+    command = [sys.executable, "-m", "lockstep.cli.main", "jobs", "--format", "xml"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    said = "lockstep: error: Invalid value for '--format': 'xml' is not one of 'table', 'json', 'csv'"
+    assert done.stderr == f"{said}; see `lockstep jobs --help`\n"
+
+
 def test_a_command_imports_no_other_one() -> None:
     wanted = ("lockstep.cli.describe", "lockstep.cli.submit", "jax")
     program = (

@@ -19,8 +19,12 @@ _COMPLETE: Final = "_LOCKSTEP_COMPLETE"
 """The variable with which a shell's script asks for completions."""
 
 
+_PYDANTICS: Final = "Value error, "
+"""What Pydantic, by which Typer converts some arguments, puts before a message."""
+
+
 def _print_usage_error(error: Any) -> int:
-    message = error.format_message().rstrip(".")
+    message = error.format_message().rstrip(".").replace(_PYDANTICS, "")
     if message.startswith("Usage:"):  # a command without arguments shows its help
         print_line(message)
     else:
