@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from lockstep.cli.answers import Answer, Column, answers, cell, spec_of
 from lockstep.cli.app import app
-from lockstep.cli.reference import commands_with_json
+from lockstep.cli.reference import commands_of, commands_with_json
 from lockstep.errors import InvalidInputError
 from lockstep.home import Home
 from lockstep.service.settings import Settings
@@ -71,17 +71,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         served.close()
 
 
-def _commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from _commands(command, *path, name)
-        else:
-            yield " ".join((*path, name)), command
-
-
 def test_every_command_has_json_or_a_reason_and_every_list_has_formats() -> None:
     root: Any = typer.main.get_command(app)
-    commands = dict(_commands(root))
+    commands = dict(commands_of(root))
     with_json = commands_with_json()
     assert commands.keys() - with_json.keys() == TEXT_ONLY
     for name, command in commands.items():

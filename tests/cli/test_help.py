@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,20 +11,13 @@ from typer.testing import CliRunner
 
 from lockstep.cli.commands import make_app
 from lockstep.cli.examples import EXAMPLES
+from lockstep.cli.reference import commands_of
 
 APP = make_app()
 ROOT: Any = typer.main.get_command(APP)
 
 
-def _commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from _commands(command, *path, name)
-        else:
-            yield " ".join((*path, name)), command
-
-
-COMMANDS = dict(_commands(ROOT))
+COMMANDS = dict(commands_of(ROOT))
 
 
 def test_every_command_has_examples_and_every_example_a_command() -> None:

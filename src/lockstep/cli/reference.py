@@ -113,7 +113,7 @@ def error_classes() -> list[type[LockstepError]]:
 def commands_with_json() -> dict[str, AnswerSpec]:
     """Returns what each command's JSON is, by the command without ``lockstep``, in the order of the help."""
     found: dict[str, AnswerSpec] = {}
-    for name, command in _commands(typer.main.get_command(make_app())):
+    for name, command in commands_of(typer.main.get_command(make_app())):
         spec = spec_of(command.callback)
         if spec is not None and spec.forms:
             found[name] = spec
@@ -125,7 +125,7 @@ def commands_with_json() -> dict[str, AnswerSpec]:
 def csv_columns() -> dict[str, list[str]]:
     """Returns the columns of each command's CSV: those that its module has as ``COLUMNS``."""
     found: dict[str, list[str]] = {}
-    for name, command in _commands(typer.main.get_command(make_app())):
+    for name, command in commands_of(typer.main.get_command(make_app())):
         spec = spec_of(command.callback)
         if spec is not None and spec.is_list:
             found[name] = [column.name for column in sys.modules[command.callback.__module__].COLUMNS]
@@ -168,10 +168,16 @@ def json_text() -> str:
     )
 
 
-def _commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
+def commands_of(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
+    """Yields all commands of a group and of the groups in it, each with its path, such as ``keys create``.
+
+    Args:
+        group: a group of click's.
+        *path: the names that lead to it.
+    """
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
-            yield from _commands(command, *path, name)
+            yield from commands_of(command, *path, name)
         else:
             yield " ".join((*path, name)), command
 

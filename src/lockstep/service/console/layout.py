@@ -193,6 +193,29 @@ def _kind(column: int, numbers: Sequence[int]) -> str | None:
     return "number" if column in numbers else None
 
 
+def filter_field(text: str, *, example: str, problem_id: str | None = None) -> h.Element:
+    """Returns the field of a filter.
+
+    Args:
+        text: the filter.
+        example: what an empty field shows.
+        problem_id: the id of the element that says what is wrong with it; None if nothing is.
+    """
+    return h.label[
+        "Filter",
+        h.input(
+            type="search",
+            name="filter",
+            value=text,
+            placeholder=example,
+            spellcheck="false",
+            autocomplete="off",
+            aria_invalid="true" if problem_id else None,
+            aria_describedby=problem_id,
+        ),
+    ]
+
+
 def job_path(project: str, job_id: str) -> str:
     """Returns the path of a job's page."""
     return f"/projects/{quote(project, safe='')}/jobs/{quote(job_id, safe='')}"

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from lockstep.errors import InvalidInputError, LockstepError, NotFoundError, PermissionDeniedError
 from lockstep.service.api.telemetry import logs as logs_api
 from lockstep.service.console.calls import call
-from lockstep.service.console.layout import job_path
+from lockstep.service.console.layout import filter_field, job_path
 from lockstep.service.console.log_text import colored
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
@@ -145,6 +145,35 @@ def show_more(request: Request, session: Session, context: ServiceContext) -> h.
     return Response(status_code=204) if found is None else found
 
 
+def read_page(session: Session, context: ServiceContext, view: LogView, *, page_size: int) -> Mapping[str, Any]:
+    """Returns a page of the log, as the API has it.
+
+    Args:
+        session: the session of the reader.
+        context: the parts of the service.
+        view: what the reader looks at.
+        page_size: the maximum number of entries.
+
+    Raises:
+        InvalidInputError: If the filter, or something else that the reader chose, is not valid.
+        NotFoundError: If there is no such job.
+        PermissionDeniedError: If the reader may not see it.
+    """
+    return call(
+        logs_api.job_entries,
+        session.principal,
+        context,
+        project=view.project,
+        job_id=view.job_id,
+        filter_text=view.filter_text,
+        replica=list(view.replicas),
+        cursor=view.cursor,
+        at="" if view.at == START else view.at,
+        before=view.before,
+        page_size=page_size,
+    )
+
+
 def _entries(session: Session, context: ServiceContext, view: LogView) -> Sequence[h.Node] | None:
     """Returns the entries of a view, with an item that leads to those before them, and one that asks for the next ones.
 
@@ -156,19 +185,7 @@ def _entries(session: Session, context: ServiceContext, view: LogView) -> Sequen
         PermissionDeniedError: If the reader may not see it.
     """
     try:
-        found = call(
-            logs_api.job_entries,
-            session.principal,
-            context,
-            project=view.project,
-            job_id=view.job_id,
-            filter_text=view.filter_text,
-            replica=list(view.replicas),
-            cursor=view.cursor,
-            at="" if view.at == START else view.at,
-            before=view.before,
-            page_size=PAGE_SIZE,
-        )
+        found = read_page(session, context, view, page_size=PAGE_SIZE)
     except (InvalidInputError, NotFoundError, PermissionDeniedError):
         raise
     except LockstepError as error:  # the bucket does not answer; the page is there again when it does
@@ -224,19 +241,11 @@ def _item(view: LogView, entry: Mapping[str, Any]) -> h.Element:
 
 def _form(view: LogView, names: Sequence[str], problem: InvalidInputError | None) -> h.Element:
     return h.form(".bar", method="get", action=job_path(view.project, view.job_id) + "#log")[
-        h.label[
-            "Filter",
-            h.input(
-                type="search",
-                name="filter",
-                value=view.filter_text,
-                placeholder='severity>=WARNING AND textPayload:"loss"',
-                spellcheck="false",
-                autocomplete="off",
-                aria_invalid="true" if problem else None,
-                aria_describedby="log-problem" if problem else None,
-            ),
-        ],
+        filter_field(
+            view.filter_text,
+            example='severity>=WARNING AND textPayload:"loss"',
+            problem_id="log-problem" if problem else None,
+        ),
         _replicas(names, view.choice) if len(names) > 1 else None,
         h.button(type="submit")["Show"],
         None if problem is None else _problem(view.filter_text, problem),

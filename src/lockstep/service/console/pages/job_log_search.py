@@ -11,10 +11,8 @@ import htpy as h
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from lockstep.service.api.telemetry import logs as logs_api
-from lockstep.service.console.calls import call
 from lockstep.service.console.layout import page
-from lockstep.service.console.pages.job_log import LogView
+from lockstep.service.console.pages.job_log import LogView, read_page
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
 from lockstep.service.streams import StreamedBody, attachment
@@ -28,11 +26,11 @@ DOWNLOAD_PAGE_SIZE: Final = 5000
 @runs_in(Pool.BUCKET)
 def show_first_error(request: Request, session: Session, context: ServiceContext) -> h.Node | Response:
     """Leads to the first entry of severity ERROR or above that the filter matches."""
-    view = LogView.of(request)
+    view = replace(LogView.of(request), at="", before="")  # the whole log, wherever its reader is
     errors = f"({view.filter_text}\n) AND severity>=ERROR" if view.filter_text.strip() else "severity>=ERROR"
     cursor, deadline_s = view.cursor, time.monotonic() + SEARCH_S
     while True:
-        found = _read(session, context, replace(view, filter_text=errors, cursor=cursor), page_size=1)
+        found = read_page(session, context, replace(view, filter_text=errors, cursor=cursor), page_size=1)
         if found["entries"]:
             insert_id = found["entries"][0]["insertId"]
             there = view.page(at=insert_id, cursor="").replace("#log", f"#e-{insert_id}")
@@ -55,16 +53,16 @@ def show_first_error(request: Request, session: Session, context: ServiceContext
 @runs_in(Pool.BUCKET)
 def download(request: Request, session: Session, context: ServiceContext) -> Response:
     """Returns the log, or what the filter and the replicas leave of it, as a text file."""
-    view = replace(LogView.of(request), cursor="")
+    view = replace(LogView.of(request), cursor="", at="", before="")
     # The first page is read before the response begins, so that an invalid filter is an error and no broken file.
-    pages = [_read(session, context, view, page_size=DOWNLOAD_PAGE_SIZE)]
+    pages = [read_page(session, context, view, page_size=DOWNLOAD_PAGE_SIZE)]
 
     def read() -> bytes:
         while pages:
             found = pages.pop()
             if found["more"]:
                 following = replace(view, cursor=found["cursor"])
-                pages.append(_read(session, context, following, page_size=DOWNLOAD_PAGE_SIZE))
+                pages.append(read_page(session, context, following, page_size=DOWNLOAD_PAGE_SIZE))
             if found["entries"]:
                 return "".join(map(_line, found["entries"])).encode(errors="replace")
         return b""
@@ -75,20 +73,6 @@ def download(request: Request, session: Session, context: ServiceContext) -> Res
         streams=context.streams,
         headers={"content-disposition": attachment(f"{view.job_id}.log")},
         media_type="text/plain; charset=utf-8",
-    )
-
-
-def _read(session: Session, context: ServiceContext, view: LogView, *, page_size: int) -> Mapping[str, Any]:
-    return call(
-        logs_api.job_entries,
-        session.principal,
-        context,
-        project=view.project,
-        job_id=view.job_id,
-        filter_text=view.filter_text,
-        replica=list(view.replicas),
-        cursor=view.cursor,
-        page_size=page_size,
     )
 
 

@@ -18,6 +18,7 @@ from lockstep.service.console.calls import call, is_allowed
 from lockstep.service.console.layout import (
     default_project,
     elapsed,
+    filter_field,
     job_path,
     page,
     row,
@@ -111,17 +112,7 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
     view = _view(request, session)
     form = h.form(".bar", method="get", action="/jobs", hx_get="/jobs/table", hx_target="#jobs", hx_push_url="false")[
         h.label["Project", h.input(name="project", value=view.project, autocomplete="off")],
-        h.label[
-            "Filter",
-            h.input(
-                type="search",
-                name="filter",
-                value=view.filter_text,
-                placeholder="state:FAILED AND labels.team=vision",
-                spellcheck="false",
-                autocomplete="off",
-            ),
-        ],
+        filter_field(view.filter_text, example="state:FAILED AND labels.team=vision"),
         h.input(type="hidden", name="order", value=view.order) if view.order else None,
         h.button(type="submit")["Show"],
     ]

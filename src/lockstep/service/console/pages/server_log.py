@@ -12,7 +12,7 @@ from starlette.responses import Response
 from lockstep.errors import InvalidInputError
 from lockstep.service.api.telemetry import logs as logs_api
 from lockstep.service.console.calls import call
-from lockstep.service.console.layout import model_path, page
+from lockstep.service.console.layout import filter_field, model_path, page
 from lockstep.service.console.log_text import colored
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
@@ -34,17 +34,7 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
         h.p[h.a(href=model_path(names["project"], names["model"]))[f"Model {names['model']}"]],
         h.form(".bar", method="get", action=path)[
             h.input(type="hidden", name="server", value=server),
-            h.label[
-                "Filter",
-                h.input(
-                    type="search",
-                    name="filter",
-                    value=filter_text,
-                    placeholder="severity>=WARNING",
-                    spellcheck="false",
-                    autocomplete="off",
-                ),
-            ],
+            filter_field(filter_text, example="severity>=WARNING"),
             h.button(type="submit")["Show"],
         ],
         h.ol("#log-entries", data_follow="on", tabindex="0", aria_label="Log")[
