@@ -18,6 +18,16 @@ ways = {
 left = [iter(ways[way]()) for way in WAYS]
 print(*(next(one).size for one in left))
 """
+READ_IN_A_THREAD = """
+import time
+from lockstep.data import Dataset
+def wait(value):
+    time.sleep(0.05)
+    return value
+data = Dataset.range(10**6).filter(lambda value: value >= 0).map(wait)
+left = iter(data.prefetch(1).cache().prefetch(64))
+print(next(left))
+"""
 WAYS = ["numbered", "followed", "interleaved", "cached"]
 
 
@@ -31,3 +41,8 @@ def test_it_ends_with_the_program(ways):
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.split()) == len(ways)
+
+
+def test_a_cache_that_a_thread_waits_for_ends_after_the_iterator_of_that_thread():
+    done = subprocess.run([sys.executable, "-c", READ_IN_A_THREAD], capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")

@@ -9,8 +9,8 @@ import grain
 from typing_extensions import override
 
 from lockstep.data.dataset import plan as steps
-from lockstep.data.dataset import sequential
 from lockstep.data.dataset.indexed import AbstractIndexed
+from lockstep.data.dataset.owned_iterators import OwnedIterator
 from lockstep.data.dataset.plan import Pass, Plan
 
 
@@ -50,7 +50,7 @@ class DatasetIterator(grain.DatasetIterator):
         self._plan = plan
         self._places = places
         self._epoch = 0
-        self._owned: sequential.OwnedIterator | None = None
+        self._owned: OwnedIterator | None = None
 
     def __next__(self) -> Any:
         self._assert_not_closed()
@@ -93,7 +93,7 @@ class DatasetIterator(grain.DatasetIterator):
     def _open(self) -> steps.Pipeline:
         self._stop()
         pipeline = self._plan.make(Pass(path=(self._epoch,)))
-        self._owned = sequential.OwnedIterator(steps.as_sequential(pipeline))
+        self._owned = OwnedIterator(steps.as_sequential(pipeline))
         return pipeline
 
     @override

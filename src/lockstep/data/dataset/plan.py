@@ -15,6 +15,7 @@ from lockstep.data.arguments import int_or_none
 from lockstep.data.dataset import indexed, sequential
 from lockstep.data.dataset.indexed import ENDLESS, AbstractIndexed
 from lockstep.data.dataset.options import Options
+from lockstep.data.dataset.owned_iterators import iterate_part
 from lockstep.data.dataset.structure import TensorSpec, leaves_of, map_leaves, spec_of, stack, unstack
 from lockstep.errors import InvalidInputError
 
@@ -80,7 +81,7 @@ class Plan:
 
     def peek(self) -> Any:
         """Computes the first element, and returns its shapes and dtypes; None if there is no element."""
-        iterator = sequential.iterate_part(as_sequential(self.make(Pass())))
+        iterator = iterate_part(as_sequential(self.make(Pass())))
         try:
             element = next(iterator, None)
         finally:

@@ -7,57 +7,15 @@ the elements that the iterator holds: setting a state reads the needed elements 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast, final
+from typing import Any, cast, final
 
 import grain
 
+from lockstep.data.dataset.owned_iterators import OwnedIterator, iterate_part
 from lockstep.data.dataset.structure import copy_leaf, map_leaves
 from lockstep.errors import InvalidInputError
-
-_NEVER_WARN: Final = grain.experimental.DatasetOptions(
-    filter_warn_threshold_ratio=None, filter_raise_threshold_ratio=None
-)
-
-
-def iterate_part(dataset: grain.IterDataset) -> grain.DatasetIterator:
-    """Returns an iterator over a data set of Grain's that is a part of a larger one.
-
-    It turns off Grain's warnings about filters that drop most elements.
-    """
-    quiet = grain.experimental.WithOptionsIterDataset(dataset, _NEVER_WARN)
-    quiet.has_child = True  # otherwise, Grain decorates the iterator as that of the end of a pipeline
-    return iter(quiet)
-
-
-@final
-class OwnedIterator:
-    """An iterator whose threads end when the program ends at the latest, before Python clears the modules.
-
-    Even deleting a closed iterator of Grain's uses Grain's modules. So this object must hold the only reference to it.
-
-    Args:
-        dataset: a data set of Grain's.
-    """
-
-    def __init__(self, dataset: grain.IterDataset) -> None:
-        self._held = [iterate_part(dataset)]
-        self._end = weakref.finalize(self, _end, self._held)
-
-    @property
-    def iterator(self) -> grain.DatasetIterator:
-        """The iterator; callers must not keep a reference to it."""
-        return self._held[0]
-
-    def end(self) -> None:
-        """Closes the iterator; a second call does nothing."""
-        self._end()
-
-
-def _end(held: list[grain.DatasetIterator]) -> None:
-    held.pop().close()
 
 
 @final
@@ -372,7 +330,7 @@ class ElementCache:
                 if self._is_whole:
                     raise StopIteration
                 if self._owned is None:
-                    self._owned = OwnedIterator(self._make())
+                    self._owned = OwnedIterator(self._make(), ends_last=True)
                 try:
                     self._held.append(next(self._owned.iterator))
                 except StopIteration:
