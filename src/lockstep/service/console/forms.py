@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 from urllib.parse import parse_qsl
 
+from python_multipart.exceptions import FormParserError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
@@ -105,8 +106,8 @@ async def _read_with_files(request: Request) -> Form:
             await content.close()
     except TimeoutError:
         raise InvalidInputError(f"the file did not arrive within {UPLOAD_TIMEOUT_S:.0f} s") from None
-    except MultiPartException as error:
-        raise InvalidInputError(f"the form cannot be read: {error.message}") from None
+    except (MultiPartException, FormParserError) as error:  # the second, before Starlette 1.10
+        raise InvalidInputError(f"the form cannot be read: {error}") from None
     return Form(fields=_checked(texts), files=sent)
 
 
