@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml uv.lock
 	@if ! test -x $(BIN)/uv && ! command -v uv >/dev/null; then echo "installing uv into .venv"; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check uv; fi
 	@echo "installing what uv.lock names"
-	@uv=$(BIN)/uv; test -x $$uv || uv=uv; $$uv sync --frozen --extra dev --compile-bytecode
+	@uv=$(BIN)/uv; test -x $$uv || uv=uv; $$uv sync --frozen --extra dev --extra language --compile-bytecode
 	@touch $@
 
 demo: $(STAMP) ## run the whole way once: data, service, job, model, predictions

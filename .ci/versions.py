@@ -66,7 +66,7 @@ class Row:
     install: tuple[tuple[str, ...], ...]
 
 
-_LOCK = (("sync", "--frozen", "--extra", "dev"),)
+_LOCK = (("sync", "--frozen", "--extra", "dev", "--extra", "language"),)
 _NO_KERAS = FOLDER / "no-keras.txt"
 ROWS = (
     Row(
