@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import keras
 
 from lockstep.errors import InvalidInputError
+from lockstep.strategies import programs
 from lockstep.strategies.data_arguments import ClassWeights, comes_in_batches
 from lockstep.strategies.input import ChangedBatches, GlobalBatches, ResumableData, UnevenBatches, rows_of_batch
 from lockstep.strategies.mesh import AbstractLayout
@@ -123,9 +124,12 @@ def place_for_step(layout: AbstractLayout, batch: Any, *, num_rows: int | None =
         batch: a structure of arrays whose first dim is the rows.
         num_rows: the number of rows of the global batch, if `batch` is this process's share of it.
     """
-    placed = layout.place(batch, num_rows=num_rows)
     call = _call.get()
-    if call is None or (call.model.jit_compile and not call.model.run_eagerly):
+    is_compiled = call is None or (call.model.jit_compile and not call.model.run_eagerly)
+    if is_compiled and layout.places_within_steps and not programs.is_watched():
+        return layout.check(batch)
+    placed = layout.place(batch, num_rows=num_rows)
+    if is_compiled:
         return placed
 
     def lay(leaf: Any) -> Any:
@@ -184,7 +188,8 @@ class PlacingEpochIterator(AbstractEpochIterator):
         if self._is_read_once and self._has_ended:
             raise self._ran_out()
         shared = self._data if isinstance(self._data, GlobalBatches) else None
-        number = shared.position[1] if isinstance(shared, UnevenBatches) else 0
+        uneven = shared if isinstance(shared, UnevenBatches) else None
+        number = uneven.position[1] if uneven is not None else 0
         layer = ShareLayer(layout)
         bounded = layout.devices[0].platform == "cpu" and len(layout.devices) > 1
         is_first = True
@@ -192,7 +197,7 @@ class PlacingEpochIterator(AbstractEpochIterator):
             if is_first and shared is None and layout.num_processes > 1:
                 agreement.agree_on_batch(values)
             is_first = False
-            shares = shared.shares_of_batch(number) if isinstance(shared, UnevenBatches) else None
+            shares = uneven.shares_of_batch(number) if uneven is not None else None
             if shares is not None:
                 placed = place_for_step(layout, layer.place(values, shares=shares))
             else:

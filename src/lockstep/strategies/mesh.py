@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final, cast, final
 
 import jax
@@ -92,6 +91,7 @@ class AbstractLayout(Distribution, ABC):
         self.max_repeated_bytes = MAX_REPEATED_BYTES
         self._num_model_shards = num_model_shards
         self._keras_meshes: dict[int, Any] = {}
+        self._data_shardings: dict[tuple[int, int], NamedSharding] = {}
         super().__init__(self._keras_mesh(self.num_replicas), BATCH_AXIS, auto_shard_dataset=False)
 
     @abstractmethod
@@ -211,13 +211,35 @@ class AbstractLayout(Distribution, ABC):
             InvalidInputError: an array holds neither the whole batch nor this process's share of it, or the batch does
                 not divide and is larger than `max_repeated_bytes` allows.
         """
+        leaves = [self._read(leaf) for leaf in cast("list[Any]", keras.tree.flatten(batch))]
+        self._check_repeated(leaves, num_rows=num_rows)
+        return cast("Any", keras.tree.pack_sequence_as(batch, self._place(leaves, num_rows=num_rows)))
 
-        def read(leaf: Any) -> Any:
-            return leaf if leaf is None or self._holds(leaf) else np.asarray(leaf)
+    @property
+    @final
+    def places_within_steps(self) -> bool:
+        """Whether compiled steps take batches in host memory as they are, faster than they could be placed before."""
+        return len(self.devices) == 1 and self.devices[0].platform == "cpu" and self.num_processes == 1
 
-        arrays = cast("Any", keras.tree.map_structure(read, batch))
-        self._check_repeated(cast("list[Any]", keras.tree.flatten(arrays)), num_rows=num_rows)
-        return cast("Any", keras.tree.map_structure(partial(self._place, num_rows=num_rows), arrays))
+    @final
+    def check(self, batch: Any) -> Any:
+        """Returns a batch with its leaves as arrays, which are not placed. Checks them as `place` does.
+
+        Args:
+            batch: a structure of arrays. None leaves stay None.
+        """
+        return cast("Any", keras.tree.map_structure(self._checked, batch))
+
+    @final
+    def _checked(self, leaf: Any) -> Any:
+        array = self._read(leaf)
+        if self.validate_array is not None and isinstance(array, np.ndarray):
+            self.validate_array(cast("np.ndarray[Any, Any]", array))
+        return cast("Any", array)
+
+    @final
+    def _read(self, leaf: Any) -> Any:
+        return leaf if leaf is None or self._holds(leaf) else np.asarray(leaf)
 
     @final
     def _check_repeated(self, leaves: Sequence[Any], *, num_rows: int | None) -> None:
@@ -244,25 +266,49 @@ class AbstractLayout(Distribution, ABC):
             )
 
     @final
-    def _place(self, leaf: Any, *, num_rows: int | None) -> Any:
-        if leaf is None or self._holds(leaf):
-            return leaf
-        array = cast("np.ndarray[Any, Any]", leaf)
-        if self.validate_array is not None:
-            self.validate_array(array)
+    def _place(self, leaves: Sequence[Any], *, num_rows: int | None) -> list[Any]:
+        """Places the arrays of a batch that are in host memory. Those of one process take one transfer together."""
+        placed = list(leaves)
+        numbers = [n for n, leaf in enumerate(leaves) if leaf is not None and not self._holds(leaf)]
+        shardings: list[NamedSharding] = []
+        for number in numbers:
+            array = cast("np.ndarray[Any, Any]", leaves[number])
+            if self.validate_array is not None:
+                self.validate_array(array)
+            local_rows = array.shape[0] if array.ndim else 1
+            rows = local_rows if num_rows is None or array.ndim == 0 else num_rows
+            sharding = self._data_sharding(math.gcd(rows, self.num_replicas) if array.ndim else 1, array.ndim)
+            shardings.append(sharding)
+            if self.num_processes == 1:
+                if local_rows != rows:
+                    raise self._wrong_rows(local_rows, rows)
+            else:
+                placed[number] = self._place_share(array, rows=rows, sharding=sharding)
+        if self.num_processes == 1 and numbers:
+            arrays = jax.device_put([leaves[number] for number in numbers], shardings)
+            for number, array in zip(numbers, arrays, strict=True):
+                placed[number] = array
+        return placed
+
+    @final
+    def _place_share(self, array: np.ndarray[Any, Any], *, rows: int, sharding: NamedSharding) -> Any:
+        """Places an array of which this process has all rows, or its share of them."""
         local_rows = array.shape[0] if array.ndim else 1
-        rows = local_rows if num_rows is None or array.ndim == 0 else num_rows
         shape = (rows, *array.shape[1:]) if array.ndim else ()
-        sharding: NamedSharding = self.get_data_layout(shape).backend_layout
-        if self.num_processes == 1:
-            if local_rows != rows:
-                raise self._wrong_rows(local_rows, rows)
-            return jax.device_put(array, sharding)
         if local_rows == rows:
             return jax.make_array_from_callback(shape, sharding, lambda index: array[index])
         if local_rows * self.num_processes != rows or rows % self.num_replicas:
             raise self._wrong_rows(local_rows, rows)
         return jax.make_array_from_process_local_data(sharding, array, shape)
+
+    @final
+    def _data_sharding(self, num_groups: int, num_dims: int) -> NamedSharding:
+        """Returns the sharding of an array of a batch whose rows are divided over a number of groups."""
+        found = self._data_shardings.get((num_groups, num_dims))
+        if found is None:
+            spec = PartitionSpec(BATCH_AXIS, *[None] * (num_dims - 1)) if num_dims else PartitionSpec()
+            found = self._data_shardings[num_groups, num_dims] = NamedSharding(self.data_mesh(num_groups), spec)
+        return found
 
     @final
     def _wrong_rows(self, local_rows: int, rows: int) -> InvalidInputError:

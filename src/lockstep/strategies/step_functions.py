@@ -22,6 +22,7 @@ import keras
 from lockstep.strategies import host_updates, programs, stateful_steps
 from lockstep.strategies.epochs import current_call
 from lockstep.strategies.mesh import AbstractLayout
+from lockstep.strategies.state_groups import StateGroup
 
 Step: TypeAlias = Callable[[Any, Any], Any]
 """A function of state and batch that returns logs or outputs, and the new state."""
@@ -40,10 +41,12 @@ class StepFunction:
             end.
         concatenates: whether to concatenate the rows of the outputs of an execution's steps. Otherwise, the outputs of
             the last step are returned.
+        takes_groups: whether the step takes and returns a `StateGroup` for each list of Keras's state.
     """
 
-    def __init__(self, step: Step, *, num_steps: int, concatenates: bool) -> None:
+    def __init__(self, step: Step, *, num_steps: int, concatenates: bool, takes_groups: bool = False) -> None:
         self._step = step
+        self._takes_groups = takes_groups
         self._num_steps = num_steps
         self._concatenates = concatenates
 
@@ -57,6 +60,8 @@ class StepFunction:
         Returns:
             Logs or outputs, and the new state.
         """
+        if self._takes_groups and not isinstance(state[0], StateGroup):  # at the beginning, Keras passes lists
+            state = tuple(StateGroup(group) for group in state)
         outputs, state = self._step(state, next(iterator))
         found = [outputs]
         for batch in itertools.islice(iterator, self._num_steps - 1):
@@ -77,19 +82,29 @@ def make_step_function(model: Any, kind: str, layout: AbstractLayout | None) -> 
         kind: "train", "test" or "predict".
         layout: the layout of the model's variables; None without a strategy.
     """
+    takes_groups = False
     if stateful_steps.is_stateful(model, kind):
         step: Step = stateful_steps.get_step(model, kind, layout)
     elif layout is not None and layout.updates_on_host:
         step = _host_step(model, kind, layout)
     else:
-        step = _step(model, kind, layout)
+        step, takes_groups = _step(model, kind, layout), _is_compiled(model)
         if kind == stateful_steps.TRAIN and programs.is_watched():
             step = _announcing(model, step)
-    return StepFunction(step, num_steps=model.steps_per_execution, concatenates=kind == stateful_steps.PREDICT)
+    return StepFunction(
+        step,
+        num_steps=model.steps_per_execution,
+        concatenates=kind == stateful_steps.PREDICT,
+        takes_groups=takes_groups,
+    )
+
+
+def _is_compiled(model: Any) -> bool:
+    return bool(model.jit_compile) and not model.run_eagerly
 
 
 def _step(model: Any, kind: str, layout: AbstractLayout | None) -> Step:
-    is_compiled = model.jit_compile and not model.run_eagerly
+    is_compiled = _is_compiled(model)
     step: Step = getattr(model, f"{kind}_step")
     if kind == stateful_steps.PREDICT:
         step = _predicting(model, layout if is_compiled else None)
@@ -98,8 +113,14 @@ def _step(model: Any, kind: str, layout: AbstractLayout | None) -> Step:
     out_shardings = None
     if layout is not None:
         groups = stateful_steps.state_of(model, kind)
-        out_shardings = None, tuple([variable.value.sharding for variable in group] for group in groups)
-    return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
+        out_shardings = None, tuple(StateGroup(variable.value.sharding for variable in group) for group in groups)
+
+    @functools.wraps(step)
+    def step_in_groups(state: Any, data: Any) -> Any:
+        outputs, new_state = step(tuple(list(group) for group in state), data)
+        return outputs, tuple(StateGroup(group) for group in new_state)
+
+    return jax.jit(step_in_groups, donate_argnums=0, out_shardings=out_shardings)
 
 
 def _predicting(model: Any, layout: AbstractLayout | None) -> Step:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, final
 
-import keras
 from keras.src.backend.jax.trainer import JAXEpochIterator
 
 _GROUPS = ("trainable_variables", "non_trainable_variables", "optimizer_variables", "metrics_variables")
@@ -62,8 +61,8 @@ class AbstractEpochIterator(JAXEpochIterator):
 
 def running_state(model: Any) -> list[Any]:
     """Returns the arrays that the last step of a model's running loop has returned; empty if no step has run."""
-    # Keras has wrapped the state in its own containers, which JAX would treat as leaves.
-    return keras.tree.flatten(getattr(model, "_jax_state", None))
+    groups = getattr(model, "_jax_state", None) or {}
+    return [value for group in groups.values() for value in group]
 
 
 def restore_variables(model: Any, state: Sequence[Any]) -> None:

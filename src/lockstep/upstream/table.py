@@ -132,6 +132,18 @@ def _lowers(name: str, wrapper: str, effect: str, removable_when: str) -> Replac
     )
 
 
+def _ends_batches(kind: str) -> Replacement:
+    return Replacement(
+        stage=Stage.STRATEGY,
+        owner="keras.callbacks:CallbackList",
+        name=f"on_{kind}_batch_end",
+        parameters=("self", "batch"),
+        wrapper="lockstep.strategies.callback_lists:wrap_batch_end",
+        effect="does not read logs from the devices that no callback asks for",
+        removable_when="Keras calls only the callbacks that have the method",
+    )
+
+
 REPLACEMENTS: Final[tuple[Replacement, ...]] = (
     Replacement(
         stage=Stage.STRATEGY,
@@ -172,6 +184,7 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         effect="places each batch by its own number of rows, starts within an epoch, restarts data that ends",
         removable_when="Keras places each batch by its own number of rows (3.16 does), and can start within an epoch",
     ),
+    *(_ends_batches(kind) for kind in ("train", "test", "predict")),
     *_optimizes(_OPTIMIZER),
     *_optimizes(_SCALED),
     _applies(
