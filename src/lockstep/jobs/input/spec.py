@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal, Self, final
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from lockstep.jobs.input.hyperparameters import HyperparameterSpec
+from lockstep.jobs.input.hyperparameters import HyperparameterSpec, TuningOptions
 from lockstep.jobs.notifications.job_webhooks import JobWebhooks
 from lockstep.jobs.parsing.fields import (
     AbstractDocument,
@@ -192,6 +192,7 @@ class LockstepExtensions(AbstractDocument):
         provisioning_timeout: the maximum time for the job's machines to come up, if they are not running yet; 1200s by
             default.
         webhooks: the job's webhooks, which are notified of its state changes.
+        tuning: the options of a search over hyperparameters.
     """
 
     base_output_directory: Text | None = None
@@ -205,6 +206,7 @@ class LockstepExtensions(AbstractDocument):
     candidates: tuple[Candidate, ...] = Field(default=(), max_length=MAX_CANDIDATES)
     provisioning_timeout: Duration | None = None
     webhooks: JobWebhooks = ()
+    tuning: TuningOptions = Field(default_factory=TuningOptions)
 
     @property
     def provisioning_timeout_s(self) -> float:
@@ -325,7 +327,7 @@ class TrainingInput(AbstractDocument):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        raise_violations([*_machine_violations(self), *_program_violations(self)])
+        raise_violations([*_machine_violations(self), *_program_violations(self), *_tuning_violations(self)])
         return self
 
     def redacted(self) -> TrainingInput:
@@ -458,3 +460,15 @@ def _program_violations(asked: TrainingInput) -> Iterator[Violation]:
                 yield Violation(path=(key, name), received=list(value), allowed="not together with args")
             elif value and asked.python_module is not None:
                 yield Violation(path=(key, name), received=list(value), allowed="not together with pythonModule")
+
+
+def _tuning_violations(asked: TrainingInput) -> Iterator[Violation]:
+    spec, options = asked.hyperparameters, asked.lockstep.tuning
+    if spec is None and options.to_json():
+        yield Violation(path=("lockstep", "tuning"), received=options.to_json(), allowed="only with hyperparameters")
+    if spec is not None and options.early_stopping is not None and not spec.enable_trial_early_stopping:
+        yield Violation(
+            path=("lockstep", "tuning", "earlyStopping"),
+            received=str(options.early_stopping),
+            allowed="only with hyperparameters.enableTrialEarlyStopping: true",
+        )
