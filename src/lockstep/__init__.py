@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         scale_regularization_loss,
         value_and_grad,
     )
-    from lockstep.submission import submit
+    from lockstep.submission import report, submit
 
     __version__: str
 
@@ -47,6 +47,7 @@ __all__ = [
     "has_strategy",
     "in_cross_replica_context",
     "parameter_server",
+    "report",
     "report_progress",
     "scale_regularization_loss",
     "storage",
@@ -65,6 +66,7 @@ _OTHERS: Final = {
     "Job": "lockstep.client",
     "Predictor": "lockstep.client",
     "report_progress": "lockstep.heartbeat",
+    "report": "lockstep.submission",
     "submit": "lockstep.submission",
 }
 """The modules of the names that are not of `lockstep.strategies`."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.running.function_calls import RESULT_FILE, FunctionCall, decode_result, encode_result
+from lockstep.jobs.tuning import TrialEnvironment
 from lockstep.storage import open_bucket
+from lockstep.submission.reporting import report
 from lockstep.topology import Topology
 
 logger = logging.getLogger(__name__)
@@ -21,24 +25,31 @@ def call_function(function: Callable[..., object], *, arguments: Sequence[str] |
     The generated program of a function's job calls this. Every replica calls the function, and the chief stores the
     value as `RESULT_FILE` in the folder ``AIP_MODEL_DIR``; without this variable, nobody does.
 
+    In a trial, the function gets the trial's parameters as further keyword arguments, and the value that it returns is
+    reported as `lockstep.report` does it. It may also return None, if it has reported all by itself.
+
     Args:
         function: the function.
         arguments: the command line's arguments, of which the first is the call; by default those of this process.
 
     Raises:
-        InvalidInputError: the first argument is not a call.
+        InvalidInputError: the first argument is not a call, or a trial's function returned no number.
         StorageWriteError: the bucket cannot be written.
     """
     given = sys.argv[1:] if arguments is None else arguments
     if not given:
         raise InvalidInputError("the call of the function is missing", allowed='one argument such as {"args": [1]}')
     call = FunctionCall.from_text(given[0])
+    trial = TrialEnvironment.from_env(os.environ)
+    chosen = dict(trial.parameters if trial is not None else {})
     with contextlib.ExitStack() as scope:
         if call.strategy is not None:
             from lockstep.strategies import from_env  # imports JAX and Keras, which not every function needs
 
             scope.enter_context(from_env(call.strategy).scope())
-        value = function(*call.args, **call.kwargs)
+        value = function(*call.args, **{**call.kwargs, **chosen})
+    if trial is not None and value is not None:
+        report(cast("Any", value))
     topology = Topology.from_env()
     if topology.outputs.model_dir is None or not topology.is_chief:
         return

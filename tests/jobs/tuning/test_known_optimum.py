@@ -14,7 +14,7 @@ from lockstep.jobs.input.hyperparameters import HyperparameterSpec
 from lockstep.jobs.tuning import Measurement, TrialResult, TrialState, Value, best_first, propose
 
 MINIMUM = -3.32237
-TOLERANCE = 0.75
+TOLERANCE = 0.5
 NUM_TRIALS = 80
 
 _HEIGHTS = np.array([1, 1.2, 3, 3.2])
@@ -69,7 +69,7 @@ def test_the_optimum_is_at_the_known_place() -> None:
 
 
 def test_a_search_finds_a_known_optimum_and_random_search_does_not() -> None:
-    compare(range(2))
+    compare(range(1))
 
 
 @pytest.mark.heavy

@@ -15,6 +15,8 @@ from lockstep.jobs.parsing.rules import Violation, raise_violations
 
 MAX_DISCRETE_VALUES: Final = 1000
 MAX_TRIALS: Final = 10_000
+DEFAULT_METRIC: Final = "training/hptuning/metric"
+"""The contract's default of ``hyperparameterMetricTag``."""
 
 _NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.-]{0,127}")
 _OWN_FLAGS: Final = frozenset({"job-dir", "job_dir"})
@@ -134,7 +136,7 @@ class HyperparameterSpec(AbstractDocument):
     max_trials: Int32 = Field(default=1, ge=1, le=MAX_TRIALS)
     max_parallel_trials: Int32 = Field(default=1, ge=1)
     max_failed_trials: Int32 = Field(default=0, ge=0)
-    hyperparameter_metric_tag: Text = "training/hptuning/metric"
+    hyperparameter_metric_tag: Text = Field(default=DEFAULT_METRIC, min_length=1)
     resume_previous_job_id: Text | None = None
     enable_trial_early_stopping: Flag = False
     algorithm: Algorithm = Algorithm.UNSPECIFIED
