@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         scale_regularization_loss,
         value_and_grad,
     )
-    from lockstep.submission import report, submit
+    from lockstep.submission import report, submit, tune
 
     __version__: str
 
@@ -55,6 +55,7 @@ __all__ = [
     "submit",
     "topology",
     "training",
+    "tune",
     "value_and_grad",
 ]
 
@@ -68,6 +69,7 @@ _OTHERS: Final = {
     "report_progress": "lockstep.heartbeat",
     "report": "lockstep.submission",
     "submit": "lockstep.submission",
+    "tune": "lockstep.submission",
 }
 """The modules of the names that are not of `lockstep.strategies`."""
 

@@ -11,8 +11,19 @@ if TYPE_CHECKING:
     from lockstep.client.job import Job
     from lockstep.client.job_cost import JobCost
     from lockstep.client.predictor import Predictor
+    from lockstep.client.trials import Trial
 
-__all__ = ["Client", "Job", "JobCost", "Predictor", "RunningService", "ServiceAddress", "find_address", "find_service"]
+__all__ = [
+    "Client",
+    "Job",
+    "JobCost",
+    "Predictor",
+    "RunningService",
+    "ServiceAddress",
+    "Trial",
+    "find_address",
+    "find_service",
+]
 
 _LAZY: Final = {
     "Client": "client",
@@ -21,6 +32,7 @@ _LAZY: Final = {
     "Predictor": "predictor",
     "RunningService": "addresses",
     "ServiceAddress": "addresses",
+    "Trial": "trials",
     "find_address": "addresses",
     "find_service": "addresses",
 }

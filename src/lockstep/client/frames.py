@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lockstep.errors import ConfigError
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     import pandas
+
+    from lockstep.client.trials import Trial
 
 
 def _pandas(what: str) -> ModuleType:
@@ -76,6 +78,45 @@ def scalar_frame(curves: Mapping[str, Any]) -> pandas.DataFrame:
     ]
     frame = pandas.DataFrame(rows, columns=["run", "tag", "step", "time", "value"])
     return _typed(frame, pandas=pandas, integer="step")
+
+
+def trial_frame(trials: Iterable[Trial], *, parameters: Sequence[str]) -> pandas.DataFrame:
+    """Returns the trials of a search, one row for each, with the names of columns that Optuna's tables have.
+
+    Args:
+        trials: the trials.
+        parameters: the names of the parameters.
+
+    Returns:
+        A table with the columns ``number``, ``job``, ``state``, ``value``, ``step``, ``params_NAME`` for each
+        parameter, ``stopped_early``, ``start_time``, ``end_time`` (UTC) and ``cost_usd``. The value, step and cost of
+        a trial without one are missing.
+
+    Raises:
+        ConfigError: pandas is not installed.
+    """
+    pandas = _pandas("Job.trials()")
+    rows = [
+        {
+            "number": trial.number,
+            "job": trial.job,
+            "state": str(trial.state),
+            "value": trial.objective,
+            "step": trial.step,
+            **{f"params_{name}": trial.parameters.get(name) for name in parameters},
+            "stopped_early": trial.is_stopped_early,
+            "start_time": trial.start_time,
+            "end_time": trial.end_time,
+            "cost_usd": None if trial.cost_usd is None else float(trial.cost_usd),
+        }
+        for trial in trials
+    ]
+    names = [f"params_{name}" for name in parameters]
+    columns = ["number", "job", "state", "value", "step", *names, "stopped_early", "start_time", "end_time", "cost_usd"]
+    frame = pandas.DataFrame(rows, columns=columns)
+    times = {name: pandas.to_datetime(frame[name], utc=True).dt.as_unit("us") for name in ("start_time", "end_time")}
+    types = {"number": "int64", "value": "float64", "step": "Int64", "stopped_early": "bool", "cost_usd": "float64"}
+    return frame.assign(**times).astype(types)
 
 
 def _typed(frame: Any, *, pandas: ModuleType, integer: str) -> Any:

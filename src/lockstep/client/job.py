@@ -16,17 +16,21 @@ from lockstep.client.addresses import DEFAULT_PROJECT, PROJECT_VARIABLE
 from lockstep.client.client import Client
 from lockstep.client.displays import AbstractDisplay, choose_display
 from lockstep.client.following import AWAY_S, JOB_S, POLL_S, ask, followed
-from lockstep.client.frames import metric_frame, scalar_frame
+from lockstep.client.frames import metric_frame, scalar_frame, trial_frame
 from lockstep.client.job_cost import JobCost
 from lockstep.client.job_endings import ending_error
 from lockstep.client.job_html import job_html
 from lockstep.client.job_text import describe_job, job_url
+from lockstep.client.trials import Trial, best_of, search_of, study_from
 from lockstep.errors import DeadlineError, InvalidInputError, LockstepError, NotFoundError, WrongStateError
 from lockstep.jobs.running.function_calls import RESULT_FILE, decode_result
 from lockstep.jobs.running.states import TERMINAL, JobState
 
 if TYPE_CHECKING:
+    import optuna
     import pandas
+
+    from lockstep.jobs.input.hyperparameters import HyperparameterSpec
 
 FRESH_S: Final = 1.0
 """How long the service's last answer about a job counts as its current state, in seconds."""
@@ -238,6 +242,49 @@ class Job:
         """
         return scalar_frame(self._client.scalars(self._name, tag=tag, max_points=max_points))
 
+    def trials(self) -> pandas.DataFrame:
+        """Returns the trials of a search, in the order of their numbers.
+
+        Returns:
+            A table with one row for each trial, and the columns ``number``, ``job``, ``state``, ``value``, ``step``,
+            ``params_NAME`` for each parameter, ``stopped_early``, ``start_time``, ``end_time`` (UTC) and ``cost_usd``.
+
+        Raises:
+            ConfigError: pandas is not installed.
+            NotFoundError: there is no such job.
+            WrongStateError: the job is no search.
+            UnavailableError: the service does not respond.
+        """
+        spec, found = self._search()
+        return trial_frame(found, parameters=[param.parameter_name for param in spec.params])
+
+    @property
+    def best_trial(self) -> Trial | None:
+        """The best of a search's trials that have ended; None if none has a value of the metric yet.
+
+        Raises:
+            NotFoundError: there is no such job.
+            WrongStateError: the job is no search.
+            UnavailableError: the service does not respond.
+        """
+        return best_of(*self._search())
+
+    def study(self) -> optuna.Study:
+        """Returns the trials of a search as a study of Optuna, whose plots show them.
+
+        For example::
+
+            optuna.visualization.plot_optimization_history(job.study())
+
+        The study is a copy in memory. The user attribute ``job`` of its trials names their jobs.
+
+        Raises:
+            NotFoundError: there is no such job.
+            WrongStateError: the job is no search.
+            UnavailableError: the service does not respond.
+        """
+        return study_from(*self._search(), name=self._name)
+
     def artifacts(self) -> list[dict[str, Any]]:
         """Returns the files that the job left in the folders of its outputs.
 
@@ -323,6 +370,11 @@ class Job:
             problem = str(error)
         with self._lock:
             return job_html(self._name, job=self._found, url=self.url, problem=problem)
+
+    def _search(self) -> tuple[HyperparameterSpec, list[Trial]]:
+        spec = search_of(self.resource)
+        found = [Trial.of(document, spec=spec) for document in self._client.trials(self._name)]
+        return spec, sorted(found, key=lambda trial: trial.number)
 
     def _wait_until_over(self, deadline: float | None, *, shown: AbstractDisplay | None) -> None:
         began_s = time.monotonic()

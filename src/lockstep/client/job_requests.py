@@ -71,6 +71,13 @@ class AbstractJobRequests(ABC):
         """Returns the ``.keras`` files that a job saved, each with ``url`` and ``sizeBytes``."""
         return self._call("GET", f"{self._job(job_id)}/models")["models"]
 
+    def trials(self, job_id: str) -> list[dict[str, Any]]:
+        """Returns all trials of a search; sends as many requests as needed.
+
+        Each is the contract's ``HyperparameterOutput`` with ``jobId``, the name of the trial's job, and ``costUsd``.
+        """
+        return list(self._pages(f"{self._job(job_id)}/trials", field="trials"))
+
     def artifacts(self, job_id: str) -> list[dict[str, Any]]:
         """Returns all files that a job left in the folders of its outputs; sends as many requests as needed.
 

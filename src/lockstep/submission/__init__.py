@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from lockstep.submission.reporting import report
     from lockstep.submission.submitting import submit
+    from lockstep.submission.tuning import tune
 
-__all__ = ["report", "submit"]
+__all__ = ["report", "submit", "tune"]
 
-_LAZY: Final = {"report": "reporting", "submit": "submitting"}
+_LAZY: Final = {"report": "reporting", "submit": "submitting", "tune": "tuning"}
 """The modules of the names."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast, final
@@ -48,6 +48,7 @@ def read_program(
     *,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
+    chosen: Collection[str],
     strategy: str | None,
     folder: Path | None,
     naming: Naming,
@@ -58,6 +59,7 @@ def read_program(
         program: the program.
         args: the positional arguments of a function, or the arguments of a script or module.
         kwargs: the keyword arguments of a function.
+        chosen: the names of the keyword arguments that the trials of a search add.
         strategy: the name of the strategy: the scope that a function is called in, or the value of a script's flag
             ``--strategy``; None for none.
         folder: the folder that the submitter names; None to find it.
@@ -75,7 +77,10 @@ def read_program(
         raise InvalidInputError("args", received=args, allowed="a list, such as ['--epochs', 3]")
     if not isinstance(program, str | os.PathLike):
         made = function_program(program, folder=folder, naming=naming)
-        check_call(program, args=args, kwargs=kwargs)
+        both = [name for name in chosen if name in kwargs]
+        if both:
+            raise InvalidInputError("kwargs has parameters of the search", received=both, action="leave them out")
+        check_call(program, args=args, kwargs={**kwargs, **dict.fromkeys(chosen)})
         call = FunctionCall(args=args, kwargs=kwargs, strategy=strategy).to_text()
         return Code(name=made.name, module=made.module, args=(call,), folder=made.folder, added=made.files)
     if kwargs:

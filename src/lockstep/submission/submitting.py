@@ -156,10 +156,13 @@ def submit(
         UnavailableError: the service does not respond, or none runs.
         StorageWriteError: the code could not be uploaded.
     """
+    asked = read_config(config)
+    search = asked.training_input.hyperparameters
     code = read_program(
         program,
         args=args,
         kwargs=kwargs or {},
+        chosen=() if search is None else [param.parameter_name for param in search.params],
         strategy=strategy,
         folder=None if package_path is None else Path(package_path).expanduser().resolve(),
         naming=_argument_name,
@@ -183,7 +186,6 @@ def submit(
         "region": region,
         "job_dir": None if job_dir is None else os.fspath(job_dir),
     }
-    asked = _read_config(config)
     given = _with_scale_tier({key: value for key, value in given.items() if value not in (None, ())}, asked=asked)
     body: dict[str, Any] = {
         "jobId": name or asked.job_id or make_job_name(code.name),
@@ -271,7 +273,13 @@ def _with_requirements(
     return replace(code, added={**code.added, REQUIREMENTS_FILE: content}), REQUIREMENTS_FILE
 
 
-def _read_config(config: Config | None) -> JobConfig:
+def read_config(config: Config | None) -> JobConfig:
+    """Returns a configuration, of which the content, the path or nothing is given.
+
+    Raises:
+        ConfigError: it is not valid.
+        MissingInputError: there is no such file.
+    """
     if config is None:
         return JobConfig()
     if isinstance(config, str | os.PathLike):

@@ -3,7 +3,8 @@
 from lockstep.jobs.tuning.early_stopping import find_stoppable
 from lockstep.jobs.tuning.environment import TRIAL_NUMBER_VARIABLE, TRIAL_VARIABLE, TrialEnvironment
 from lockstep.jobs.tuning.proposals import propose
-from lockstep.jobs.tuning.space import arguments_of, num_trials
+from lockstep.jobs.tuning.space import arguments_of, num_trials, parse_value
+from lockstep.jobs.tuning.studies import study_of
 from lockstep.jobs.tuning.trials import Measurement, TrialResult, TrialState, Value, best_first, is_better
 
 __all__ = [
@@ -19,5 +20,7 @@ __all__ = [
     "find_stoppable",
     "is_better",
     "num_trials",
+    "parse_value",
     "propose",
+    "study_of",
 ]

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-import warnings
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -24,6 +22,7 @@ from lockstep.jobs.input.hyperparameters import (
     ScaleType,
 )
 from lockstep.jobs.tuning.space import contains, discrete_values, num_points, point
+from lockstep.jobs.tuning.studies import quiet_optuna
 from lockstep.jobs.tuning.trials import TrialResult, TrialState, Value
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def _sample(spec: HyperparameterSpec, *, trials: Sequence[TrialResult], seed: in
     dimensions = [_dimension(param) for param in spec.params]
     distributions = {dimension.name: dimension.distribution for dimension in dimensions}
     sampler: BaseSampler
-    with _quiet():
+    with quiet_optuna():
         if spec.algorithm is Algorithm.RANDOM_SEARCH:
             sampler = optuna.samplers.RandomSampler(seed=seed)
         else:
@@ -114,21 +113,6 @@ def _sample(spec: HyperparameterSpec, *, trials: Sequence[TrialResult], seed: in
         )
         asked = study.ask(fixed_distributions=distributions)
     return {dimension.name: dimension.to_value(asked.params[dimension.name]) for dimension in dimensions}
-
-
-@contextmanager
-def _quiet() -> Generator[None]:
-    """Silences Optuna's notes about new studies, and its warnings about arguments that were experimental once."""
-    import optuna
-
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            yield
-    finally:
-        optuna.logging.set_verbosity(before)
 
 
 @final

@@ -89,6 +89,21 @@ def _is_value(param: ParameterSpec, value: Value) -> bool:
     return whole and param.min_value <= value <= param.max_value
 
 
+def parse_value(param: ParameterSpec, text: str) -> Value:
+    """Returns a parameter's value from its text, as `arguments_of` and the contract's ``hyperparameters`` have it.
+
+    Raises:
+        ValueError: the text is not a number, and the parameter is.
+    """
+    if param.type is ParameterType.CATEGORICAL:
+        return text
+    if param.type is ParameterType.INTEGER:
+        return int(text)
+    number = float(text)
+    is_whole = param.type is ParameterType.DISCRETE and all(isinstance(one, int) for one in discrete_values(param))
+    return int(number) if is_whole else number
+
+
 def arguments_of(parameters: Mapping[str, Value]) -> list[str]:
     """Returns the arguments that a trial's program receives after its own ones, one ``--NAME=VALUE`` a parameter.
 
