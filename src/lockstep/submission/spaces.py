@@ -54,10 +54,13 @@ def read_space(space: Space) -> list[dict[str, Any]]:
             return [dict(cast("Mapping[str, Any]", item)) for item in items]
     kind = type(cast("object", space)).__name__
     if kind == "HyperParameters":  # not imported: the package is needed only by those who have such an object
-        return _keras_tuner_params(cast("Any", space).space)
+        found = cast("list[Any]", cast("Any", space).space)
+        if found:
+            return _keras_tuner_params(found)
+    received = f"{kind} without a parameter" if kind == "HyperParameters" else f"a value of type {kind}"
     raise InvalidInputError(
         "the space",
-        received=f"a value of type {kind}",
+        received=received,
         allowed="a dictionary of parameters, the contract's params, or KerasTuner's HyperParameters with a parameter",
     )
 

@@ -19,6 +19,8 @@ class TuneOptions(SubmitOptions, total=False):  # noqa: D101 - the arguments of 
     goal: Literal["MAXIMIZE", "MINIMIZE"]
     algorithm: Literal["ALGORITHM_UNSPECIFIED", "GRID_SEARCH", "RANDOM_SEARCH"]
     early_stopping: Literal["MEDIAN", "ASHA"] | None
+    min_measurements: int | None
+    reduction_factor: int | None
     resume: str | None
     seed: int
 
@@ -42,6 +44,8 @@ def tune(
     goal: Literal["MAXIMIZE", "MINIMIZE"] = "MAXIMIZE",
     algorithm: Literal["ALGORITHM_UNSPECIFIED", "GRID_SEARCH", "RANDOM_SEARCH"] = "ALGORITHM_UNSPECIFIED",
     early_stopping: Literal["MEDIAN", "ASHA"] | None = None,
+    min_measurements: int | None = None,
+    reduction_factor: int | None = None,
     resume: str | None = None,
     seed: int = 0,
     dry_run: bool = False,
@@ -78,6 +82,8 @@ def tune(
         goal: MAXIMIZE or MINIMIZE.
         algorithm: ALGORITHM_UNSPECIFIED, which is Bayesian optimization, GRID_SEARCH or RANDOM_SEARCH.
         early_stopping: the rule by which unpromising trials are stopped: MEDIAN or ASHA; by default, none are.
+        min_measurements: the number of measurements before which no trial is stopped; 1 by default.
+        reduction_factor: of ASHA: of how many trials on a rung one continues; 4 by default.
         resume: the name of an earlier search of the project whose trials are taken into account.
         seed: the seed of the proposals.
         dry_run: whether to return a preview of the search instead.
@@ -108,9 +114,14 @@ def tune(
         "algorithm": algorithm,
     }
     document["hyperparameters"] = {key: value for key, value in search.items() if value is not None}
-    rules = {"seed": seed, "earlyStopping": early_stopping}
+    rules = {
+        "seed": seed,
+        "earlyStopping": early_stopping,
+        "minMeasurements": min_measurements,
+        "reductionFactor": reduction_factor,
+    }
     own: dict[str, Any] = document.get("lockstep", {})
-    own["tuning"] = {**own.get("tuning", {}), **{key: value for key, value in rules.items() if value}}
+    own["tuning"] = {**own.get("tuning", {}), **{key: value for key, value in rules.items() if value is not None}}
     document["lockstep"] = own
     name = {} if asked.job_id is None else {"jobId": asked.job_id}
     config = {"trainingInput": document, "labels": dict(asked.labels), **name}

@@ -287,9 +287,6 @@ def test_a_job_that_cannot_be_created_is_refused(job: object, message: str) -> N
 
 def test_what_cannot_be_honoured_is_named() -> None:
     training_input = TrainingInput(
-        hyperparameters=HyperparameterSpec.model_validate(
-            {"params": [{"parameterName": "rate", "type": "DOUBLE", "minValue": 0, "maxValue": 1}]}
-        ),
         encryption_config=EncryptionConfig(kms_key_name="k"),
         network="n",
         service_account="s",
@@ -298,7 +295,6 @@ def test_what_cannot_be_honoured_is_named() -> None:
     )
     lines = unsupported(training_input)
     assert [line.split(":")[0].removeprefix("trainingInput.") for line in lines] == [
-        "hyperparameters",
         "encryptionConfig",
         "network",
         "serviceAccount",

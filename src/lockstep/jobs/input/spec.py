@@ -365,7 +365,6 @@ def unsupported(training_input: TrainingInput) -> list[str]:
     asked = training_input
     python_version = asked.python_version if asked.python_version != runs else None
     found: list[tuple[str, object, str]] = [
-        ("hyperparameters", asked.hyperparameters, "this version does not search hyperparameters"),
         ("encryptionConfig", asked.encryption_config, "buckets keep their own encryption"),
         ("network", asked.network, "network peering is not supported"),
         ("serviceAccount", asked.service_account, "service accounts are not supported"),
