@@ -193,7 +193,7 @@ def test_optuna_s_plots_show_a_search() -> None:
     assert study.trials[1].duration.total_seconds() == 120
     assert study.trials[1].user_attrs == {"job": "digits.2"}
     assert len(study.trials_dataframe()) == 5
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    warnings.simplefilter("ignore")  # about their interface, and about plots of one point
     for plot in ("plot_optimization_history", "plot_intermediate_values", "plot_slice"):
         assert getattr(optuna.visualization.matplotlib, plot)(study) is not None
 

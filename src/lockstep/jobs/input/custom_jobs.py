@@ -260,7 +260,12 @@ class CustomJobSpec(AbstractDocument):
         return self
 
 
-def _check_display_name(value: object) -> object:
+def check_display_name(value: object) -> object:
+    """Returns a display name unchanged if a job's name can be made of it.
+
+    Raises:
+        PydanticCustomError: If none can.
+    """
     if not isinstance(value, str) or not job_id_of(value):
         raise rule_error(allowed="1 to 128 characters that begin with a letter: it becomes the job's name")
     return value
@@ -285,7 +290,7 @@ class CustomJob(AbstractDocument):
         encryption_spec: a customer-managed key.
     """
 
-    display_name: Annotated[str, BeforeValidator(_check_display_name)]
+    display_name: Annotated[str, BeforeValidator(check_display_name)]
     job_spec: CustomJobSpec
     labels: Labels = Field(default_factory=dict)
     encryption_spec: EncryptionConfig | None = None

@@ -111,7 +111,7 @@ class ParameterSpec(AbstractDocument):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        raise_violations(_parameter_violations(self))
+        raise_violations(parameter_violations(self))
         return self
 
 
@@ -163,7 +163,8 @@ class HyperparameterSpec(AbstractDocument):
         return self
 
 
-def _parameter_violations(spec: ParameterSpec) -> Iterator[Violation]:
+def parameter_violations(spec: ParameterSpec) -> Iterator[Violation]:
+    """Yields the rules of the contract that a parameter breaks."""
     name = spec.parameter_name
     if not _NAME.fullmatch(name):
         allowed = "1 to 128 letters, digits, _, - and ., starting with a letter or _"

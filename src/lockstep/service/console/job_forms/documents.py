@@ -24,7 +24,7 @@ SOURCE: Final = "document"
 """What error messages call the text, and the name of its field."""
 TRAINING: Final = "trainingInput"
 PREDICTION: Final = "predictionInput"
-_CUSTOM_JOBS: Final = ("jobSpec", "workerPoolSpecs")
+_VERTEX_JOBS: Final = ("jobSpec", "workerPoolSpecs", "studySpec", "trialJobSpec")
 
 Document = dict[str, Any]
 
@@ -40,7 +40,7 @@ def is_prediction(document: Mapping[str, Any]) -> bool:
 
 
 def parse_text(text: str) -> Document:
-    """Parses a text in YAML or JSON. A CustomJob of Vertex AI is translated.
+    """Parses a text in YAML or JSON. A CustomJob or HyperparameterTuningJob of Vertex AI is translated.
 
     Raises:
         ConfigError: If the text is not valid, or has no keys and values.
@@ -61,7 +61,7 @@ def parse_text(text: str) -> Document:
         check_texts(document)
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidInputError(f"{SOURCE} contains what JSON does not have: {error}") from None
-    if any(key in document for key in _CUSTOM_JOBS):
+    if any(key in document for key in _VERTEX_JOBS):
         read = parse_config(document, source=SOURCE)
         document = {TRAINING: read.training_input.to_json(), **({"labels": read.labels} if read.labels else {})}
     return document
