@@ -108,8 +108,8 @@ CONTRACT: Final = (
     Refusal(
         name="projects.locations.studies.*",
         path="/locations/{location}/studies{rest:path}",
-        reason="there are no studies: hyperparameters are not tuned yet",
-        action="submit a job for each trial, or run a tuner such as Optuna in a job",
+        reason="there are no studies: a search over hyperparameters is a job, which proposes its trials itself",
+        action="create a job with trainingInput.hyperparameters",
         http_methods=ANY_METHOD,
     ),
 )
