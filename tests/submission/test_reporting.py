@@ -138,7 +138,9 @@ def test_reports_are_uploaded_to_a_bucket_at_intervals_and_at_the_end(
     assert uploaded() == {"accuracy": [(0, 0.0), (1, 1.0), (2, 2.0)]}
 
 
-def test_the_function_of_a_trial_gets_its_parameters_and_returns_its_objective(folder: Path) -> None:
+def test_the_function_of_a_trial_gets_its_parameters_and_returns_its_objective(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     seen: list[tuple[Any, ...]] = []
 
     def objective(data: str, rate: float, units: int) -> float:
@@ -149,8 +151,12 @@ def test_the_function_of_a_trial_gets_its_parameters_and_returns_its_objective(f
     call_function(objective, arguments=['{"kwargs": {"data": "d", "rate": 9}}', "--rate=0.1", "--units=16"])
     assert seen == [("d", 0.1, 16)]
     assert points(folder) == {"accuracy": [(0, 0.25), (1, 0.75)]}
-    with pytest.raises(InvalidInputError, match=r"lockstep\.report: the value; received 'good'"):
-        call_function(lambda rate, units: "good", arguments=["{}"])
+    call_function(lambda rate, units: {"accuracy": rate, "notes": "good"}, arguments=["{}"])
+    assert points(folder)["accuracy"][2:] == [(2, 0.1)]
+    for other in (None, "good", [1.0], {"loss": 1.0}):
+        call_function(lambda rate, units, other=other: other, arguments=["{}"])
+    assert len(points(folder)["accuracy"]) == 3
+    assert caplog.messages == ["the returned value is not reported: it is no number, and has no 'accuracy'"] * 3
 
 
 def test_a_program_without_keras_reports_too(folder: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from lockstep.errors import InvalidInputError
@@ -25,15 +25,16 @@ def call_function(function: Callable[..., object], *, arguments: Sequence[str] |
     The generated program of a function's job calls this. Every replica calls the function, and the chief stores the
     value as `RESULT_FILE` in the folder ``AIP_MODEL_DIR``; without this variable, nobody does.
 
-    In a trial, the function gets the trial's parameters as further keyword arguments, and the value that it returns is
-    reported as `lockstep.report` does it. It may also return None, if it has reported all by itself.
+    In a trial, the function gets the trial's parameters as further keyword arguments. If it returns a number, or a
+    dictionary with the search's metric, this is reported as the trial's last measurement. A function that reports all
+    by itself may return anything.
 
     Args:
         function: the function.
         arguments: the command line's arguments, of which the first is the call; by default those of this process.
 
     Raises:
-        InvalidInputError: the first argument is not a call, or a trial's function returned no number.
+        InvalidInputError: the first argument is not a call.
         StorageWriteError: the bucket cannot be written.
     """
     given = sys.argv[1:] if arguments is None else arguments
@@ -48,8 +49,8 @@ def call_function(function: Callable[..., object], *, arguments: Sequence[str] |
 
             scope.enter_context(from_env(call.strategy).scope())
         value = function(*call.args, **{**call.kwargs, **chosen})
-    if trial is not None and value is not None:
-        report(cast("Any", value))
+    if trial is not None:
+        _report_objective(value, metric=trial.metric)
     topology = Topology.from_env()
     if topology.outputs.model_dir is None or not topology.is_chief:
         return
@@ -58,3 +59,15 @@ def call_function(function: Callable[..., object], *, arguments: Sequence[str] |
     if problem is not None:
         logger.warning("the returned value is not stored: %s", problem)
     open_bucket(topology.outputs.model_dir).write(RESULT_FILE, data)
+
+
+def _report_objective(value: object, *, metric: str) -> None:
+    if value is None:
+        return
+    found = value
+    if isinstance(value, Mapping):
+        found = cast("Mapping[object, object]", value).get(metric)
+    try:
+        report({metric: cast("Any", found)})
+    except InvalidInputError:
+        logger.warning("the returned value is not reported: it is no number, and has no %r", metric)
