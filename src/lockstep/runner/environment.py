@@ -59,7 +59,7 @@ def topology_of(order: ReplicaOrder) -> Topology:
         )
     return Topology(
         cluster=order.cluster,
-        task=Task(role=order.role, index=order.index),
+        task=Task(role=order.role, index=order.index, trial=order.trial),
         job=order.job,
         managed=True,
         outputs=Outputs(

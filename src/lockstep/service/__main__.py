@@ -59,6 +59,7 @@ from lockstep.service.store import (
     Lease,
     ModelStore,
     NodeStore,
+    SearchStore,
     SecretStore,
     SessionStore,
     SpendingStore,
@@ -69,6 +70,8 @@ from lockstep.service.store import (
     open_database,
     take_password,
 )
+from lockstep.service.telemetry.scalars import ScalarCache
+from lockstep.service.tuning.searches import Searches
 from lockstep.serving.connections import LimitedProtocol
 from lockstep.storage import open_bucket
 
@@ -192,7 +195,7 @@ def _build(settings: Settings) -> ServiceContext:
     nodes = NodeStore(database, guard=lease.check)
     provisioner = _provisioner(cluster, nodes=nodes, catalogue=catalogue, problems=problems)
     vault = Vault(store=SecretStore(database), key_path=home.secret_key)
-    jobs, models = JobStore(database), ModelStore(database)
+    jobs, models, scalars = JobStore(database), ModelStore(database), ScalarCache()
     routes = Routes(models=models, jobs=jobs, vault=vault)
     controller = Controller(
         store=JobStore(database, guard=lease.check),
@@ -229,17 +232,36 @@ def _build(settings: Settings) -> ServiceContext:
         deployments=_deployments(
             database, lease, settings=settings, cluster=cluster, catalogue=catalogue, wake=controller.wake
         ),
+        scalars=scalars,
+        searches=_searches(database, lease, settings=settings, scalars=scalars, wake=controller.wake),
+        trials=SearchStore(database),
         routes=routes,
         waking=Waking(routes=routes, demands=DemandStore(database)),
         request_logs=RequestLogs(models=models, folders=job_folders(settings)),
         problems=problems,
-        webhooks=Webhooks(
-            read_webhooks(settings.webhooks),
-            store=WebhookStore(database, guard=lease.check),
-            vault=vault,
-            restricted_post=RestrictedPost(settings.webhook_targets),
-        ),
+        webhooks=_webhooks(database, lease, settings=settings, vault=vault),
         started_time_s=time.time(),
+    )
+
+
+def _webhooks(database: Engine, lease: Lease, *, settings: Settings, vault: Vault) -> Webhooks:
+    return Webhooks(
+        read_webhooks(settings.webhooks),
+        store=WebhookStore(database, guard=lease.check),
+        vault=vault,
+        restricted_post=RestrictedPost(settings.webhook_targets),
+    )
+
+
+def _searches(
+    database: Engine, lease: Lease, *, settings: Settings, scalars: ScalarCache, wake: Callable[[], object]
+) -> Searches:
+    return Searches(
+        store=SearchStore(database, guard=lease.check),
+        jobs=JobStore(database, guard=lease.check),
+        scalars=scalars,
+        bucket=settings.bucket,
+        wake=wake,
     )
 
 
@@ -316,6 +338,7 @@ def _loops(context: ServiceContext, *, stop: threading.Event, has_lease: Callabl
         threading.Thread(
             target=context.deployments.run, args=(stop,), kwargs={"has_lease": has_lease}, name="deployments"
         ),
+        threading.Thread(target=context.searches.run, args=(stop,), kwargs={"has_lease": has_lease}, name="searches"),
         threading.Thread(target=uploader.run, args=(stop,), name="leftovers"),
         threading.Thread(target=uses.run, args=(stop,), name="uses"),
     ]

@@ -24,11 +24,21 @@ from lockstep.service.security.rates import Rates
 from lockstep.service.security.sign_in_links import SignInLinks
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobStore, KeyStore, ModelStore, NodeStore, SessionStore, StoredSizeStore, UploadStore
+from lockstep.service.store import (
+    JobStore,
+    KeyStore,
+    ModelStore,
+    NodeStore,
+    SearchStore,
+    SessionStore,
+    StoredSizeStore,
+    UploadStore,
+)
 from lockstep.service.streams import Streams
 from lockstep.service.telemetry.log_history import SegmentListings
 from lockstep.service.telemetry.scalars import ScalarCache
 from lockstep.service.telemetry.segments import SegmentCache
+from lockstep.service.tuning.searches import Searches
 
 
 @final
@@ -62,6 +72,8 @@ class ServiceContext:
         segments: the cache of log segments.
         listings: the cache of their names.
         scalars: what was read of the TensorBoard files of jobs.
+        searches: runs searches over hyperparameters.
+        trials: the store of searches and their trials.
         streams: limits the downloads that are under way.
         sessions: the store of the console's sessions.
         sign_in_links: the links that open the console signed in.
@@ -90,11 +102,13 @@ class ServiceContext:
     problems: Problems
     webhooks: Webhooks
     started_time_s: float
+    scalars: ScalarCache
+    searches: Searches
+    trials: SearchStore
     rates: Rates = field(default_factory=Rates)
     prediction_metrics: PredictionMetrics = field(default_factory=PredictionMetrics)
     segments: SegmentCache = field(default_factory=SegmentCache)
     listings: SegmentListings = field(default_factory=SegmentListings)
-    scalars: ScalarCache = field(default_factory=ScalarCache)
     streams: Streams = field(default_factory=Streams)
     sign_in_links: SignInLinks = field(default_factory=SignInLinks)
     checkup: Checkup = field(default_factory=Checkup)

@@ -23,15 +23,19 @@ from lockstep.service.problems import Problems
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings, sqlite_url
 from lockstep.service.store import (
+    JobKind,
     JobRecord,
     JobStore,
     Lease,
     ModelStore,
     NodeStore,
+    SearchStore,
     SecretStore,
     SpendingStore,
     open_database,
 )
+from lockstep.service.telemetry.scalars import ScalarCache
+from lockstep.service.tuning.searches import Searches
 from lockstep.submission.packing import stage_folder
 from lockstep.testing.local_cluster import LocalCluster
 
@@ -75,6 +79,19 @@ def make_controller(
     )
 
 
+def make_searches(database: Engine, *, settings: Settings, clock: Callable[[], float] = time.time) -> Searches:
+    """Returns the loop over searches of the only service over a database. It reads metrics in each pass."""
+    return Searches(
+        store=SearchStore(database, clock=clock),
+        jobs=JobStore(database, clock=clock),
+        scalars=ScalarCache(),
+        bucket=settings.bucket,
+        wake=lambda: None,
+        clock=clock,
+        measure_every_s=0.0,
+    )
+
+
 @contextlib.contextmanager
 def open_bench(
     settings: Settings, *, database: Engine | None = None, cluster: LocalCluster | None = None
@@ -98,6 +115,7 @@ def open_bench(
             cluster=cluster,
             controller=make_controller(database, cluster=cluster, settings=settings, problems=problems),
             problems=problems,
+            searches=make_searches(database, settings=settings),
         )
     finally:
         cluster.shut_down()
@@ -116,6 +134,7 @@ class Bench:
     cluster: LocalCluster
     controller: Controller
     problems: Problems
+    searches: Searches
     provisioner: Provisioner | None = None
     clock: Callable[[], float] = time.time
     """The clock, in seconds since 1970 UTC. A change applies from the next `restart` on."""
@@ -142,12 +161,14 @@ class Bench:
             provisioner=self.provisioner,
             clock=self.clock,
         )
+        self.searches = make_searches(database, settings=self.settings, clock=self.clock)
 
     def step(self) -> None:
         """Runs one step of the controller, after a refresh of the provisioner if there is one."""
         if self.provisioner is not None:
             self.provisioner.refresh()
         self.controller.step()
+        self.searches.step()
 
     def create(self, job_id: str, script: str = "", **training_input: Any) -> JobRecord:
         """Records a job whose program is a Python one-liner."""
@@ -167,6 +188,7 @@ class Bench:
             outputs={**outputs, "logs": str(self.home.bucket / job_id / "logs")},
             priority=0 if scheduling is None else scheduling.priority,
             max_wait_time_s=None if scheduling is None else scheduling.max_wait_time_s,
+            kind=JobKind.SEARCH if "hyperparameters" in training_input else JobKind.TRAINING,
         )
 
     def job(self, job_id: str) -> JobRecord:

@@ -35,12 +35,14 @@ from lockstep.service.store import (
     KeyStore,
     ModelStore,
     NodeStore,
+    SearchStore,
     SessionStore,
     StoredSizeStore,
     UploadStore,
     WebhookStore,
     open_database,
 )
+from lockstep.service.telemetry.scalars import ScalarCache
 from lockstep.testing.bench import Bench
 
 HOME_TOKEN = "secret-of-the-test"
@@ -96,6 +98,9 @@ class Served:
                 folder=bench.home.spool / "deployments",
                 wake=bench.controller.wake,
             ),
+            scalars=ScalarCache(),
+            searches=bench.searches,
+            trials=SearchStore(database),
             routes=routes,
             waking=Waking(routes=routes, demands=demands),
             request_logs=RequestLogs(models=models),

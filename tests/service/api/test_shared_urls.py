@@ -24,12 +24,14 @@ from lockstep.service.store import (
     KeyStore,
     ModelStore,
     NodeStore,
+    SearchStore,
     SessionStore,
     StoredSizeStore,
     UploadStore,
     WebhookStore,
     open_database,
 )
+from lockstep.service.telemetry.scalars import ScalarCache
 from lockstep.testing.bench import Bench
 
 
@@ -63,6 +65,9 @@ def context(bench: Bench) -> Iterator[ServiceContext]:
             folder=bench.home.spool / "deployments",
             wake=bench.controller.wake,
         ),
+        scalars=ScalarCache(),
+        searches=bench.searches,
+        trials=SearchStore(database),
         routes=routes,
         request_logs=RequestLogs(models=models),
         waking=Waking(routes=routes, demands=DemandStore(database)),

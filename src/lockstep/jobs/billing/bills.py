@@ -118,6 +118,25 @@ BILL: Final = TypeAdapter(Bill)
 """Reads and writes a `Bill` as JSON."""
 
 
+def sum_bills(bills: Iterable[Bill]) -> Bill:
+    """Returns the sum of bills, without their lines.
+
+    Args:
+        bills: the bills. Their figures are rounded already, so the sum is that of the figures which people see.
+    """
+    found = list(bills)
+    units = [each.ml_units for each in found if each.ml_units is not None]
+    costs = [each.cost_usd for each in found if each.cost_usd is not None]
+    zero = Decimal(0)
+    return Bill(
+        ml_units=sum(units, zero.scaleb(-UNIT_DECIMALS)) if units else None,
+        cost_usd=sum(costs, zero.scaleb(-COST_DECIMALS)) if costs else None,
+        unpriced=tuple(dict.fromkeys(name for each in found for name in each.unpriced)),
+        sources=tuple(dict.fromkeys(name for each in found for name in each.sources)),
+        has_own_prices=any(each.has_own_prices for each in found),
+    )
+
+
 def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue) -> Bill:
     """Sums what replicas consumed.
 

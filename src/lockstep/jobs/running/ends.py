@@ -49,6 +49,12 @@ class EndKind(StrEnum):
     """The job reached its maximum wait time."""
     CANCELLED = "CANCELLED"
     """Somebody cancelled the job."""
+    STOPPED_EARLY = "STOPPED_EARLY"
+    """A search stopped the trial, because it was worse than others. Its last value counts."""
+    SEARCH_ENDED = "SEARCH_ENDED"
+    """The search of the trial ended before the trial did."""
+    TRIALS_FAILED = "TRIALS_FAILED"
+    """So many trials of the search failed that it ended."""
 
 
 MACHINE_KINDS: Final = frozenset({EndKind.MACHINE_ERROR, EndKind.STUCK, EndKind.NODE_LOST, EndKind.PREEMPTED})

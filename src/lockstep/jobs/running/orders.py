@@ -39,6 +39,7 @@ class ReplicaOrder:
         index: the position within the role, from 0.
         job: the name of the job.
         attempt: the number of the attempt, from 0.
+        trial: the number of the trial, for ``TF_CONFIG``; "" if the job is no trial of a search.
         command: the program: either ``["-m", module]`` with arguments, for the runner's own Python, or a whole command
             line that starts with something else. In a container, the arguments of its entry point.
         container: the container that the program runs in; None if the program is a process of the node.
@@ -81,6 +82,7 @@ class ReplicaOrder:
     index: int
     job: str
     attempt: int = 0
+    trial: str = ""
     command: tuple[str, ...]
     container: ContainerOrder | None = None
     cluster: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])

@@ -182,3 +182,5 @@ Project = Annotated[str, Path(pattern=f"^{_PROJECT}$"), AfterValidator(_own_fold
 KeyProject = Annotated[str, StringConstraints(pattern=rf"^({_PROJECT}|\*)$"), AfterValidator(_own_folder)]
 """A project, or `ALL_PROJECTS`."""
 Name = Annotated[str, Path(pattern=NAME)]
+JobName = Annotated[str, Path(pattern=NAME.removesuffix("$") + r"(\.[1-9][0-9]{0,4})?$")]
+"""The name of a job that is read: of one that somebody submitted, or of a trial, such as ``digits.3``."""

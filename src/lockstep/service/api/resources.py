@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, cast, final
 
+from lockstep.jobs.input.hyperparameters import DEFAULT_METRIC
 from lockstep.jobs.input.spec import running_python_version
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.scheduling import Waiting
@@ -88,6 +89,10 @@ def _training_output(job: Any) -> TrainingOutputForm | None:
         return None
     units = None if job.bill is None else job.bill.ml_units
     output: TrainingOutputForm = {} if units is None else {"consumedMLUnits": float(units)}
+    search = job.training_input.get("hyperparameters")
+    if search is not None:
+        output["isHyperparameterTuningJob"] = True
+        output["hyperparameterMetricTag"] = search.get("hyperparameterMetricTag", DEFAULT_METRIC)
     if job.state == JobState.RUNNING and job.training_input.get("enableWebAccess"):
         order = order_of(job)
         output["webAccessUris"] = {
@@ -152,6 +157,7 @@ def job_resource(
     nodes: NodeCostsForm | None = None,
     webhooks: list[JobWebhookForm] | None = None,
     predicted: PredictionOutputForm | None = None,
+    searched: TrainingOutputForm | None = None,
 ) -> JobForm:
     """Returns a job as the contract's ``GoogleCloudMlV1__Job``.
 
@@ -166,6 +172,7 @@ def job_resource(
         nodes: the cost of the job's nodes; None if it was not read or the job has no nodes in the ledger.
         webhooks: the states of the job's webhooks; None if they were not read.
         predicted: what a batch prediction has predicted so far; None for another job.
+        searched: what the trials of a search have come to so far; None for another job, or if they were not read.
     """
     # The fields come from a table that filters use too. Tests check real responses against the form.
     resource = cast("JobForm", job_fields(job))
@@ -186,6 +193,8 @@ def job_resource(
     }
     if predicted is not None:
         resource["predictionOutput"] = predicted
+    if searched is not None:
+        resource["trainingOutput"] = {**resource.get("trainingOutput", {}), **searched}
     if waits is not None:
         resource["jobPosition"] = str(waits.position)
     return resource

@@ -9,6 +9,7 @@ from lockstep.jobs.input.gangs import Gang, Replica
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.order_parts import ContainerOrder, FileOrder, ServerOrder
 from lockstep.jobs.running.orders import GangOrder, ReplicaOrder
+from lockstep.jobs.tuning import TRIAL_NUMBER_VARIABLE, TRIAL_VARIABLE, TrialEnvironment
 from lockstep.service.control.containers import container_order
 from lockstep.service.control.job_inputs import training_input_of
 from lockstep.service.control.job_urls import log_url, metrics_url
@@ -129,9 +130,14 @@ def _replica_order(
         index=replica.index,
         job=job.job_id,
         attempt=attempt,
+        trial="" if job.trial is None else str(job.trial.number),
         command=_command(replica),
         container=container,
-        environment={**({} if server else _cache(replica, settings=settings, user=user)), **replica.env},
+        environment={
+            **({} if server else _cache(replica, settings=settings, user=user)),
+            **replica.env,
+            **_trial_environment(job),
+        },
         packages=replica.package_uris,
         files=files,
         python_environment=asked.lockstep.environment,
@@ -159,6 +165,15 @@ def _command(replica: Replica) -> tuple[str, ...]:
     if replica.image_uri is not None:  # the arguments of the image's entry point
         return (*replica.container_args, *replica.args)
     return ("-m", replica.python_module or "", *replica.args)
+
+
+def _trial_environment(job: JobRecord) -> dict[str, str]:
+    """Returns the environment variables that tell a trial's program what it is; none for other jobs."""
+    trial = job.trial
+    if trial is None:
+        return {}
+    told = TrialEnvironment(number=trial.number, metric=trial.metric, parameters=trial.parameters)
+    return {TRIAL_VARIABLE: told.to_text(), TRIAL_NUMBER_VARIABLE: str(trial.number)}
 
 
 def _cache(replica: Replica, *, settings: Settings, user: int | None) -> dict[str, str]:

@@ -16,6 +16,8 @@ from lockstep.service.store.control.moves import Move, machine_stays
 from lockstep.service.store.control.nodes import NodeStore
 from lockstep.service.store.control.records import AttemptRecord, EventNote, JobKind, JobRecord, RecordedEvent
 from lockstep.service.store.control.replicas import ReplicaRecord
+from lockstep.service.store.control.searches import SearchStore
+from lockstep.service.store.control.trials import MeasuredPoint, TrialRecord
 from lockstep.service.store.database import connect_database, excluding, open_database
 from lockstep.service.store.faults import DATABASE_FAULTS, describe_fault
 from lockstep.service.store.notifications.webhooks import Feed, NewWebhook, WebhookRecord, WebhookStore
@@ -59,6 +61,7 @@ __all__ = [
     "KeyStore",
     "Lease",
     "LeaseLostError",
+    "MeasuredPoint",
     "ModelChanges",
     "ModelRecord",
     "ModelStore",
@@ -72,6 +75,7 @@ __all__ = [
     "ReplicaRecord",
     "RequestLogging",
     "ScalingPolicy",
+    "SearchStore",
     "SecretRecord",
     "SecretStore",
     "SessionRecord",
@@ -83,6 +87,7 @@ __all__ = [
     "SummedNode",
     "Traffic",
     "TrafficChange",
+    "TrialRecord",
     "UnsummedNode",
     "UploadStore",
     "UploadedModelRecord",

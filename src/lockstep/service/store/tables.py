@@ -22,6 +22,7 @@ from sqlalchemy import (
 from lockstep.jobs.billing.bills import BILL
 from lockstep.jobs.running.order_parts import FILES
 from lockstep.service.store.control.moves import MOVES
+from lockstep.service.store.control.trials import TRIAL
 from lockstep.service.store.json_columns import JsonOf
 from lockstep.service.store.prediction.containers import VERSION_CONTAINER
 from lockstep.service.store.prediction.policies import BATCHING, REQUEST_LOGGING, SCALING
@@ -45,6 +46,8 @@ JOBS = Table(
     Column("job_id", String(280), nullable=False),
     Column("kind", String(16), nullable=False, default="training"),
     Column("version_uid", String(32), index=True),
+    Column("search_uid", String(32), index=True),
+    Column("trial", JsonOf(TRIAL)),
     Column("training_input", JSON, nullable=False),
     Column("prediction_input", JSON(none_as_null=True)),
     Column("files", JsonOf(FILES), nullable=False, default=()),

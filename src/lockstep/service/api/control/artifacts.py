@@ -14,7 +14,7 @@ from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import requires_scope
 from lockstep.service.api.forms import ArtifactForm, ArtifactListForm
 from lockstep.service.api.pages import PageSize, PageToken
-from lockstep.service.api.requests import Context, Name, Project
+from lockstep.service.api.requests import Context, JobName, Project
 from lockstep.service.api.resources import timestamp
 from lockstep.service.api.routes import make_router
 from lockstep.service.control.job_outputs import Artifact, list_artifacts, open_artifact
@@ -33,7 +33,7 @@ _Path = Annotated[str, Path(max_length=4096)]
 @requires_scope(Scope.VIEWER)
 @runs_in(Pool.BUCKET)
 def artifacts(
-    project: Project, job_id: Name, context: Context, page_size: PageSize = 0, page_token: PageToken = ""
+    project: Project, job_id: JobName, context: Context, page_size: PageSize = 0, page_token: PageToken = ""
 ) -> Annotated[JSONResponse, ArtifactListForm]:
     """Returns a page of the files that a job left, output by output, and sorted by path within each.
 
@@ -55,7 +55,7 @@ def artifacts(
 @router.get("/jobs/{job_id}/artifacts/{path:path}")
 @requires_scope(Scope.VIEWER)
 @runs_in(Pool.BUCKET)
-def artifact(project: Project, job_id: Name, path: _Path, context: Context) -> StreamedBody:
+def artifact(project: Project, job_id: JobName, path: _Path, context: Context) -> StreamedBody:
     """Returns a file that a job left, piece by piece."""
     job = context.jobs.get(project=project, job_id=job_id)
     file, size_bytes = open_artifact(job, path, bucket=context.settings.bucket)

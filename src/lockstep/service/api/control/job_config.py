@@ -11,7 +11,7 @@ from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import requires_scope
 from lockstep.service.api.control.preview import ignored_lines, preview
 from lockstep.service.api.forms import JobConfigForm, ResolvedJobForm
-from lockstep.service.api.requests import Context, Name, Project
+from lockstep.service.api.requests import Context, JobName, Project
 from lockstep.service.api.routes import make_router
 from lockstep.service.context import ServiceContext
 from lockstep.service.control.job_inputs import training_input_of
@@ -22,7 +22,7 @@ router = make_router()
 
 @router.get("/jobs/{job_id}/config")
 @requires_scope(Scope.VIEWER)
-def get_config(project: Project, job_id: Name, context: Context) -> JobConfigForm:
+def get_config(project: Project, job_id: JobName, context: Context) -> JobConfigForm:
     """Returns a job as it was submitted, and with its defaults, machines, commands and outputs.
 
     Of the replicas, the first of each role is shown.

@@ -38,6 +38,7 @@ from lockstep.service.api.billing.nodes import node_costs_form
 from lockstep.service.api.control.attempts import attempt_documents
 from lockstep.service.api.control.prediction_jobs import named_urls, pin, prediction_output, read_submission
 from lockstep.service.api.control.preview import ignored_lines, preview, queue_form, unrecorded
+from lockstep.service.api.control.trials import check_resumed, search_accrued, search_output
 from lockstep.service.api.forms import (
     AttemptForm,
     BillForm,
@@ -49,9 +50,10 @@ from lockstep.service.api.forms import (
     JobWebhookForm,
     NodeCostsForm,
     PreviewForm,
+    TrainingOutputForm,
 )
 from lockstep.service.api.pages import Filter, PageSize, PageToken, list_answer
-from lockstep.service.api.requests import Body, Context, Name, Project
+from lockstep.service.api.requests import Body, Context, JobName, Project
 from lockstep.service.api.resources import event_resources, job_columns, job_etag, job_fields, job_resource
 from lockstep.service.api.routes import make_router
 from lockstep.service.api.webhooks import job_webhook_form
@@ -64,7 +66,7 @@ from lockstep.service.notifications.webhooks import read_job_key, seal_webhooks
 from lockstep.service.prediction.job_models import find_models
 from lockstep.service.security.job_folders import job_folders
 from lockstep.service.security.locations import check_location
-from lockstep.service.store import NEWEST_FIRST, ORDER_KEYS, JobOrder, JobRecord
+from lockstep.service.store import NEWEST_FIRST, ORDER_KEYS, JobKind, JobOrder, JobRecord
 from lockstep.storage import QUICK_POLICY, check_shared_url, may_succeed_later, open_bucket
 
 router = make_router()
@@ -107,6 +109,7 @@ def create(
         outputs=outputs,
         prediction_input=submission.prediction_json,
         files=pin(submission, project=project, context=context),
+        kind=JobKind.TRAINING if request.training_input.hyperparameters is None else JobKind.SEARCH,
         priority=0 if scheduling is None else scheduling.priority,
         max_wait_time_s=None if scheduling is None else scheduling.max_wait_time_s,
         submitted_by=principal.label,
@@ -153,9 +156,10 @@ def _resource(
     attempts: list[AttemptForm] | None = None,
     nodes: NodeCostsForm | None = None,
     webhooks: list[JobWebhookForm] | None = None,
+    searched: TrainingOutputForm | None = None,
 ) -> JobForm:
     waits = None
-    if job.state is JobState.QUEUED:
+    if job.state is JobState.QUEUED and job.kind is not JobKind.SEARCH:
         waits = context.controller.schedule.explain(job)
     missing_machines = None
     is_displaced = job.state is JobState.RUNNING and any(move.time_s is None for move in job.moves)
@@ -172,6 +176,7 @@ def _resource(
         nodes=nodes,
         webhooks=webhooks,
         predicted=prediction_output(job, context=context),
+        searched=searched,
     )
 
 
@@ -198,6 +203,9 @@ def _accrued(job: JobRecord, context: Context) -> BillForm | None:
     """Returns what an unfinished job has cost so far; None if it has not run, or is over and has a bill."""
     if job.start_time_s is None or job.end_time_s is not None:
         return None
+    if job.kind is JobKind.SEARCH:
+        summed = search_accrued(job, context=context)
+        return None if summed is None else bill_form(summed, simulated=job.simulated)
     attempts = context.jobs.attempts(job.uid) if job.num_restarts else []
     try:
         used = job_usage(job, attempts=attempts, catalogue=context.catalogue, now_s=time.time())
@@ -213,6 +221,7 @@ def _check(request: JobRequest, *, project: str, context: Context) -> bool:
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InvalidInputError(problems[0] + more)
+    check_resumed(request.training_input, project=project, context=context)
     folders = job_folders(context.settings)
     for what, url, use in named_urls(request):
         if folders is not None and use == "output":
@@ -323,7 +332,7 @@ def _order(text: str) -> JobOrder:
 
 @router.get("/jobs/{job_id}")
 @requires_scope(Scope.VIEWER)
-def get(project: Project, job_id: Name, context: Context) -> JobForm:
+def get(project: Project, job_id: JobName, context: Context) -> JobForm:
     """``projects.jobs.get``."""
     job = context.jobs.get(project=project, job_id=job_id)
     return _resource(
@@ -332,6 +341,7 @@ def get(project: Project, job_id: Name, context: Context) -> JobForm:
         attempts=_attempts(job, context),
         nodes=_nodes(job, context),
         webhooks=_webhooks(job, context),
+        searched=search_output(job, context=context),
     )
 
 
@@ -339,7 +349,7 @@ def get(project: Project, job_id: Name, context: Context) -> JobForm:
 @requires_scope(Scope.SUBMITTER)
 def patch(
     project: Project,
-    job_id: Name,
+    job_id: JobName,
     body: Body,
     context: Context,
     update_mask: Annotated[str, Query(alias="updateMask")] = "",
@@ -365,7 +375,7 @@ def patch(
 
 @router.post("/jobs/{job_id}:cancel")
 @requires_scope(Scope.SUBMITTER)
-def cancel(project: Project, job_id: Name, context: Context, principal: RequestPrincipal) -> EmptyForm:
+def cancel(project: Project, job_id: JobName, context: Context, principal: RequestPrincipal) -> EmptyForm:
     """``projects.jobs.cancel``. Returns at once; the job ends soon after."""
     job = context.jobs.get(project=project, job_id=job_id)
     if job.state in TERMINAL:
@@ -381,7 +391,7 @@ def cancel(project: Project, job_id: Name, context: Context, principal: RequestP
 
 @router.get("/jobs/{job_id}/events")
 @requires_scope(Scope.VIEWER)
-def events(project: Project, job_id: Name, context: Context) -> EventListForm:
+def events(project: Project, job_id: JobName, context: Context) -> EventListForm:
     """Returns the events of a job, with their times and causes (Lockstep's own route)."""
     job = context.jobs.get(project=project, job_id=job_id)
     return {"events": event_resources(context.jobs.events(job.uid))}
@@ -389,7 +399,7 @@ def events(project: Project, job_id: Name, context: Context) -> EventListForm:
 
 @router.get("/jobs/{job_id}/models")
 @requires_scope(Scope.VIEWER)
-def models(project: Project, job_id: Name, context: Context) -> JobModelListForm:
+def models(project: Project, job_id: JobName, context: Context) -> JobModelListForm:
     """Returns the ``.keras`` files that a job saved (Lockstep's own route)."""
     found = find_models(context.jobs.get(project=project, job_id=job_id))
     return {"models": [{"url": model.url, "sizeBytes": str(model.size_bytes)} for model in found]}

@@ -35,7 +35,7 @@ from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Principal, Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.answers import answer
-from lockstep.service.api.requests import Name, Project
+from lockstep.service.api.requests import JobName, Project
 from lockstep.service.context import ServiceContext
 from lockstep.service.control.job_inputs import order_of, training_input_of
 from lockstep.service.store import DATABASE_FAULTS, JobRecord, describe_fault
@@ -57,7 +57,7 @@ Replica = Annotated[str, Path(pattern=r"^[a-z]+-replica-[0-9]{1,4}$")]
 @router.websocket("/jobs/{job_id}/replicas/{replica}:exec")
 @requires_scope(Scope.SUBMITTER)
 async def shell(
-    websocket: WebSocket, project: Project, job_id: Name, replica: Replica, principal: RequestPrincipal
+    websocket: WebSocket, project: Project, job_id: JobName, replica: Replica, principal: RequestPrincipal
 ) -> None:
     """Opens a shell. The client sends a `ShellRequest` as text; then both sides send frames."""
     context: ServiceContext = websocket.app.state.context

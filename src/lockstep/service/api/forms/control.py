@@ -73,11 +73,63 @@ class AttemptForm(TypedDict):
 
 
 @with_config(STRICT)
+class MetricForm(TypedDict):
+    """``GoogleCloudMlV1_HyperparameterOutput_HyperparameterMetric``: a value of a search's metric, at a step."""
+
+    trainingStep: str
+    objectiveValue: float
+
+
+@with_config(STRICT)
+class HyperparameterOutputForm(TypedDict):
+    """``GoogleCloudMlV1__HyperparameterOutput``: a trial of a search, with its own values of the parameters."""
+
+    trialId: str
+    hyperparameters: dict[str, str]
+    startTime: NotRequired[str]
+    endTime: NotRequired[str]
+    state: JobState
+    finalMetric: NotRequired[MetricForm]
+    allMetrics: NotRequired[list[MetricForm]]
+    isTrialStoppedEarly: bool
+
+
+@with_config(STRICT)
+class TrialForm(TypedDict):
+    """A trial of a search as the contract has it, with the name of its job, its cost so far, and why it ended."""
+
+    trialId: str
+    hyperparameters: dict[str, str]
+    startTime: NotRequired[str]
+    endTime: NotRequired[str]
+    state: JobState
+    finalMetric: NotRequired[MetricForm]
+    allMetrics: NotRequired[list[MetricForm]]
+    isTrialStoppedEarly: bool
+    jobId: str
+    costUsd: str | None
+    endReason: str | None
+    metricRun: str | None
+
+
+@with_config(STRICT)
+class TrialListForm(TypedDict):
+    """A page of the trials of a search, the best first."""
+
+    trials: list[TrialForm]
+    nextPageToken: NotRequired[str]
+
+
+@with_config(STRICT)
 class TrainingOutputForm(TypedDict, total=False):
     """``GoogleCloudMlV1__TrainingOutput``."""
 
     consumedMLUnits: float
     webAccessUris: dict[str, str]
+    isHyperparameterTuningJob: bool
+    hyperparameterMetricTag: str
+    completedTrialCount: str
+    trials: list[HyperparameterOutputForm]
 
 
 @with_config(STRICT)

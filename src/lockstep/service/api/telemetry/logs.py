@@ -15,7 +15,7 @@ from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import requires_scope
 from lockstep.service.api.forms import LogPageForm
 from lockstep.service.api.pages import Filter
-from lockstep.service.api.requests import Context, Name, Project
+from lockstep.service.api.requests import Context, JobName, Name, Project
 from lockstep.service.api.routes import make_router
 from lockstep.service.api.telemetry.servers import find_server
 from lockstep.service.prediction.servers import server_name
@@ -37,7 +37,7 @@ _Page = Annotated[JSONResponse, LogPageForm]
 @runs_in(Pool.BUCKET)
 def job_entries(
     project: Project,
-    job_id: Name,
+    job_id: JobName,
     context: Context,
     filter_text: Filter = "",
     cursor: str = "",

@@ -13,7 +13,7 @@ from lockstep.jobs.running.metrics import unit_of
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import requires_scope
 from lockstep.service.api.forms import SeriesPageForm
-from lockstep.service.api.requests import Context, Name, Project, read_time
+from lockstep.service.api.requests import Context, JobName, Name, Project, read_time
 from lockstep.service.api.routes import make_router
 from lockstep.service.api.telemetry.servers import find_server
 from lockstep.service.context import ServiceContext
@@ -38,7 +38,7 @@ _PageToken = Annotated[str, Query(alias="pageToken", max_length=40)]
 @runs_in(Pool.BUCKET)
 def metrics(
     project: Project,
-    job_id: Name,
+    job_id: JobName,
     context: Context,
     name: _Names = None,
     replica: str | None = None,

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import requires_scope
 from lockstep.service.api.forms import ScalarsForm
-from lockstep.service.api.requests import Context, Name, Project
+from lockstep.service.api.requests import Context, JobName, Project
 from lockstep.service.api.routes import make_router
 from lockstep.service.control.job_outputs import open_output
 from lockstep.service.telemetry.scalars import Scalars, TagCurve
@@ -28,7 +28,7 @@ router = make_router()
 @runs_in(Pool.BUCKET)
 def scalars(
     project: Project,
-    job_id: Name,
+    job_id: JobName,
     context: Context,
     tag: Annotated[list[str] | None, Query(max_length=32)] = None,
     max_points: Annotated[int, Query(alias="maxPoints", ge=1, le=MAX_POINTS)] = 500,

@@ -15,7 +15,7 @@ from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.tables import JOBS, STORED_SIZES
 
 _COLUMNS: Final = select(JOBS.c.uid, JOBS.c.project, JOBS.c.job_id, JOBS.c.create_time_s).where(
-    JOBS.c.kind == JobKind.TRAINING.value
+    JOBS.c.kind.in_((JobKind.TRAINING.value, JobKind.SEARCH.value))  # trials have folders within their search's
 )
 
 

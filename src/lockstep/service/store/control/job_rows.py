@@ -6,15 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, final
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select
 
 from lockstep.jobs.running.states import TERMINAL, JobState
 from lockstep.service.store.control.records import AttemptRecord, JobKind, JobRecord
 from lockstep.service.store.control.replicas import ReplicaRecord, read_replicas
-from lockstep.service.store.tables import JOB_ATTEMPTS, JOBS
+from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
 
 ATTEMPT: Final = ("attempt", "candidate", "start_time_s", "end_time_s", "latest_end_time_s", "end_reason", "moves")
 
+_SMALL: Final = (JobKind.TRAINING.value, JobKind.TRIAL.value)
+"""The kinds of jobs whose costs are computed from `_COST`."""
 _NUM_UIDS: Final = 500
 """Maximum number of jobs in one query by uid."""
 
@@ -83,7 +85,7 @@ def read_ran(
         if found[uid] is None:
             if row.gang_released and row.end_time_s is not None and JobState(row.state) in TERMINAL:
                 final.add(uid)
-            (small if uid in final and row.kind == JobKind.TRAINING.value else whole).append(uid)
+            (small if uid in final and row.kind in _SMALL else whole).append(uid)
     for uids, read in ((small, _read_costs), (whole, read_jobs)):
         for start in range(0, len(uids), _NUM_UIDS):
             some = uids[start : start + _NUM_UIDS]
@@ -92,6 +94,31 @@ def read_ran(
                 own = tuple(attempts.get(job.uid, ()))
                 found[job.uid] = make(RanJob(job=job, attempts=own, is_final=job.uid in final))
     return [made for made in found.values() if made is not None]
+
+
+def record_event(
+    connection: Connection,
+    uid: str,
+    kind: str,
+    *,
+    state: JobState = JobState.QUEUED,
+    detail: str,
+    time_s: float,
+    happened_time_s: float | None = None,
+) -> None:
+    """Records an event of a job.
+
+    Args:
+        connection: a connection within a transaction.
+        uid: the uid of the job.
+        kind: the kind of the event.
+        state: the state of the job after the event.
+        detail: a description of the cause.
+        time_s: the time of recording, in seconds since 1970 UTC.
+        happened_time_s: the time when it happened; None for the time of recording.
+    """
+    values = {"kind": str(kind), "state": state.value, "detail": detail}
+    connection.execute(insert(JOB_EVENTS).values(job_uid=uid, time_s=time_s, happened_time_s=happened_time_s, **values))
 
 
 def attempt_record(row: RowMapping) -> AttemptRecord:

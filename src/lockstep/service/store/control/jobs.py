@@ -32,7 +32,15 @@ from lockstep.jobs.lists.filters import JobBounds
 from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState, next_state
 from lockstep.jobs.security.access import HOME_LABEL
-from lockstep.service.store.control.job_rows import ATTEMPT, Made, RanJob, attempt_record, read_jobs, read_ran
+from lockstep.service.store.control.job_rows import (
+    ATTEMPT,
+    Made,
+    RanJob,
+    attempt_record,
+    read_jobs,
+    read_ran,
+    record_event,
+)
 from lockstep.service.store.control.listing import NEWEST_FIRST, JobOrder, select_jobs
 from lockstep.service.store.control.records import AttemptRecord, EventNote, JobKind, JobRecord, RecordedEvent
 from lockstep.service.store.control.replicas import ReplicaRecord, write_replicas
@@ -47,8 +55,10 @@ _DOCUMENTS: Final = {"trainingInput": JOBS.c.training_input, "labels": JOBS.c.la
 _ESCAPE: Final = "\\u"
 _TEXT: Final = Text().with_variant(Text(collation="C"), POSTGRESQL)
 """A text type in which only ASCII letters have upper and lower case, whatever the locale of the database is."""
-SUBMITTED: Final = JOBS.c.kind == JobKind.TRAINING.value
+SUBMITTED: Final = JOBS.c.kind.in_((JobKind.TRAINING.value, JobKind.SEARCH.value))
 """The condition for jobs that somebody submitted."""
+_READ_AS_JOB: Final = or_(SUBMITTED, JOBS.c.kind == JobKind.TRIAL.value)
+_HAS_GANG: Final = JOBS.c.kind != JobKind.SEARCH.value
 _PLACED: Final = tuple(state for state in _UNFINISHED if state != _QUEUED)
 
 
@@ -135,9 +145,7 @@ class JobStore:
             with writing(self._engine, guard=self._guard) as connection:
                 connection.execute(insert(JOBS).values(values))
                 add_job_webhooks(connection, uid, webhooks=webhooks, now_s=now_s)
-                self._record(
-                    connection, uid, JobEvent.ENQUEUED, JobState.QUEUED, f"submitted by {submitted_by}", time_s=now_s
-                )
+                record_event(connection, uid, JobEvent.ENQUEUED, detail=f"submitted by {submitted_by}", time_s=now_s)
         except IntegrityError:
             raise ConflictError(
                 f"project {project} has a job {job_id!r} already", action="choose another name"
@@ -145,12 +153,12 @@ class JobStore:
         return self.get_by_uid(uid)
 
     def get(self, *, project: str, job_id: str) -> JobRecord:
-        """Returns a job that somebody submitted.
+        """Returns a job that somebody submitted, or a trial of one.
 
         Raises:
             NotFoundError: If the project has no job of this name.
         """
-        found = self._oldest_first(and_(JOBS.c.project == project, JOBS.c.job_id == job_id, SUBMITTED))
+        found = self._oldest_first(and_(JOBS.c.project == project, JOBS.c.job_id == job_id, _READ_AS_JOB))
         if not found:
             raise NotFoundError(f"project {project} has no job {job_id!r}", action="see `lockstep jobs`")
         return found[0]
@@ -186,16 +194,16 @@ class JobStore:
             return _job(connection, uid)
 
     def active_states(self) -> dict[str, JobState]:
-        """Returns the states of all queued jobs, and of those that `placed_jobs` returns, by uid."""
+        """Returns the states of all queued jobs with replicas, and of those that `placed_jobs` returns, by uid."""
         held = and_(JOBS.c.gang_released.is_(False), JOBS.c.state != _QUEUED)
-        query = select(JOBS.c.uid, JOBS.c.state).where(or_(JOBS.c.state.in_(_UNFINISHED), held))
+        query = select(JOBS.c.uid, JOBS.c.state).where(or_(JOBS.c.state.in_(_UNFINISHED), held), _HAS_GANG)
         with reading(self._engine) as connection:
             return {uid: JobState(state) for uid, state in connection.execute(query)}
 
     def overdue(self) -> list[JobRecord]:
         """Returns the queued jobs that have exceeded their maximum wait time."""
         return self._oldest_first(
-            and_(JOBS.c.state == _QUEUED, JOBS.c.create_time_s + JOBS.c.max_wait_time_s < self._clock())
+            and_(JOBS.c.state == _QUEUED, JOBS.c.create_time_s + JOBS.c.max_wait_time_s < self._clock(), _HAS_GANG)
         )
 
     def awaiting_machines(self) -> list[JobRecord]:
@@ -219,7 +227,7 @@ class JobStore:
         Args:
             version_uid: the uid of the version that they serve; None for those of all versions.
         """
-        is_left = or_(JOBS.c.state.in_(_UNFINISHED), placed())
+        is_left = or_(JOBS.c.state.in_(_UNFINISHED), _left_queue())
         wanted = true() if version_uid is None else JOBS.c.version_uid == version_uid
         return self._oldest_first(and_(is_left, JOBS.c.kind == JobKind.SERVER.value, wanted))
 
@@ -296,7 +304,9 @@ class JobStore:
                         _add_attempt(connection, uid, ended)
                     if replicas is not None:
                         write_replicas(connection, uid, replicas)
-                    self._record(connection, uid, kind, state, detail, time_s=self._clock(), happened_time_s=time_s)
+                    record_event(
+                        connection, uid, kind, state=state, detail=detail, time_s=self._clock(), happened_time_s=time_s
+                    )
                     return _job(connection, uid)
             # The state was changed between the two statements: check again whether the event is still possible.
 
@@ -309,7 +319,7 @@ class JobStore:
             detail: a description.
         """
         with self._engine.begin() as connection:
-            self._record(connection, uid, kind, _state(connection, uid), detail, time_s=self._clock())
+            record_event(connection, uid, kind, state=_state(connection, uid), detail=detail, time_s=self._clock())
 
     def update(
         self,
@@ -339,7 +349,7 @@ class JobStore:
             if notes:
                 state = _state(connection, uid)
                 for note in notes:
-                    self._record(connection, uid, note.kind, state, note.detail, time_s=note.time_s)
+                    record_event(connection, uid, note.kind, state=state, detail=note.detail, time_s=note.time_s)
 
     def set_labels(self, uid: str, *, labels: Mapping[str, str], version: int | None) -> bool:
         """Sets a job's labels if its version is still `version` (None for any); returns whether they were set."""
@@ -375,7 +385,7 @@ class JobStore:
             known: is given the uid and the version of a job, and returns what was made of it before; None to read it.
         """
         ended = or_(JOBS.c.end_time_s.is_(None), JOBS.c.end_time_s > since_s)
-        ran = and_(_of(project), JOBS.c.start_time_s < until_s, ended)
+        ran = and_(_of(project), JOBS.c.start_time_s < until_s, ended, _HAS_GANG)
         with reading(self._engine) as connection:
             return read_ran(connection, ran, make=make, known=known)
 
@@ -418,22 +428,6 @@ class JobStore:
         with reading(self._engine) as connection:
             return read_jobs(connection, condition)
 
-    @staticmethod
-    def _record(
-        connection: Connection,
-        uid: str,
-        kind: str,
-        state: JobState,
-        detail: str,
-        *,
-        time_s: float,
-        happened_time_s: float | None = None,
-    ) -> None:
-        values = {"kind": str(kind), "state": state.value, "detail": detail}
-        connection.execute(
-            insert(JOB_EVENTS).values(job_uid=uid, time_s=time_s, happened_time_s=happened_time_s, **values)
-        )
-
 
 def _add_attempt(connection: Connection, uid: str, ended: AttemptRecord) -> None:
     columns = {name: getattr(ended, name) for name in ATTEMPT}
@@ -459,6 +453,10 @@ def _within(bounds: JobBounds) -> Iterator[ColumnElement[bool]]:
 
 def placed() -> ColumnElement[bool]:
     """Returns the condition for the jobs that `JobStore.placed_jobs` returns."""
+    return and_(_left_queue(), _HAS_GANG)
+
+
+def _left_queue() -> ColumnElement[bool]:
     held = and_(JOBS.c.gang_released.is_(False), JOBS.c.state != _QUEUED)
     return or_(JOBS.c.state.in_(_PLACED), held)
 

@@ -13,6 +13,7 @@ from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import HOME_LABEL
 from lockstep.service.store.control.moves import Move
 from lockstep.service.store.control.replicas import ReplicaRecord
+from lockstep.service.store.control.trials import TrialRecord
 
 
 @final
@@ -20,9 +21,13 @@ class JobKind(StrEnum):
     """Who starts a job, and for what."""
 
     TRAINING = "training"
-    """Somebody submitted it: a training job, or a batch prediction. Only these are listed as jobs."""
+    """Somebody submitted it: a training job, or a batch prediction."""
     SERVER = "server"
     """The service starts it as one of a version's prediction servers, and ends it."""
+    SEARCH = "search"
+    """Somebody submitted it: a search over hyperparameters. It has no replicas of its own; its trials have."""
+    TRIAL = "trial"
+    """The service starts it as one of a search's trials. It is read as a job, and not listed as one."""
 
 
 @final
@@ -36,6 +41,8 @@ class JobRecord:
         job_id: the name of the job within the project.
         kind: the kind of the job.
         version_uid: the uid of the version that a prediction server serves; None for other jobs.
+        search_uid: the uid of the search that a trial belongs to; None for other jobs.
+        trial: what makes a trial different from the others, and what it has measured; None for other jobs.
         training_input: the training input, in the contract's JSON; of a batch prediction, what it was translated into.
         prediction_input: the prediction input of a batch prediction, in the contract's JSON; None for other jobs.
         files: the files that a batch prediction's programs need in their working folders.
@@ -71,6 +78,8 @@ class JobRecord:
     job_id: str
     kind: JobKind = JobKind.TRAINING
     version_uid: str | None = None
+    search_uid: str | None = None
+    trial: TrialRecord | None = None
     training_input: Mapping[str, Any]
     prediction_input: Mapping[str, Any] | None = None
     files: tuple[FileOrder, ...] = ()

@@ -52,7 +52,10 @@ _HAS_CHANGES: Final = exists().where(
     JOB_EVENTS.c.job_uid == WEBHOOKS.c.job_uid, _IS_CHANGE, JOB_EVENTS.c.seq > WEBHOOKS.c.seq
 )
 _SUBMITTED: Final = JOBS.alias()  # the queries that ask for events join the webhook's own job as well
-_IS_SUBMITTED: Final = and_(_SUBMITTED.c.uid == JOB_EVENTS.c.job_uid, _SUBMITTED.c.kind == JobKind.TRAINING.value)
+_IS_SUBMITTED: Final = and_(
+    _SUBMITTED.c.uid == JOB_EVENTS.c.job_uid,
+    _SUBMITTED.c.kind.in_((JobKind.TRAINING.value, JobKind.SEARCH.value)),
+)
 _HAS_EVENTS: Final = or_(
     and_(WEBHOOKS.c.feed == Feed.JOBS, exists().where(JOB_EVENTS.c.seq > WEBHOOKS.c.seq, _IS_SUBMITTED)),
     and_(WEBHOOKS.c.feed == Feed.ALERTS, exists().where(BUDGET_ALERTS.c.seq > WEBHOOKS.c.seq)),

@@ -30,6 +30,8 @@ def _make_jobs() -> None:
         sa.Column("job_id", sa.String(length=280), nullable=False),
         sa.Column("kind", sa.String(length=16), nullable=False),
         sa.Column("version_uid", sa.String(length=32), nullable=True),
+        sa.Column("search_uid", sa.String(length=32), nullable=True),
+        sa.Column("trial", sa.JSON(), nullable=True),
         sa.Column("training_input", sa.JSON(), nullable=False),
         sa.Column("prediction_input", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("files", sa.JSON(), nullable=False),
@@ -61,6 +63,7 @@ def _make_jobs() -> None:
     )
     op.create_index(op.f("ix_jobs_gang_released"), "jobs", ["gang_released"], unique=False)
     op.create_index(op.f("ix_jobs_version_uid"), "jobs", ["version_uid"], unique=False)
+    op.create_index(op.f("ix_jobs_search_uid"), "jobs", ["search_uid"], unique=False)
     op.create_index(
         op.f("ix_jobs_project_kind_create_time_s_uid"),
         "jobs",

@@ -1,0 +1,1 @@
+"""Runs searches over hyperparameters: starts their trials as jobs, reads what they measure, and ends them."""
