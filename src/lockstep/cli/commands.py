@@ -52,6 +52,7 @@ _SECTIONS: Final = {
             "artifacts:artifacts",
             "List or download the files that a job left: models, checkpoints, TensorBoard files.",
         ),
+        "trials": ("trials:trials", "List the trials of a search over hyperparameters, the best first."),
         "tensorboard": ("tensorboard:tensorboard", "Start TensorBoard on the event files of one or several jobs."),
         "exec": (
             "shell:execute",

@@ -65,6 +65,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "lockstep artifacts train_1 --fetch --to results",
         "lockstep artifacts train_1 model tensorboard --fetch",
     ),
+    "trials": ("lockstep trials digits", "lockstep trials digits --format csv > trials.csv"),
     "tensorboard": ("lockstep tensorboard train_1", "lockstep tensorboard train_1 train_2 --port 6007"),
     "exec": (
         "lockstep exec train_1",

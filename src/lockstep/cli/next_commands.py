@@ -17,6 +17,8 @@ def next_command(job: Mapping[str, Any], *, models: Sequence[str] = ()) -> str:
         models: the URLs of the models that it saved.
     """
     name = shlex.quote(job["jobId"])
+    if job.get("trainingOutput", {}).get("isHyperparameterTuningJob"):
+        return f"to see its trials: lockstep trials {name}"
     if job["state"] == "FAILED":
         return f"to see the first error: lockstep logs {name} --filter 'severity>=ERROR' --limit 1"
     if job["state"] == "SUCCEEDED" and any(url.endswith(".keras") for url in models):

@@ -55,6 +55,10 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *
         late = f" (recorded {local_time(event['recordedTime'])})" if late_s >= LATE_S else ""
         OUTPUT.print(f"    {local_time(event['time'])}  {after:<12} {event['state']:<11} {event['detail']}{late}")
         previous = time
+    if job.get("trainingOutput", {}).get("isHyperparameterTuningJob"):
+        from lockstep.cli.trials import print_trials  # as above
+
+        print_trials(job)
     if own["attempts"]:
         OUTPUT.print("  attempts")
         OUTPUT.print(_attempts(own["attempts"]))

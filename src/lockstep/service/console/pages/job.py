@@ -29,6 +29,7 @@ from lockstep.service.console.pages.job_labels import labels_section
 from lockstep.service.console.pages.job_log import LogView, log_section
 from lockstep.service.console.pages.job_metrics import OVER, metrics_section
 from lockstep.service.console.pages.job_replicas import NUM_SHOWN, first_replicas
+from lockstep.service.console.pages.job_trials import is_search, trials_section
 from lockstep.service.console.pages.jobs import cost_text
 from lockstep.service.console.pages.new_job import new_job_path
 from lockstep.service.console.signing_in import Session
@@ -49,15 +50,22 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
     return page(
         h.p(".bar")[
             h.a(href=f"/jobs?project={project}")[f"Jobs of {project}"],
+            _search_link(project, job_id),
             h.a(".button", href=new_job_path(project, clone=job_id))["Clone"]
             if is_allowed(jobs_api.create, session.principal)
             else None,
         ],
         _status(session, context, project=project, job=job),
         labels_section(session, project=project, job=job),
-        log_section(session, context, view=LogView.of(request), job=job),
-        curves_section(session, context, **names, is_over=job["state"] in OVER),
-        metrics_section(session, context, **names, is_over=job["state"] in OVER),
+        *(
+            [trials_section(session, context, project=project, job=job)]
+            if is_search(job)
+            else [
+                log_section(session, context, view=LogView.of(request), job=job),
+                curves_section(session, context, **names, is_over=job["state"] in OVER),
+                metrics_section(session, context, **names, is_over=job["state"] in OVER),
+            ]
+        ),
         cost_section(job),
         artifacts_section(session, context, **names, page_token=request.query_params.get("artifacts", "")),
         config_section(project=project, job=job),
@@ -96,9 +104,14 @@ def _status(session: Session, context: ServiceContext, *, project: str, job: Map
         facts(_facts(job)),
         h.h2["States"],
         timeline(events, project=project, job_id=job_id),
-        h.h2["Replicas"],
-        first_replicas(project, job_id, job["lockstep"]["replicas"]),
+        None if is_search(job) else [h.h2["Replicas"], first_replicas(project, job_id, job["lockstep"]["replicas"])],
     ]
+
+
+def _search_link(project: str, job_id: str) -> h.Node:
+    """Returns a link from a trial to its search; None for another job."""
+    search, dot, _ = job_id.partition(".")
+    return h.a(href=job_path(project, search))[f"Search {search}"] if dot else None
 
 
 def _live(job: Mapping[str, Any]) -> str:
