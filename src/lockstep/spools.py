@@ -12,6 +12,9 @@ from typing import Final
 HEARTBEAT_SOCKET: Final = "heartbeat"
 """The name of the socket for a program's heartbeats."""
 
+PROFILE_REQUEST: Final = "profile-request"
+"""The name of the file with the latest request for a profile of the program."""
+
 SHELL_SOCKET: Final = "shell"
 """The name of the socket for shells."""
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.training.test_backup import make_batches, make_linear
 
-from lockstep import heartbeat
+from lockstep.heartbeat import beats as heartbeat
 from lockstep.heartbeat import HEARTBEAT_VARIABLE
 from lockstep.strategies import OneDeviceStrategy
 from lockstep.training import BackupAndRestore, Heartbeat

@@ -54,6 +54,10 @@ _SECTIONS: Final = {
         ),
         "trials": ("trials:trials", "List the trials of a search over hyperparameters, the best first."),
         "tensorboard": ("tensorboard:tensorboard", "Start TensorBoard on the event files of one or several jobs."),
+        "profile": (
+            "profile:profile",
+            "Record a JAX profile of a running job's next training steps, and download it.",
+        ),
         "exec": (
             "shell:execute",
             "Run a command or an interactive shell beside a replica's program, in its environment and folder.",

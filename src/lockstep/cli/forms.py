@@ -280,6 +280,15 @@ class FetchedListForm(TypedDict):
 
 
 @with_config(STRICT)
+class FetchedProfileForm(TypedDict):
+    """A profile of a job's training steps: the number of steps that were recorded, and the files of this machine."""
+
+    job: str
+    numSteps: int
+    files: list[str]
+
+
+@with_config(STRICT)
 class WrittenFilesForm(TypedDict):
     """A folder, and the names of the files that were written in it."""
 

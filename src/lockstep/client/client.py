@@ -334,6 +334,20 @@ class Client(AbstractJobRequests, AbstractModelRequests):
             if not token:
                 return
 
+    def request_profile(self, job_id: str, *, replica: str, num_steps: int) -> dict[str, Any]:
+        """Requests a profile of the next training steps of a replica; `lockstep.client.profiles` waits for it.
+
+        Args:
+            job_id: the job's id.
+            replica: the replica's name.
+            num_steps: the number of steps.
+
+        Returns:
+            ``{"id", "state", "numSteps", "files", "problem"}``, as the replica in `job` reports it from then on.
+        """
+        path = f"{self._job(job_id)}/replicas/{path_segment(replica, what='replica')}:profile"
+        return self._call("POST", path, body={"numSteps": num_steps})
+
     def open_shell(self, job_id: str, *, replica: str, request: ShellRequest) -> ShellConnection:
         """Opens a shell in a replica of a running job; see docs/watching.md.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
-from lockstep.client import job_outputs
+from lockstep.client import job_outputs, profiles
 from lockstep.client.addresses import DEFAULT_PROJECT, PROJECT_VARIABLE
 from lockstep.client.client import Client
 from lockstep.client.displays import AbstractDisplay, choose_display
@@ -313,6 +313,40 @@ class Job:
             UnavailableError: the service does not respond.
         """
         return job_outputs.fetch(self._client, self._name, path, to=Path(to))
+
+    def profile(
+        self,
+        num_steps: int = 20,
+        *,
+        replica: str | None = None,
+        to: str | os.PathLike[str] = ".",
+        timeout_s: float = 600.0,
+    ) -> Path:
+        """Records a JAX profile of the job's next training steps, and downloads it.
+
+        Training goes on meanwhile. The files also stay in the job's TensorBoard folder.
+
+        Args:
+            num_steps: the number of steps, 1 to 1000.
+            replica: the replica's name; None for the first one that has reported a step.
+            to: the folder to put the files into. TensorBoard opens it (``tensorboard --logdir``).
+            timeout_s: how long to wait for the profile, in seconds.
+
+        Returns:
+            The local folder with the files: one for TensorBoard (``.xplane.pb``), and one for Perfetto
+            (``.trace.json.gz``).
+
+        Raises:
+            WrongStateError: the job is not running, has not reported a step, or ended before the profile was complete.
+            ConflictError: another profile is being recorded.
+            BackendError: the program could not record a profile. The message says why.
+            DeadlineError: there is no profile after this time.
+            NotFoundError: there is no such job or replica.
+            UnavailableError: the service does not respond.
+        """
+        return profiles.fetch_profile(
+            self._client, self._name, num_steps=num_steps, replica=replica, to=Path(to), timeout_s=timeout_s
+        )[0].parent
 
     @property
     def result(self) -> Any:

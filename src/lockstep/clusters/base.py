@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from lockstep.clusters.machines.base import Provisioning
 from lockstep.clusters.shell_relay import AbstractShell
+from lockstep.errors import UnavailableError
+from lockstep.heartbeat import ProfileRequest
 from lockstep.jobs.running.orders import GangOrder, GangStatus
 from lockstep.jobs.scheduling import NodeSpec, Resources
 
@@ -166,6 +168,22 @@ class AbstractCluster(abc.ABC):
         """
 
     @abc.abstractmethod
+    def request_profile(self, gang_id: str, *, replica: str, request: ProfileRequest) -> None:
+        """Passes a request for a profile to a replica's runner, on whichever node it runs.
+
+        Returns when the runner has it. The replica's status reports about the profile from then on.
+
+        Args:
+            gang_id: the gang.
+            replica: the replica's name.
+            request: the request.
+
+        Raises:
+            UnavailableError: there is no such replica, or its runner is not running.
+            EngineError: the engine does not answer.
+        """
+
+    @abc.abstractmethod
     def open_shell(self, gang_id: str, *, replica: str) -> AbstractShell:
         """Returns a connection to a replica's runner, on whichever node it runs.
 
@@ -188,3 +206,12 @@ class AbstractCluster(abc.ABC):
     @abc.abstractmethod
     def shut_down(self) -> None:
         """Ends the engine and all that runs on it if Lockstep owns it; otherwise only disconnects. Idempotent."""
+
+
+def not_running(replica: str) -> UnavailableError:
+    """Returns the error of a request to a replica whose runner is not running.
+
+    Args:
+        replica: the replica's name.
+    """
+    return UnavailableError(f"replica {replica} is not running now", action="wait until its program is running")

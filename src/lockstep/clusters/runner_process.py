@@ -17,6 +17,7 @@ from typing import Final, final
 from pydantic import ValidationError
 
 from lockstep.containers import reap_spool
+from lockstep.heartbeat import ProfileRequest
 from lockstep.jobs.running.orders import (
     ORDER,
     SPOOL_VARIABLE,
@@ -94,10 +95,23 @@ class RunnerProcess:
         """Asks the runner to stop its program. Idempotent; does not wait."""
         with self._lock:
             self._stopped = True
-            if self._process is not None and self._process.stdin is not None:
-                with contextlib.suppress(OSError, ValueError):  # it has ended
-                    self._process.stdin.write(b"stop\n")
-                    self._process.stdin.flush()
+            self._tell(b"stop")
+
+    def request_profile(self, request: ProfileRequest) -> bool:
+        """Passes a request for a profile on. Returns whether the runner runs; does not wait for the profile."""
+        with self._lock:
+            return self._tell(request.to_bytes())
+
+    def _tell(self, line: bytes) -> bool:
+        """Writes a line to the runner, if it runs. The lock is held."""
+        if self._process is None or self._process.stdin is None:
+            return False
+        try:
+            self._process.stdin.write(line + b"\n")
+            self._process.stdin.flush()
+        except (OSError, ValueError):  # it has ended
+            return False
+        return True
 
 
 def ended(status: ReplicaStatus, end: ProgramEnd) -> ReplicaStatus:

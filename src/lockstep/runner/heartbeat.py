@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
 
-from lockstep.heartbeat import MAX_BEAT_BYTES, Beat
+from lockstep.heartbeat import MAX_BEAT_BYTES, Beat, ProfileReport
 from lockstep.jobs.running.progress import Progress, ProgressTracker
 from lockstep.local_sockets import short_address
 
@@ -27,6 +27,7 @@ class HeartbeatListener:
 
     Attributes:
         progress: the progress that the program reported; None before its first heartbeat.
+        profile: the program's last report about a profile; None if it sent none.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
@@ -36,6 +37,7 @@ class HeartbeatListener:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self.progress: Progress | None = None
+        self.profile: ProfileReport | None = None
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
             with short_address(path) as address:
@@ -55,6 +57,7 @@ class HeartbeatListener:
                 if beat is not None:
                     heard = True
                     self.progress = self._tracker.add(beat, now_s=self._clock())
+                    self.profile = beat.profile or self.profile
         return heard
 
     def close(self) -> None:

@@ -37,6 +37,7 @@ from lockstep.jobs.running.packages import Code
 from lockstep.jobs.running.supervision import next_step
 from lockstep.processes.families import adopt_orphans
 from lockstep.runner.containers import ContainerRun
+from lockstep.runner.control import Control
 from lockstep.runner.environment import program_environment
 from lockstep.runner.logs import LineSplitter
 from lockstep.runner.program import AbstractProgram, Program, end_descendants
@@ -132,7 +133,7 @@ class LocalGang:
     def __init__(self, run: LocalRun, *, control: int) -> None:
         self._order = run.order
         self._folder = Path(run.folder)
-        self._control = control
+        self._control = Control(control)
         self._selector = selectors.DefaultSelector()
         self._programs: dict[str, AbstractProgram] = {}
         self._containers: list[ContainerRun] = []
@@ -260,7 +261,7 @@ class LocalGang:
 
     def _drain(self) -> None:
         deadline = time.monotonic() + DRAIN_S
-        own = {self._control}
+        own = {self._control.fileno()}
         while time.monotonic() < deadline:
             waiting = [key for key, _ in self._selector.select(timeout=0) if key.fd not in own]
             if not waiting:
@@ -277,7 +278,8 @@ class LocalGang:
             self._stop_requested = True
 
     def _read_control(self) -> None:
-        if os.read(self._control, 4096) == b"":
+        self._control.read()
+        if self._control.has_ended:
             self._selector.unregister(self._control)
             self._stop_requested = True
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lockstep.errors import ContainerEngineError, LockstepError, StorageError, UnavailableError
+from lockstep.heartbeat import ProfileReport, ProfileState, make_request_file, write_request
 from lockstep.jobs.logs import EntryGrouper, LineClass, Severity
 from lockstep.jobs.running.orders import (
     STATUS,
@@ -44,6 +45,7 @@ from lockstep.runner.code import fetch_files, unpack
 from lockstep.runner.compiled_programs import CompiledPrograms
 from lockstep.runner.confinement import open_path_to_work, user_variables
 from lockstep.runner.containers import ContainerRun, Gateway
+from lockstep.runner.control import Control
 from lockstep.runner.environment import program_environment
 from lockstep.runner.heartbeat import HeartbeatListener
 from lockstep.runner.logs import LineSplitter, LogWriter, next_seq
@@ -87,7 +89,7 @@ class Runner:
 
     def __init__(self, order: ReplicaOrder, *, control: int, report: Callable[[ReplicaStatus], None]) -> None:
         self._order = order
-        self._control = control
+        self._control = Control(control)
         self._report = report
         self._spool = Path(order.spool)
         self._redactor = Redactor(order.secrets.values())
@@ -96,6 +98,7 @@ class Runner:
         self._splitters: dict[str, LineSplitter] = {}
         self._groupers: dict[str, EntryGrouper] = {}
         self._heartbeats = HeartbeatListener(self._spool / HEARTBEAT_SOCKET)
+        make_request_file(self._spool)
         self._silence = Silence(order, now=time.monotonic())
         self._metrics: MetricsRecorder | None = None
         self._shells: ShellServer | None = None
@@ -286,6 +289,7 @@ class Runner:
                     self._read_output(key.fd, key.data, log)
                 elif key.data == "heartbeat" and self._heartbeats.read():
                     self._record_heartbeat()
+            self._forward_profile_request()
             now = time.monotonic()
             if not reading:  # the program waits for this runner
                 self._silence.record_line(now)
@@ -308,10 +312,41 @@ class Runner:
 
     def _record_heartbeat(self) -> None:
         self._silence.record_heartbeat(time.monotonic())
+        if self._profile != self._status.profile:
+            self._update(profile=self._profile, progress=self._progress)
         if self._order.server is not None and self._status.ready_time_s is None:
             self._update(ready_time_s=time.time(), progress=self._progress)
             if self._programs is not None:  # in a thread, because the disk may be slow
                 threading.Thread(target=_save, args=(self._programs,), name="programs", daemon=True).start()
+
+    def _forward_profile_request(self) -> None:
+        """Passes a request for a profile to the program, unless it is still recording an earlier one."""
+        request = self._control.take_profile()
+        last = self._profile
+        if request is None or (last is not None and last.state in (ProfileState.RECORDING, ProfileState.UPLOADING)):
+            return
+        report = ProfileReport(request_id=request.request_id, state=ProfileState.REQUESTED, num_steps=request.num_steps)
+        try:
+            write_request(self._spool, request)
+        except OSError as error:
+            problem = f"the node's disk does not take the request: {error.strerror}"
+            report = replace(report, state=ProfileState.FAILED, problem=problem)
+        self._update(profile=report)
+
+    @property
+    def _profile(self) -> ProfileReport | None:
+        """The report about the profile that was requested last."""
+        asked, heard = self._status.profile, self._heartbeats.profile
+        is_same = asked is not None and heard is not None and heard.request_id == asked.request_id
+        return heard if is_same else asked
+
+    def _final_profile(self) -> ProfileReport | None:
+        """Returns the last report; a profile that is not complete never will be."""
+        report = self._profile
+        if report is None or report.is_over:
+            return report
+        when = "before a training step began" if report.state is ProfileState.REQUESTED else "before it was complete"
+        return replace(report, state=ProfileState.FAILED, problem=f"the program ended {when}")
 
     def _pause_output(self, program: AbstractProgram, *, paused: bool) -> None:
         for name, descriptor in (("stdout", program.stdout), ("stderr", program.stderr)):
@@ -321,9 +356,10 @@ class Runner:
                 self._selector.register(descriptor, selectors.EVENT_READ, name)
 
     def _read_control(self, program: AbstractProgram) -> None:
-        if os.read(self._control, 4096) == b"":  # the engine is gone: nothing more will arrive
+        self._control.read()
+        if self._control.has_ended:
             self._selector.unregister(self._control)
-        if not self._stopped:
+        if self._control.is_stopped and not self._stopped:
             self._stopped = True
             self._kill_time = self._kill_time or time.monotonic() + self._order.grace_s
             self._signal(program, signal.SIGTERM)
@@ -434,6 +470,7 @@ class Runner:
             ended_time_s=ended_time_s,
             usage=usage or self._status.usage,
             progress=self._progress,
+            profile=self._final_profile(),
             end=replace(end, tail=tuple(self._tail), num_log_entries=self._num_log_entries(log)),
         )
         return self._status

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from lockstep.errors import StorageError
+from lockstep.runner.control import Control
 
 Result = TypeVar("Result")
 
@@ -19,12 +20,12 @@ class StoppedError(Exception):
     """Raised if a stop is requested before the program has started."""
 
 
-def wait_for(action: Callable[[], Result], *, control: int, timeout_s: float, what: str) -> Result:
+def wait_for(action: Callable[[], Result], *, control: Control, timeout_s: float, what: str) -> Result:
     """Runs an action in a thread and returns its result; if the action hangs, the thread is left behind.
 
     Args:
         action: the action to run.
-        control: the file descriptor on which any input, or its end, means "stop".
+        control: the input on which "stop" arrives.
         timeout_s: the maximum time to wait, in seconds.
         what: the beginning of the error message if the action takes longer.
 
@@ -45,6 +46,8 @@ def wait_for(action: Callable[[], Result], *, control: int, timeout_s: float, wh
             sender.send(b".")
 
     with receiver, sender, selectors.DefaultSelector() as selector:
+        if control.is_stopped:
+            raise StoppedError
         selector.register(control, selectors.EVENT_READ, "control")
         selector.register(receiver, selectors.EVENT_READ, "done")
         threading.Thread(target=act, daemon=True).start()
@@ -52,7 +55,9 @@ def wait_for(action: Callable[[], Result], *, control: int, timeout_s: float, wh
         while not outcome:
             for key, _ in selector.select(timeout=0.5):
                 if key.data == "control":
-                    raise StoppedError
+                    control.read()
+                    if control.is_stopped:
+                        raise StoppedError
             if time.monotonic() > deadline:
                 raise StorageError(f"{what} within {timeout_s:.0f} s")
     if isinstance(outcome[0], Exception):

@@ -29,8 +29,10 @@ from lockstep.strategies import programs
 from lockstep.strategies.data_arguments import ClassWeights, comes_in_batches
 from lockstep.strategies.input import ChangedBatches, GlobalBatches, ResumableData, UnevenBatches, rows_of_batch
 from lockstep.strategies.mesh import AbstractLayout
+from lockstep.strategies.observing import AbstractStepObserver
 from lockstep.strategies.peers import agreement
 from lockstep.strategies.shares import ShareLayer
+from lockstep.strategies.tracing import wait_for
 from lockstep.upstream.keras_data import skip_epochs
 from lockstep.upstream.keras_trainer import AbstractEpochIterator, running_state
 
@@ -48,6 +50,8 @@ class KerasCall:
         num_skipped_epochs: the number of epochs that an earlier run has trained. The data must skip their orders.
         num_steps: the number of steps of an epoch, once it is known.
         num_examples: the number of rows of all batches placed so far, over all processes.
+        num_begun: the number of steps of all epochs that have begun in this call.
+        observers: are told about the steps of ``fit``.
         num_taken: the number of steps of the current epoch that have begun, including those before `first_step`.
         is_epoch_over: whether the current epoch has no further step.
         is_alone: whether this process runs the call without the strategy, in a callback of another model's run.
@@ -69,6 +73,8 @@ class KerasCall:
     num_skipped_epochs: int = 0
     num_steps: int | None = None
     num_examples: int = 0
+    num_begun: int = 0
+    observers: list[AbstractStepObserver] = field(default_factory=list[AbstractStepObserver])
     num_taken: int = 0
     is_epoch_over: bool = False
     is_alone: bool = False
@@ -77,6 +83,19 @@ class KerasCall:
     apply_class_weights: ClassWeights | None = None
     exit_stack: ExitStack = field(default_factory=ExitStack)
     open_backups: Callable[..., Any] | None = None
+
+    def observe(self, observer: AbstractStepObserver) -> None:
+        """Tells an observer about the steps from now on, and about the end of the call.
+
+        Args:
+            observer: the observer.
+        """
+        self.observers.append(observer)
+        self.exit_stack.callback(lambda: observer.end(self.num_begun, settle=self.settle))
+
+    def settle(self) -> None:
+        """Waits until all steps that have begun are computed."""
+        wait_for(running_state(self.model))
 
     @property
     def is_epoch_cut(self) -> bool:
@@ -221,9 +240,8 @@ class PlacingEpochIterator(AbstractEpochIterator):
     def _await_last_step(self) -> None:
         # Collectives of several steps in flight can deadlock in XLA's thread pool. Keras keeps the state that the last
         # step returned until it passes the state to the next step.
-        state = running_state(self._lockstep_call.model) if self._lockstep_call else []
-        leaves = [leaf for leaf in state if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
-        jax.block_until_ready(leaves)
+        if self._lockstep_call is not None:
+            self._lockstep_call.settle()
 
     def run_epoch(self) -> Generator[Any]:
         """Yields the executions of an epoch, and records its progress."""
@@ -241,10 +259,17 @@ class PlacingEpochIterator(AbstractEpochIterator):
         num_skipped, call.num_skipped_epochs = call.num_skipped_epochs, 0
         skip_epochs(self.data_adapter, num_skipped)
         call.num_taken, call.is_epoch_over = call.first_step, False
-        for step, last_step, batches in executions:
-            call.num_taken = min(last_step + 1, call.num_steps or last_step + 1)
-            yield step, last_step, batches
-        call.is_epoch_over = True
+        try:
+            for step, last_step, batches in executions:
+                for observer in call.observers:
+                    observer.before_step(call.num_begun, settle=call.settle)
+                call.num_taken = min(last_step + 1, call.num_steps or last_step + 1)
+                call.num_begun += call.num_taken - step
+                yield step, last_step, batches
+            call.is_epoch_over = True
+        finally:
+            for observer in call.observers:
+                observer.after_epoch()
 
     def warn_of_end(self) -> None:
         """Warns that the data has ended before the epoch, and records that the epoch is over."""

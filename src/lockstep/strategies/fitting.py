@@ -42,6 +42,7 @@ from lockstep.strategies.heartbeat import Heartbeat
 from lockstep.strategies.input import GlobalBatches
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.peers import agreement
+from lockstep.strategies.profiling import current_recorder
 from lockstep.strategies.running_alone import can_run_alone, is_elsewhere, run_without_strategy
 from lockstep.strategies.runs import SkipCall
 from lockstep.strategies.saving import check_saving
@@ -194,6 +195,9 @@ def wrap_run(method: Callable[..., Any]) -> Callable[..., Any]:
                     return passed.returned
             if method.__name__ in _WHOLE_RUNS:
                 _add_heartbeat(bound.arguments, call)
+            recorder = current_recorder() if method.__name__ == "fit" else None
+            if recorder is not None:
+                call.observe(recorder)
             try:
                 return method(*bound.args, **bound.kwargs)
             except BaseException:

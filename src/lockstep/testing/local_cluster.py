@@ -11,10 +11,12 @@ from typing import Final, final
 from typing_extensions import override
 
 from lockstep.clusters import AbstractCluster, AbstractShell
+from lockstep.clusters.base import not_running
 from lockstep.clusters.machines import Provisioning
 from lockstep.clusters.runner_process import RunnerProcess, ended
 from lockstep.clusters.shell_relay import LocalShell
 from lockstep.errors import EngineError, UnavailableError
+from lockstep.heartbeat import ProfileRequest
 from lockstep.jobs.running.orders import (
     NO_ROOM,
     STALE_ORDER,
@@ -59,6 +61,9 @@ class _Gang:
 
     def known(self) -> tuple[ReplicaStatus, ...]:
         return tuple(self._statuses[r.name] for r in self.order.replicas if r.name in self._statuses)
+
+    def request_profile(self, name: str, request: ProfileRequest) -> bool:
+        return name in self._runners and self._runners[name].request_profile(request)
 
     def lose(self, name: str) -> None:
         """Ends a replica, as an engine does that has lost the replica's node."""
@@ -290,6 +295,13 @@ class LocalCluster(AbstractCluster):
         if gang is not None:
             gang.stop_requested.set()
             self._forgotten.append(gang)
+
+    @override
+    def request_profile(self, gang_id: str, *, replica: str, request: ProfileRequest) -> None:
+        self._check()
+        gang = self._gangs.get(gang_id)
+        if gang is None or not gang.request_profile(replica, request):
+            raise not_running(replica)
 
     @override
     def open_shell(self, gang_id: str, *, replica: str) -> AbstractShell:

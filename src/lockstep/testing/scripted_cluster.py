@@ -18,7 +18,9 @@ from typing import Any, Final, final
 from typing_extensions import override
 
 from lockstep.clusters import AbstractCluster, AbstractShell
+from lockstep.clusters.base import not_running
 from lockstep.errors import UnavailableError
+from lockstep.heartbeat import ProfileRequest
 from lockstep.jobs.running.orders import (
     GANG_ORDER,
     Fault,
@@ -198,6 +200,10 @@ class ScriptedCluster(AbstractCluster):
     def forget(self, gang_id: str) -> None:
         self._before_act("forget")
         self._change(gang_id, {"forgotten": True})
+
+    @override
+    def request_profile(self, gang_id: str, *, replica: str, request: ProfileRequest) -> None:
+        raise not_running(replica)
 
     @override
     def open_shell(self, gang_id: str, *, replica: str) -> AbstractShell:

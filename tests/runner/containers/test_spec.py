@@ -107,6 +107,7 @@ def test_it_sees_the_jobs_own_folders_and_no_more() -> None:
     assert plan().spec.mounts == (
         Mount(source=WORK, target=WORK, writable=True),
         Mount(source=HEARTBEAT, target=HEARTBEAT, writable=True),
+        Mount(source=PROFILE_REQUEST, target=PROFILE_REQUEST),
         Mount(source="/bucket/local/jobs/j", target="/bucket/local/jobs/j", writable=True),
         Mount(source="/bucket/local/jobs/j/logs", target="/bucket/local/jobs/j/logs"),
     )

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from lockstep.clusters.base import AbstractCluster
+from lockstep.clusters.base import AbstractCluster, not_running
 from lockstep.clusters.ray.driver_process import (
     CALL_TIMEOUT_S,
     DRIVER_VARIABLE,
@@ -27,6 +27,7 @@ from lockstep.clusters.ray.processes import end_processes
 from lockstep.clusters.ray.ray_shell import RayShell
 from lockstep.clusters.shell_relay import AbstractShell
 from lockstep.errors import EngineError, UnavailableError
+from lockstep.heartbeat import ProfileRequest
 from lockstep.home import Home
 from lockstep.jobs.running.orders import GANG_ORDER, GANG_STATUS, GangOrder, GangStatus
 from lockstep.processes import find_marked
@@ -142,6 +143,13 @@ class AbstractRayCluster(AbstractCluster):
     @override
     def forget(self, gang_id: str) -> None:
         self._ask("forget", gang_id=gang_id)
+
+    @override
+    def request_profile(self, gang_id: str, *, replica: str, request: ProfileRequest) -> None:
+        text = request.to_bytes().decode()
+        within_s = 2 * CALL_TIMEOUT_S
+        if not self._ask("request_profile", within_s=within_s, gang_id=gang_id, replica=replica, request=text):
+            raise not_running(replica)
 
     @override
     def open_shell(self, gang_id: str, *, replica: str) -> AbstractShell:

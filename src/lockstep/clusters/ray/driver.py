@@ -187,13 +187,18 @@ class Driver:
         """Returns the free resources of each node by node id, with Ray's names of resources."""
         return available_resources_per_node()
 
+    def request_profile(self, *, gang_id: str, replica: str, request: str) -> bool:
+        """Passes a `ProfileRequest`, given as JSON, to a replica's runner. Returns whether the runner runs."""
+        launcher = self._launcher(gang_id, replica)
+        with contextlib.suppress(RayActorError):
+            if launcher is not None:
+                return bool(ray.get(launcher.request_profile.remote(request), timeout=CALL_TIMEOUT_S))
+        return False
+
     def open_shell(self, *, gang_id: str, replica: str) -> str | None:
         """Opens a shell and returns its id; None if the replica accepts no shells now."""
-        supervisor = self._find(gang_id)
-        if supervisor is None:
-            return None
         try:
-            launcher: Any = ray.get(supervisor.launcher.remote(replica), timeout=CALL_TIMEOUT_S)
+            launcher = self._launcher(gang_id, replica)
             shell_id: Any = launcher and ray.get(launcher.open_shell.remote(), timeout=CALL_TIMEOUT_S)
         except RayActorError:
             return None
@@ -238,6 +243,15 @@ class Driver:
             return False
         LOGGER.error("giving up the leftover segments of gang %s: this disk cannot store them: %s", gang_id, error)
         return True
+
+    def _launcher(self, gang_id: str, replica: str) -> Any | None:
+        """Returns the launcher of a replica; None if there is no such gang or replica, or if it has not been placed."""
+        supervisor = self._find(gang_id)
+        if supervisor is None:
+            return None
+        with contextlib.suppress(RayActorError):
+            return ray.get(supervisor.launcher.remote(replica), timeout=CALL_TIMEOUT_S)
+        return None
 
     @staticmethod
     def _find(gang_id: str) -> Any | None:

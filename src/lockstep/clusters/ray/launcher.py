@@ -17,11 +17,12 @@ from lockstep.clusters.ray.leftovers import AbstractLocalLeftovers
 from lockstep.clusters.runner_process import RunnerProcess
 from lockstep.clusters.shell_relay import ShellRelay
 from lockstep.errors import UnavailableError
+from lockstep.heartbeat import ProfileRequest
 from lockstep.jobs.running.orders import ORDER, STATUS, ReplicaOrder, ReplicaStatus
 from lockstep.processes.ports import ReservedAddress, reserve_address, reserve_again
 
 LAUNCHER_CALLS: Final = 3 + 2 * 8
-"""How many calls a launcher handles at once: the runner's whole run, "stop" and an address, and 2 for each shell."""
+"""How many calls a launcher handles at once: the runner's whole run, two brief ones, and 2 for each shell."""
 CPU_SHARE: Final = 0.0001
 TAKE_OVER_S: Final = 30.0
 """How long a new launcher may take to start on a replica's node. If it takes longer, the node counts as lost."""
@@ -84,6 +85,11 @@ class Launcher(AbstractLocalLeftovers):
     def stop(self) -> None:
         """Asks the runner to stop its program. Idempotent; does not wait."""
         self._runner.stop()
+
+    def request_profile(self, request_json: str) -> bool:
+        """Passes a `ProfileRequest`, given as JSON, to the runner. Returns whether the runner runs."""
+        request = ProfileRequest.from_bytes(request_json.encode())
+        return request is not None and self._runner.request_profile(request)
 
     def open_shell(self) -> str:
         """Connects to the runner. Returns the shell's id, or "" if the runner accepts no shells now."""

@@ -13,6 +13,7 @@ from typing import Final, final
 
 from pydantic import TypeAdapter
 
+from lockstep.heartbeat import ProfileReport
 from lockstep.jobs.running.order_parts import ContainerOrder, FileOrder, ServerOrder
 from lockstep.jobs.running.progress import Progress
 from lockstep.jobs.running.python_environments import PythonEnvironment
@@ -245,6 +246,7 @@ class ReplicaStatus:
         seen_time_s: the time of its runner's last report, by the clock of its node; None before the first one.
         usage: the resources that its programs used, over all launches.
         progress: the progress that its program reported; None if it never did. A server begins anew with each launch.
+        profile: the profile that was requested last in the current launch; None if none was.
         earlier_busy_s: for how long a server had requests in its earlier launches, in seconds.
         metrics: the last measured values, by the names of `lockstep.jobs.running.metrics`.
         end: how it ended; None before the end.
@@ -264,6 +266,7 @@ class ReplicaStatus:
     seen_time_s: float | None = None
     usage: ProgramUsage = ProgramUsage()
     progress: Progress | None = None
+    profile: ProfileReport | None = None
     earlier_busy_s: float = 0.0
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     end: ProgramEnd | None = None
@@ -294,6 +297,7 @@ def initial_status(order: ReplicaOrder, *, now_s: float) -> ReplicaStatus:
         ready_time_s=None,
         ended_time_s=None,
         progress=order.earlier.progress if order.server is None else None,
+        profile=None,
         earlier_busy_s=order.earlier.busy_s,
         metrics={},
         end=None,

@@ -18,7 +18,7 @@ from lockstep.jobs.running.orders import ReplicaOrder
 from lockstep.jobs.running.packages import Code
 from lockstep.runner.environment import program_environment
 from lockstep.runner.memory_limit import SHARE
-from lockstep.spools import HEARTBEAT_SOCKET
+from lockstep.spools import HEARTBEAT_SOCKET, PROFILE_REQUEST
 from lockstep.storage import local_path
 
 GOOGLE_CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
@@ -210,10 +210,13 @@ def _code_mounts(order: ReplicaOrder, *, code: Sequence[Code]) -> list[Mount]:
 
 
 def _heartbeat_mounts(order: ReplicaOrder, *, facts: NodeFacts) -> tuple[Mount, ...]:
-    """Returns a mount of the socket for the program's heartbeats; none for a local run, and for a server."""
-    socket = str(Path(order.spool) / HEARTBEAT_SOCKET)
-    is_used = order.server is None and facts.exists(socket)
-    return (Mount(source=socket, target=socket, writable=True),) if is_used else ()
+    """Returns mounts of the socket for heartbeats, and of the requests for profiles.
+
+    A local run has none of them, and a server gets none.
+    """
+    socket, requests = (str(Path(order.spool) / name) for name in (HEARTBEAT_SOCKET, PROFILE_REQUEST))
+    mounts = (Mount(source=socket, target=socket, writable=True), Mount(source=requests, target=requests))
+    return tuple(mount for mount in mounts if order.server is None and facts.exists(mount.source))
 
 
 def _output_mounts(order: ReplicaOrder) -> tuple[Mount, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from lockstep.jobs.running.orders import ReplicaOrder
+from lockstep.runner.control import Control
 from lockstep.runner.python_environment.building import EnvironmentBuilder
 from lockstep.runner.python_environment.cache import EnvironmentCache, Lease
 from lockstep.runner.python_environment.sources import find_source
@@ -17,14 +18,14 @@ BUILD_TIMEOUT_S: Final = 3600.0
 
 
 def provide_environment(
-    order: ReplicaOrder, *, folder: Path, control: int, report_line: Callable[[str], object]
+    order: ReplicaOrder, *, folder: Path, control: Control, report_line: Callable[[str], object]
 ) -> Lease | None:
     """Returns a program's Python environment, and builds it if necessary; None if it needs none. Blocks.
 
     Args:
         order: the order of the replica.
         folder: the folder of the program.
-        control: the file descriptor on which any input, or its end, means "stop".
+        control: the input on which "stop" arrives.
         report_line: called with each line of output.
 
     Raises:

@@ -18,7 +18,7 @@ from lockstep.service.api import datasets, doctor, system
 from lockstep.service.api.access import guard
 from lockstep.service.api.answers import answer, error_content
 from lockstep.service.api.billing import costs
-from lockstep.service.api.control import artifacts, job_config, jobs, nodes, queue, shell_route, trials
+from lockstep.service.api.control import artifacts, job_config, jobs, nodes, profiles, queue, shell_route, trials
 from lockstep.service.api.gate import Gate
 from lockstep.service.api.prediction import inference, models, operations, predictions, watching
 from lockstep.service.api.prediction.forwarding import connect_to_servers
@@ -127,7 +127,7 @@ def _make_routes() -> Sequence[BaseRoute]:
     for prefix, of_predictions in PREDICTION_ROUTERS.items():
         router.include_router(of_predictions, prefix=prefix)
     router.include_router(make_refusing_router((*CONTRACT, *VERTEX)), prefix=in_project)
-    of_jobs = (jobs, job_config, trials, artifacts, shell_route, logs, metrics, scalars)
+    of_jobs = (jobs, job_config, trials, artifacts, profiles, shell_route, logs, metrics, scalars)
     for module in (*of_jobs, costs, models, watching, operations, secrets, datasets):
         router.include_router(module.router, prefix=in_project)
     for module in (vertex_models, vertex_endpoints, vertex_operations):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from lockstep.heartbeat import ProfileReport
 from lockstep.jobs.input.gangs import describe_machine
 from lockstep.jobs.running.progress import Progress
-from lockstep.service.api.forms import ProgressForm, ReplicaForm
+from lockstep.service.api.forms import ProfileForm, ProgressForm, ReplicaForm
 from lockstep.service.store import JobRecord, ReplicaRecord
 
 
@@ -28,6 +29,7 @@ def replica_form(replica: ReplicaRecord, *, simulated: bool) -> ReplicaForm:
         "peakMemoryBytes": status.usage.peak_memory_bytes,
         "metrics": dict(status.metrics),
         "progress": None if status.progress is None else progress_form(status.progress),
+        "profile": None if status.profile is None else profile_form(status.profile),
         "end": None if end is None else end.describe(),
         "numLogEntries": None if end is None else end.num_log_entries,
         "restarts": [
@@ -41,6 +43,17 @@ def job_progress_form(job: JobRecord) -> ProgressForm | None:
     reported = (replica.status.progress for replica in job.replicas)
     progress = next((progress for progress in reported if progress is not None), None)
     return None if progress is None else progress_form(progress)
+
+
+def profile_form(report: ProfileReport) -> ProfileForm:
+    """Returns the report about a profile as JSON."""
+    return {
+        "id": report.request_id,
+        "state": report.state.value,
+        "numSteps": report.num_steps,
+        "files": [f"tensorboard/{report.folder}/{name}" for name in report.files],
+        "problem": report.problem or None,
+    }
 
 
 def progress_form(progress: Progress) -> ProgressForm:

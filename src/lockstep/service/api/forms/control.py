@@ -36,6 +36,17 @@ class ProgressForm(TypedDict):
 
 
 @with_config(STRICT)
+class ProfileForm(TypedDict):
+    """A profile of a replica's training steps. The files are artifacts of the job."""
+
+    id: str
+    state: str
+    numSteps: int
+    files: list[str]
+    problem: str | None
+
+
+@with_config(STRICT)
 class ReplicaForm(TypedDict):
     """The status of a replica."""
 
@@ -53,6 +64,7 @@ class ReplicaForm(TypedDict):
     peakMemoryBytes: int
     metrics: dict[str, float]
     progress: ProgressForm | None
+    profile: NotRequired[ProfileForm | None]
     end: str | None
     numLogEntries: int | None
     restarts: NotRequired[list[RestartForm]]

@@ -20,7 +20,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self, cast, final
 
+from lockstep.heartbeat.profiles import ProfileReport, ProfileRequests
 from lockstep.local_sockets import short_address
+from lockstep.spools import PROFILE_REQUEST
 
 HEARTBEAT_VARIABLE: Final = "LOCKSTEP_HEARTBEAT"
 """The environment variable with the path of the Unix datagram socket to send heartbeats to."""
@@ -51,23 +53,27 @@ class Beat:
         epoch: the current epoch, from 1.
         num_examples: the number of examples so far; those of the whole job if it trains on one global batch.
         metrics: the latest loss and metrics by name.
+        profile: the report about the profile that was requested last; None if none was.
     """
 
     step: int | None = None
     epoch: int | None = None
     num_examples: int | None = None
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    profile: ProfileReport | None = None
 
     def to_bytes(self) -> bytes:
         """Returns the heartbeat as a datagram of at most 4096 bytes, with as many of the metrics as fit."""
         named = [(name, value) for name, value in self.metrics.items() if 0 < len(name) <= MAX_NAME_LENGTH]
         count = min(len(named), MAX_METRICS)
-        while len(data := self._encode(dict(named[:count]))) > MAX_BEAT_BYTES:
+        while len(data := self._encode(dict(named[:count]))) > MAX_BEAT_BYTES and count:
             count -= 1
         return data
 
     def _encode(self, metrics: Mapping[str, float]) -> bytes:
         document = {"step": self.step, "epoch": self.epoch, "numExamples": self.num_examples, "metrics": metrics}
+        if self.profile is not None:
+            document["profile"] = self.profile.to_document()
         return json.dumps(document).encode()
 
     @classmethod
@@ -86,6 +92,7 @@ class Beat:
             epoch=_count(fields.get("epoch")),
             num_examples=_count(fields.get("numExamples")),
             metrics=_metrics(cast("dict[str, Any]", metrics)) if isinstance(metrics, dict) else {},
+            profile=ProfileReport.from_document(fields.get("profile")),
         )
 
 
@@ -114,6 +121,9 @@ class HeartbeatSender:
     Args:
         path: the path of the socket.
         clock: a monotonic clock, in seconds.
+
+    Attributes:
+        profile_requests: the requests for profiles of this program.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -124,6 +134,8 @@ class HeartbeatSender:
         self._waiting: Beat | None = None
         self._unread: Mapping[str, Any] = {}
         self._num_steps = self._num_examples = 0
+        self._profile: ProfileReport | None = None
+        self.profile_requests = ProfileRequests(path.with_name(PROFILE_REQUEST))
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         atexit.register(self.flush)
@@ -158,6 +170,13 @@ class HeartbeatSender:
             if self.is_due:
                 self._send(timeout_s=0.0)
 
+    def report_profile(self, report: ProfileReport) -> None:
+        """Sends a report about a profile at once, and again with each later heartbeat, because one may be lost."""
+        with self._lock:
+            self._profile = report
+            self._waiting = self._waiting or Beat()
+            self._send(timeout_s=0.0)
+
     def flush(self) -> None:
         """Sends the heartbeat that was kept, if there is one. Waits for its metrics for at most `EXIT_TIMEOUT_S`."""
         with self._lock:
@@ -167,7 +186,7 @@ class HeartbeatSender:
     def _send(self, *, timeout_s: float) -> None:
         assert self._waiting is not None
         metrics = {**self._waiting.metrics, **_read_metrics(self._unread, timeout_s=timeout_s)}
-        data = replace(self._waiting, metrics=metrics).to_bytes()
+        data = replace(self._waiting, metrics=metrics, profile=self._profile).to_bytes()
         self._waiting, self._unread = None, {}
         # Training continues if nobody listens, if the listener is too slow, or if the system has no such sockets.
         with contextlib.suppress(OSError), short_address(self._path) as address:
@@ -190,6 +209,18 @@ def current_sender() -> HeartbeatSender | None:
         return _senders[path]
 
 
+_observers: list[Callable[[int, Mapping[str, Any]], None]] = []
+
+
+def observe_progress(observer: Callable[[int, Mapping[str, Any]], None]) -> None:
+    """Registers a function that is called with each step that a program reports with `report_progress`.
+
+    Args:
+        observer: a function of the number of steps so far and the metrics. It is called in the program's own thread.
+    """
+    _observers.append(observer)
+
+
 def report_progress(
     *, step: int | None = None, epoch: int | None = None, num_examples: int | None = None, **metrics: float
 ) -> None:
@@ -208,9 +239,13 @@ def report_progress(
     sender = current_sender()
     if sender is None:
         return
+    number = _whole(step)
+    if number is not None:
+        for observer in _observers:
+            observer(number, metrics)
     is_due = sender.is_due
     values = _read_metrics(metrics) if is_due else {}  # reading an array waits for its step
-    beat = Beat(step=_whole(step), epoch=_whole(epoch), num_examples=_whole(num_examples), metrics=values)
+    beat = Beat(step=number, epoch=_whole(epoch), num_examples=_whole(num_examples), metrics=values)
     sender.send(beat, unread=None if is_due else metrics)
 
 
