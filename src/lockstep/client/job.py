@@ -344,9 +344,10 @@ class Job:
             NotFoundError: there is no such job or replica.
             UnavailableError: the service does not respond.
         """
-        return profiles.fetch_profile(
+        files, _ = profiles.fetch_profile(
             self._client, self._name, num_steps=num_steps, replica=replica, to=Path(to), timeout_s=timeout_s
-        )[0].parent
+        )
+        return files[0].parent
 
     @property
     def result(self) -> Any:

@@ -74,12 +74,12 @@ def _wait(
     while True:
         job = ask(client, lambda service: service.job(name))
         found = next((each for each in job["lockstep"]["replicas"] if each["name"] == replica), {})
-        latest = found.get("profile")
+        latest: Mapping[str, Any] = found.get("profile") or {}
         waited_s = time.monotonic() - began_s
-        if latest is not None and latest["id"] == requested["id"]:
+        if latest.get("id") == requested["id"]:
             report = latest
-            if report["state"] in ("done", "failed"):
-                return report
+            if latest["state"] in ("done", "failed"):
+                return latest
         elif job["state"] not in TERMINAL and (report is not None or waited_s > LATE_S):
             raise WrongStateError(
                 f"replica {replica} of job {name} was launched again, or got another request, before the profile was "

@@ -54,6 +54,7 @@ class KerasCall:
         observers: are told about the steps of ``fit``.
         num_taken: the number of steps of the current epoch that have begun, including those before `first_step`.
         is_epoch_over: whether the current epoch has no further step.
+        is_building: whether Keras is reading a batch to build the model, which is no step.
         is_alone: whether this process runs the call without the strategy, in a callback of another model's run.
         reads_one_by_one: whether the function of a step takes the batches of an execution one by one. Keras's own
             function may not.
@@ -77,6 +78,7 @@ class KerasCall:
     observers: list[AbstractStepObserver] = field(default_factory=list[AbstractStepObserver])
     num_taken: int = 0
     is_epoch_over: bool = False
+    is_building: bool = False
     is_alone: bool = False
     reads_one_by_one: bool = False
     has_iterator: bool = False
@@ -92,6 +94,15 @@ class KerasCall:
         """
         self.observers.append(observer)
         self.exit_stack.callback(lambda: observer.end(self.num_begun, settle=self.settle))
+
+    @contextmanager
+    def building(self) -> Generator[None]:
+        """Says within a ``with`` block that batches are read to build the model."""
+        self.is_building = True
+        try:
+            yield
+        finally:
+            self.is_building = False
 
     def settle(self) -> None:
         """Waits until all steps that have begun are computed."""
@@ -261,10 +272,11 @@ class PlacingEpochIterator(AbstractEpochIterator):
         call.num_taken, call.is_epoch_over = call.first_step, False
         try:
             for step, last_step, batches in executions:
-                for observer in call.observers:
-                    observer.before_step(call.num_begun, settle=call.settle)
                 call.num_taken = min(last_step + 1, call.num_steps or last_step + 1)
-                call.num_begun += call.num_taken - step
+                if not call.is_building:
+                    for observer in call.observers:
+                        observer.before_step(call.num_begun, settle=call.settle)
+                    call.num_begun += call.num_taken - step
                 yield step, last_step, batches
             call.is_epoch_over = True
         finally:

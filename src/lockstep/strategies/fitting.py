@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Final
 from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
@@ -282,12 +282,14 @@ def wrap_symbolic_build(build: Callable[..., Any]) -> Callable[..., Any]:
             data_batch = call.apply_class_weights(data_batch)  # since Keras 3.16, this batch comes without its weights
         if kind is None or not stateful_steps.is_stateful(self, kind):
             given = {"iterator": iterator, "data_batch": data_batch}
-            return build(self, *args, **{name: one for name, one in given.items() if one is not None}, **kwargs)
+            with call.building() if call is not None else nullcontext():
+                return build(self, *args, **{name: one for name, one in given.items() if one is not None}, **kwargs)
         step = stateful_steps.get_step(self, kind, current_layout())
         if not step.is_built:
             if data_batch is None:
-                _, _, batches = next(iter(iterator))
-                data_batch = next(batches)
+                with call.building() if call is not None else nullcontext():
+                    _, _, batches = next(iter(iterator))
+                    data_batch = next(batches)
             step.build(data_batch)
         return None
 

@@ -102,6 +102,7 @@ JOB_REPLICAS = Table(
     Column("wall_s", Float, nullable=False),
     Column("peak_memory_bytes", BigInteger, nullable=False),
     Column("progress", JSON),
+    Column("profile", JSON),
     Column("earlier_busy_s", Float, nullable=False),
     Column("metrics", JSON, nullable=False),
     Column("end", JSON),

@@ -101,6 +101,7 @@ def _make_replicas() -> None:
         sa.Column("wall_s", sa.Float(), nullable=False),
         sa.Column("peak_memory_bytes", sa.BigInteger(), nullable=False),
         sa.Column("progress", sa.JSON(), nullable=True),
+        sa.Column("profile", sa.JSON(), nullable=True),
         sa.Column("earlier_busy_s", sa.Float(), nullable=False),
         sa.Column("metrics", sa.JSON(), nullable=False),
         sa.Column("end", sa.JSON(), nullable=True),
