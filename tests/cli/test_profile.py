@@ -14,8 +14,8 @@ from lockstep.testing.machine import Machine
 SOURCE = Path(lockstep.__file__).parents[1]
 PROGRAM = """
 import time
-import keras, numpy as np
 from lockstep.strategies import MirroredStrategy
+import keras, numpy as np
 
 class Slow(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):

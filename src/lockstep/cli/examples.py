@@ -67,6 +67,10 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     ),
     "trials": ("lockstep trials digits", "lockstep trials digits --format csv > trials.csv"),
     "tensorboard": ("lockstep tensorboard train_1", "lockstep tensorboard train_1 train_2 --port 6007"),
+    "profile": (
+        "lockstep profile train_1 --steps 20",
+        "lockstep profile train_1 --replica worker-replica-1 --to worker-1",
+    ),
     "exec": (
         "lockstep exec train_1",
         "lockstep exec train_1 --replica worker-replica-0 -- nvidia-smi",

@@ -13,12 +13,13 @@ ends within an epoch.
 from __future__ import annotations
 
 import itertools
+import time
 import types
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Final, final
 
 import jax
 import jax.numpy as jnp
@@ -29,12 +30,14 @@ from lockstep.strategies import programs
 from lockstep.strategies.data_arguments import ClassWeights, comes_in_batches
 from lockstep.strategies.input import ChangedBatches, GlobalBatches, ResumableData, UnevenBatches, rows_of_batch
 from lockstep.strategies.mesh import AbstractLayout
-from lockstep.strategies.observing import AbstractStepObserver
+from lockstep.strategies.observing import AbstractStepObserver, Execution, Wait
 from lockstep.strategies.peers import agreement
 from lockstep.strategies.shares import ShareLayer
 from lockstep.strategies.tracing import wait_for
 from lockstep.upstream.keras_data import skip_epochs
 from lockstep.upstream.keras_trainer import AbstractEpochIterator, running_state
+
+_END: Final = object()
 
 
 @final
@@ -51,6 +54,7 @@ class KerasCall:
         num_steps: the number of steps of an epoch, once it is known.
         num_examples: the number of rows of all batches placed so far, over all processes.
         num_begun: the number of steps of all epochs that have begun in this call.
+        num_rows: the number of rows of the first batch of the current execution, over all processes.
         observers: are told about the steps of ``fit``.
         num_taken: the number of steps of the current epoch that have begun, including those before `first_step`.
         is_epoch_over: whether the current epoch has no further step.
@@ -75,6 +79,7 @@ class KerasCall:
     num_steps: int | None = None
     num_examples: int = 0
     num_begun: int = 0
+    num_rows: int = 0
     observers: list[AbstractStepObserver] = field(default_factory=list[AbstractStepObserver])
     num_taken: int = 0
     is_epoch_over: bool = False
@@ -94,6 +99,48 @@ class KerasCall:
         """
         self.observers.append(observer)
         self.exit_stack.callback(lambda: observer.end(self.num_begun, settle=self.settle))
+
+    def begin_execution(self, *, num_steps: int) -> None:
+        """Tells the observers that an execution begins.
+
+        Args:
+            num_steps: the number of its steps.
+        """
+        if self.observers:
+            execution = Execution(
+                num_before=self.num_begun, num_steps=num_steps, num_rows=self.num_rows, settle=self.settle
+            )
+            for observer in self.observers:
+                observer.before_execution(execution)
+        self.num_begun += num_steps
+
+    @contextmanager
+    def waiting(self, kind: Wait) -> Generator[None]:
+        """Tells the observers about a wait, which is the time within a ``with`` block.
+
+        Args:
+            kind: what this thread waits for.
+        """
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            ended_s = time.monotonic()
+            for observer in self.observers:
+                observer.waited(kind, began_s=began_s, ended_s=ended_s)
+
+    def timed(self, batches: Iterator[Any]) -> Generator[Any]:
+        """Yields batches, and tells the observers about the waits for them.
+
+        Args:
+            batches: the batches.
+        """
+        while True:
+            with self.waiting(Wait.DATA):
+                batch = next(batches, _END)
+            if batch is _END:
+                return
+            yield batch
 
     @contextmanager
     def building(self) -> Generator[None]:
@@ -242,6 +289,10 @@ class PlacingEpochIterator(AbstractEpochIterator):
         self._has_ended = True
 
     def _weighed(self) -> Iterator[Any]:
+        batches = self._unplaced()
+        return batches if self._lockstep_call is None or not self._trains else self._lockstep_call.timed(batches)
+
+    def _unplaced(self) -> Iterator[Any]:
         if self._weigh is None:
             return self.read_batches()
         if isinstance(self._data, ChangedBatches):
@@ -274,9 +325,7 @@ class PlacingEpochIterator(AbstractEpochIterator):
             for step, last_step, batches in executions:
                 call.num_taken = min(last_step + 1, call.num_steps or last_step + 1)
                 if not call.is_building:
-                    for observer in call.observers:
-                        observer.before_step(call.num_begun, settle=call.settle)
-                    call.num_begun += call.num_taken - step
+                    call.begin_execution(num_steps=call.num_taken - step)
                 yield step, last_step, batches
             call.is_epoch_over = True
         finally:
@@ -341,6 +390,8 @@ class PlacingEpochIterator(AbstractEpochIterator):
             first = list(itertools.islice(batches, 1))
             if not first:
                 break
+            if self._lockstep_call is not None:
+                self._lockstep_call.num_rows = leading_dim(first[0])
             most = self.steps_per_execution if num_steps is None else min(self.steps_per_execution, num_steps - step)
             yield step, step + self.steps_per_execution - 1, itertools.chain(first, itertools.islice(batches, most - 1))
             step += most

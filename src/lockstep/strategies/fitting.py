@@ -41,6 +41,7 @@ from lockstep.strategies.epochs import (
 from lockstep.strategies.heartbeat import Heartbeat
 from lockstep.strategies.input import GlobalBatches
 from lockstep.strategies.mesh import AbstractLayout
+from lockstep.strategies.observing import AbstractStepObserver
 from lockstep.strategies.peers import agreement
 from lockstep.strategies.profiling import current_recorder
 from lockstep.strategies.running_alone import can_run_alone, is_elsewhere, run_without_strategy
@@ -183,6 +184,7 @@ def wrap_run(method: Callable[..., Any]) -> Callable[..., Any]:
                 or reads_batches_one_by_one(data)
                 or stateful_steps.is_stateful(self, kind)
                 or programs.is_watched()
+                or _is_observed(bound.arguments)
             )
             call = KerasCall(
                 model=self, method=method.__name__, data=data, is_alone=is_alone, reads_one_by_one=reads_one_by_one
@@ -206,6 +208,14 @@ def wrap_run(method: Callable[..., Any]) -> Callable[..., Any]:
                 raise
 
     return wrapper
+
+
+def _is_observed(arguments: dict[str, Any]) -> bool:
+    """Whether a callback of a run observes its steps, which needs the step function of this package."""
+    given = arguments.get("callbacks")
+    if not given or isinstance(given, keras.callbacks.CallbackList):
+        return False
+    return any(isinstance(callback, AbstractStepObserver) for callback in keras.tree.flatten(given))
 
 
 def _add_heartbeat(arguments: dict[str, Any], call: KerasCall) -> None:

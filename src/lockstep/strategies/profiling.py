@@ -29,7 +29,7 @@ from lockstep.heartbeat import (
     current_sender,
     observe_progress,
 )
-from lockstep.strategies.observing import AbstractStepObserver
+from lockstep.strategies.observing import AbstractStepObserver, Execution, Wait
 from lockstep.strategies.tracing import Trace, is_trace_running, wait_for
 from lockstep.topology import Topology
 
@@ -59,7 +59,16 @@ class ProfileRecorder(AbstractStepObserver):
         self._first_step = 0
 
     @override
+    def before_execution(self, execution: Execution) -> None:
+        self.before_step(execution.num_before, settle=execution.settle)
+
     def before_step(self, num_steps: int, *, settle: Callable[[], None]) -> None:
+        """Looks for a request, or completes a profile that has all of its steps.
+
+        Args:
+            num_steps: the number of steps that have begun before.
+            settle: waits until all of these steps are computed.
+        """
         if self._trace is None:
             request = self._sender.profile_requests.take() or self._postponed
             if request is not None:
@@ -68,6 +77,10 @@ class ProfileRecorder(AbstractStepObserver):
             self._finish(num_steps, settle=settle)
         if self._trace is not None:
             self._trace.begin_step(num_steps)
+
+    @override
+    def waited(self, kind: Wait, *, began_s: float, ended_s: float) -> None:
+        pass  # the trace has the same
 
     @override
     def after_epoch(self) -> None:

@@ -8,7 +8,18 @@ require_jax_backend()  # before the modules below import Keras
 from lockstep.strategies.heartbeat import Heartbeat
 from lockstep.training.backup import BackupAndRestore
 from lockstep.training.export import load_model, save_model
+from lockstep.training.fit_report import FitReport
 from lockstep.training.progress import Progress
+from lockstep.training.summary import Summary
 from lockstep.training.tensorboard import TensorBoard
 
-__all__ = ["BackupAndRestore", "Heartbeat", "Progress", "TensorBoard", "load_model", "save_model"]
+__all__ = [
+    "BackupAndRestore",
+    "FitReport",
+    "Heartbeat",
+    "Progress",
+    "Summary",
+    "TensorBoard",
+    "load_model",
+    "save_model",
+]

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, final
 
 import keras
@@ -20,6 +21,7 @@ from lockstep.checkpoints.state import optimizers_of
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import fitting
 from lockstep.strategies.input import GlobalBatches, OrderedBatches, ResumableData
+from lockstep.strategies.observing import Wait
 from lockstep.upstream.keras_trainer import set_initial_epoch
 from lockstep.upstream.replacing import replace
 from lockstep.upstream.table import Stage
@@ -98,7 +100,8 @@ class BackupAndRestore(keras.callbacks.Callback):
         if self._run is not None:
             self._run.exit_stack.callback(self._close_backups)
         self._check_data()
-        self._restored = self._backups.restore(self.model)
+        with self._waiting():
+            self._restored = self._backups.restore(self.model)
         if self._restored is None:
             return
         position = self._restored.position
@@ -178,7 +181,12 @@ class BackupAndRestore(keras.callbacks.Callback):
         """Waits until the last state is written. Also called if ``fit`` ends with an error or by Ctrl-C."""
         backups, self._backups = self._backups, None
         if backups is not None:
-            backups.close()
+            with self._waiting():
+                backups.close()
+
+    def _waiting(self) -> AbstractContextManager[None]:
+        """Says within a ``with`` block that ``fit`` waits for a checkpoint."""
+        return nullcontext() if self._run is None else self._run.waiting(Wait.CHECKPOINT)
 
     @property
     def _is_stopped_early(self) -> bool:
@@ -246,4 +254,5 @@ class BackupAndRestore(keras.callbacks.Callback):
         data = self._data
         order = dict(data.order_key) if isinstance(data, OrderedBatches) else None
         position = Position(epoch=epoch, batch=batch, step=step, order=order)
-        self._backups.save(self.model, position=position)
+        with self._waiting():
+            self._backups.save(self.model, position=position)

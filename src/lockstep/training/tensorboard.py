@@ -6,10 +6,7 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final, Literal, final
 
 import jax
@@ -17,16 +14,14 @@ import keras
 import numpy as np
 import tensorboardX
 
-from lockstep.errors import InvalidInputError, StorageWriteError
+from lockstep.errors import InvalidInputError
 from lockstep.processes.exits import finish_at_exit
-from lockstep.storage import join_url, open_bucket
 from lockstep.strategies import fitting
+from lockstep.training.event_files import EventFiles
 
 _TRAIN: Final = "train"
 _VALIDATION: Final = "validation"
 _VALIDATION_PREFIX: Final = "val_"
-_FLUSH_S: Final = 5
-"""The flush interval of tensorboardX, which writes in a thread. At the end, everything is flushed at once."""
 
 
 @final
@@ -55,10 +50,7 @@ class TensorBoard(keras.callbacks.Callback):
         self.async_safe = update_freq == "epoch"  # Keras may then call `on_train_batch_end` late: it does nothing
         self._url = os.fspath(log_dir)
         self._batches_between = update_freq if isinstance(update_freq, int) else None
-        self._scheme, separator, rest = self._url.partition("://")
-        self._is_local = not separator or self._scheme == "file"
-        self._local_path = Path(rest if separator else self._url)
-        self._writers: dict[str, tensorboardX.SummaryWriter] = {}
+        self._files: EventFiles | None = None
         self._first_epoch = 0
         self._step = 0
         self._cancel_exit_hook: Callable[[], None] | None = None
@@ -112,15 +104,14 @@ class TensorBoard(keras.callbacks.Callback):
             step: the step of the checkpoint.
             logs: the results by name.
         """
-        if not self._writers:
+        if self._files is None:
             self._begin()  # `fit` is not called in that process
         self._write(_VALIDATION, {f"evaluation_{name}_vs_iterations": value for name, value in logs.items()}, step)
         self._publish()
 
     def _begin(self) -> None:
-        if not self._is_local:
-            self._local_path = Path(tempfile.mkdtemp(prefix="lockstep-tensorboard-"))
-        self._forget_exit()
+        self._end()
+        self._files = EventFiles(self._url)
         self._cancel_exit_hook = finish_at_exit(self._end, what=f"the end of TensorBoard's files in {self._url}")
 
     def _forget_exit(self) -> None:
@@ -131,40 +122,22 @@ class TensorBoard(keras.callbacks.Callback):
     def _end(self) -> None:
         """Closes the files, and uploads what has not been uploaded yet. Idempotent."""
         self._forget_exit()
-        try:
-            for writer in self._writers.values():
-                writer.close()
-            self._publish()
-        finally:
-            self._writers.clear()
-            if not self._is_local:
-                shutil.rmtree(self._local_path, ignore_errors=True)
+        files, self._files = self._files, None
+        if files is not None:
+            files.close()
 
     def _write(self, kind: str, scalars: Mapping[str, Any], step: int) -> None:
         if not scalars or jax.process_index() != 0:
             return
-        if kind not in self._writers:
-            # TensorBoard drops what a killed run wrote after its last checkpoint, because this run trains it again.
-            purge_step = self._first_epoch or None
-            try:
-                self._writers[kind] = tensorboardX.SummaryWriter(
-                    str(self._local_path / kind),
-                    purge_step=purge_step,
-                    flush_secs=_FLUSH_S,
-                    filename_suffix=f".{os.getpid()}",  # another process may write to the same folder
-                )
-            except OSError as error:
-                raise StorageWriteError(f"TensorBoard's files cannot be written to {self._url}: {error}") from error
+        writer = self._writer(kind)
         for name, value in scalars.items():
-            self._writers[kind].add_scalar(name, float(value), step)
+            writer.add_scalar(name, float(value), step)
+
+    def _writer(self, kind: str) -> tensorboardX.SummaryWriter:
+        assert self._files is not None, "fit has begun"
+        # TensorBoard drops what a killed run wrote after its last checkpoint, because this run trains it again.
+        return self._files.writer(kind, purge_step=self._first_epoch or None)
 
     def _publish(self) -> None:
-        for writer in self._writers.values():
-            if writer.file_writer is not None:
-                writer.flush()
-        if self._is_local or not self._writers:
-            return
-        for path in sorted(self._local_path.rglob("*")):
-            if path.is_file():
-                bucket = open_bucket(join_url(self._url, path.parent.relative_to(self._local_path).as_posix()))
-                bucket.upload(path.name, path=path)
+        if self._files is not None:
+            self._files.publish()
