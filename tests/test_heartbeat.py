@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import lockstep
-from lockstep.heartbeat import beats as heartbeat
 from lockstep.heartbeat import HEARTBEAT_VARIABLE, MAX_METRICS, SEND_INTERVAL_S, Beat, HeartbeatSender
+from lockstep.heartbeat import beats as heartbeat
 from lockstep.local_sockets import MAX_ADDRESS_BYTES, short_address
 
 

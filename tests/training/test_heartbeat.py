@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from tests.training.test_backup import make_batches, make_linear
 
-from lockstep.heartbeat import beats as heartbeat
 from lockstep.heartbeat import HEARTBEAT_VARIABLE
+from lockstep.heartbeat import beats as heartbeat
 from lockstep.strategies import OneDeviceStrategy
 from lockstep.training import BackupAndRestore, Heartbeat
 

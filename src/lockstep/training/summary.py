@@ -103,7 +103,7 @@ class Summary(keras.callbacks.Callback, AbstractStepObserver):
         run.exit_stack.enter_context(programs.watch(self._inspect))
 
     def _inspect(self, program: programs.Program) -> None:
-        if self._compiled is None:
+        if self._compiled is None and hasattr(program.step, "trace"):  # a step that runs eagerly is not compiled
             self._compiled = _CompiledStep(program)
 
     @override
