@@ -184,7 +184,7 @@ def _upload_folder(folder: Path, *, url: str) -> None:
         BackendError: the upload has failed.
         OSError: the process could not be started.
     """
-    command = [sys.executable, "-m", "lockstep.storage", str(folder), url]
+    command = [sys.executable, "-P", "-m", "lockstep.storage", str(folder), url]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=UPLOAD_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:

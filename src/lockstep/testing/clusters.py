@@ -18,6 +18,7 @@ import pytest
 
 from lockstep.clusters import AbstractCluster
 from lockstep.errors import UnavailableError
+from lockstep.heartbeat import ProfileRequest, ProfileState
 from lockstep.jobs.running.orders import (
     STALE_ORDER,
     GangEnd,
@@ -66,6 +67,15 @@ print("done", flush=True)
 
 All replicas except the parameter servers end when the file "go" exists.
 """
+
+PROFILED: Final = """
+import os, pathlib, time
+path = pathlib.Path(os.environ["LOCKSTEP_SPOOL"], "profile-request")
+while not path.read_text().endswith("}"):
+    time.sleep(0.02)
+print(path.read_text(), flush=True)
+"""
+"""A program that prints the request for a profile, and ends."""
 
 TALK: Final = """
 import json, os, socket, sys
@@ -329,6 +339,24 @@ class AbstractClusterConformance(abc.ABC):
         assert status.end.outcome is GangOutcome.SUCCEEDED, "another service's generations are its own"
         for gang in ("stale", "current", "others"):
             self.cluster().forget(gang)
+
+    def test_a_request_for_a_profile_reaches_a_replica(self, tmp_path: Path) -> None:
+        order = make_gang(tmp_path, "profiled", "master", script=PROFILED)
+        request = ProfileRequest(request_id="p1", num_steps=3, name="master-replica-0")
+        with pytest.raises(UnavailableError, match="is not running now"):
+            self.cluster().request_profile("profiled", replica="master-replica-0", request=request)
+        self.cluster().place(order)
+        wait_until(self.cluster(), "profiled", _running)
+        with pytest.raises(UnavailableError, match="is not running now"):
+            self.cluster().request_profile("profiled", replica="worker-replica-0", request=request)
+        self.cluster().request_profile("profiled", replica="master-replica-0", request=request)
+        status = wait_until(self.cluster(), "profiled", _ended)
+        assert log_lines(order.replicas[0]) == [request.to_bytes().decode()]
+        report = status.replicas[0].profile
+        assert report is not None
+        assert (report.request_id, report.state) == ("p1", ProfileState.FAILED)
+        assert report.problem == "the program ended before a training step began"
+        self.cluster().forget("profiled")
 
     def test_a_shell_runs_in_a_replica(self, tmp_path: Path) -> None:
         order = make_gang(tmp_path, "shells", "master", "worker", script=WAIT)

@@ -47,6 +47,7 @@ ORDER = ReplicaOrder(
 )
 WORK = "/home/spool/g-2/worker-replica-1/work"
 HEARTBEAT = "/home/spool/g-2/worker-replica-1/heartbeat"
+PROFILE_REQUEST = "/home/spool/g-2/worker-replica-1/profile-request"
 
 
 def container(**changes: Any) -> ReplicaOrder:
@@ -116,18 +117,19 @@ def test_it_sees_the_jobs_own_folders_and_no_more() -> None:
 
 def test_outputs_in_a_cloud_are_not_mounted() -> None:
     order = replace(ORDER, model_dir="gs://b/m", checkpoint_dir="gs://b/c", tensorboard_dir="s3://b/t")
-    assert [mount.source for mount in plan(order).spec.mounts] == [WORK, HEARTBEAT]
+    assert [mount.source for mount in plan(order).spec.mounts] == [WORK, HEARTBEAT, PROFILE_REQUEST]
 
 
 def test_outputs_that_lie_apart_are_mounted_apart() -> None:
     order = replace(ORDER, model_dir="/a/model", checkpoint_dir="/b/checkpoints", tensorboard_dir=None)
-    assert [mount.source for mount in plan(order).spec.mounts] == [WORK, HEARTBEAT, "/a/model", "/b/checkpoints"]
+    own = [WORK, HEARTBEAT, PROFILE_REQUEST]
+    assert [mount.source for mount in plan(order).spec.mounts] == [*own, "/a/model", "/b/checkpoints"]
 
 
 def test_what_a_job_names_it_may_read_where_it_is_there() -> None:
     order = container(readable=("/bucket/data", "/bucket/data/train", "/bucket/absent", "/bucket/local/jobs/j/model"))
     mounts = plan(order, exists=lambda path: path != "/bucket/absent").spec.mounts
-    assert mounts[4:] == (Mount(source="/bucket/data", target="/bucket/data"),)
+    assert mounts[5:] == (Mount(source="/bucket/data", target="/bucket/data"),)
 
 
 def linked(**links: str) -> NodeFacts:

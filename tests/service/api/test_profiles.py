@@ -170,5 +170,5 @@ def test_what_cannot_be_profiled_is_refused(bench: Bench, service: Served) -> No
     with pytest.raises(PermissionDeniedError):
         request(client=viewer)()
     other = _client(service, service.key(Scope.OPERATOR, project="other"))
-    with pytest.raises(PermissionDeniedError):
+    with pytest.raises(NotFoundError, match="no project 'local' for this key"):
         request(client=other)()
