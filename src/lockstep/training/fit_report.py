@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -94,18 +94,26 @@ class FitReport:
     @property
     def lines(self) -> list[str]:
         """The summary as lines of text."""
-        where = f"{self.num_devices} x {self.device}" + (f", {self.strategy}" if self.strategy else "")
+        strategy = f"{self.strategy} on " if self.strategy else ""
+        where = f"{strategy}{self.num_devices} x {self.device}"
         rows = [
-            ("steps", f"{self.num_steps:,} steps, {self.num_examples:,} examples, {where}"),
             ("speed", self._speed()),
-            ("time", f"{_seconds(self.total_s)}: {self._parts()}"),
-            ("collective", "" if self.collective_s is None else _seconds(self.collective_s), self.collective_note),
-            ("memory", self._memory(), self.memory_note),
+            ("time", _seconds(self.total_s)),
+            *((f"  {part}", text) for part, text in self._parts()),
+            ("memory", self._memory()),
             ("operations", self._operations()),
-            ("utilisation", _percent(self.utilisation), self.utilisation_note),
+            ("utilisation", f"{_percent(self.utilisation)} {self.utilisation_note}".strip()),
         ]
-        texts = [(name, "; ".join(part for part in parts if part)) for name, *parts in rows]
-        return [f"summary of fit of {self.name}", *(f"  {name:<12}{text}" for name, text in texts)]
+        head = f"summary of fit of {self.name}: {self.num_steps:,} steps, {self.num_examples:,} examples, {where}"
+        return [head, *(f"  {name:<13} {text}" for name, text in rows)]
+
+    def _parts(self) -> Iterator[tuple[str, str]]:
+        """Yields the parts of the time with their shares of it."""
+        for part, field in _PARTS.items():
+            time_s: float | None = getattr(self, field)
+            share = "" if time_s is None else f"{100 * time_s / (self.total_s or 1.0):5.1f}%"
+            note = f"  {self.collective_note}" if part == "collective" else ""
+            yield part, f"{share}{note}".strip() if time_s is None else f"{share}{note}"
 
     def _speed(self) -> str:
         if self.examples_per_s is None or self.step_p50_s is None or self.step_p95_s is None:
@@ -113,15 +121,9 @@ class FitReport:
         times = f"step p50 {_seconds(self.step_p50_s)}, p95 {_seconds(self.step_p95_s)}"
         return f"{self.examples_per_s:,.4g} examples/s, {times}"
 
-    def _parts(self) -> str:
-        known = {part: getattr(self, field) for part, field in _PARTS.items()}
-        total_s = self.total_s or 1.0
-        return ", ".join(
-            f"{part} {100 * time_s / total_s:.1f}%" for part, time_s in known.items() if time_s is not None
-        )
-
     def _memory(self) -> str:
-        return "" if self.peak_memory_bytes is None else f"{self.peak_memory_bytes / _GIB:.3g} GiB a device"
+        known = "" if self.peak_memory_bytes is None else f"{self.peak_memory_bytes / _GIB:.3g} GiB a device, "
+        return f"{known}{self.memory_note}"
 
     def _operations(self) -> str:
         if self.step_operations is None:

@@ -298,7 +298,7 @@ def _peak_memory(compiled: _CompiledStep | None) -> tuple[int | None, str]:
     if peaks:
         return max(peaks), "since the program began, as the devices report it"
     if compiled is not None and compiled.memory_bytes is not None:
-        return compiled.memory_bytes, "as the compiler planned the step: these devices do not report it"
+        return compiled.memory_bytes, "as the compiler planned the step"
     return None, "not known: these devices do not report it"
 
 
