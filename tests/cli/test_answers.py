@@ -50,6 +50,7 @@ ELSEWHERE = {
     "models scale": "test_models.py",
     "plan": "test_plan.py",
     "predict": "test_predict.py",
+    "profile": "test_profile.py",
     "submit-prediction": "as submit",
     "undeploy": "test_models.py",
 }

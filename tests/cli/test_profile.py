@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli.validating import validated
 
 import lockstep
 from lockstep.client.job import Job
@@ -39,7 +40,8 @@ def test_a_running_job_is_profiled(machine: Machine, tmp_path: Path) -> None:
     package = ("--package-path", str(tmp_path / "code"), "--module-name", "train", "--config", str(config))
     machine.run("submit", "profiled", *package, "--async")
     machine.wait("profiled", lambda job: (job["lockstep"]["progress"] or {}).get("step") is not None)
-    said = json.loads(machine.run("profile", "profiled", "--steps", "5", "--to", str(tmp_path / "here"), "--json"))
+    text = machine.run("profile", "profiled", "--steps", "5", "--to", str(tmp_path / "here"), "--json")
+    said = validated("profile", text)
     assert said["numSteps"] == 5
     files = [Path(file) for file in said["files"]]
     assert {file.name for file in files} == {"master-replica-0.xplane.pb", "master-replica-0.trace.json.gz"}
