@@ -105,6 +105,14 @@ def test_a_custom_loop_is_recorded_and_a_profiler_of_its_own_is_named(spool, rep
     assert "JAX's profiler could not be started" in reports[-1]["problem"]
 
 
+def test_a_custom_loop_that_ends_leaves_the_steps_that_there_were(spool, reports):
+    write_request(spool, ProfileRequest(request_id="p6", num_steps=1000))
+    for number in range(4):
+        lockstep.report_progress(step=number)
+    profiling.current_recorder().end_with_process()  # as at the end of the process
+    assert (reports[-1]["state"], reports[-1]["numSteps"]) == ("done", 3)
+
+
 def test_a_bucket_that_takes_nothing_is_named(spool, reports, tmp_path):
     (tmp_path / "bucket").write_text("not a folder")
     write_request(spool, ProfileRequest(request_id="p5", num_steps=1))

@@ -56,7 +56,7 @@ class ProfileRecorder(AbstractStepObserver):
         self._trace: Trace | None = None
         self._folder = Path()
         self._num_steps = 0
-        self._first_step = 0
+        self._first_step = self._last_step = 0
 
     @override
     def before_execution(self, execution: Execution) -> None:
@@ -69,6 +69,7 @@ class ProfileRecorder(AbstractStepObserver):
             num_steps: the number of steps that have begun before.
             settle: waits until all of these steps are computed.
         """
+        self._last_step = num_steps
         if self._trace is None:
             request = self._sender.profile_requests.take() or self._postponed
             if request is not None:
@@ -95,7 +96,7 @@ class ProfileRecorder(AbstractStepObserver):
     def end_with_process(self) -> None:
         """Completes a profile whose loop did not say that it ended."""
         if self._trace is not None:
-            self._finish(self._first_step, settle=_wait_for_nothing, waits=True)
+            self._finish(self._last_step, settle=_wait_for_nothing, waits=True)
 
     def _begin(self, request: ProfileRequest, num_steps: int, *, settle: Callable[[], None]) -> None:
         self._postponed = None
