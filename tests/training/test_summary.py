@@ -109,6 +109,7 @@ def test_it_says_where_the_time_of_fit_went(kind, tmp_path, monkeypatch):
     )
     assert lines[0].startswith("summary of fit of tiny: 32 steps, 256 examples, ")
     assert max(map(len, lines)) <= 100
+    assert "3.584 KFLOP a step in matrix products and convolutions" in "".join(lines)
     assert "".join(lines).splitlines() == report.lines
     written = EventMultiplexer().AddRunsFromDirectory(str(tmp_path / "logs"))
     written.Reload()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-_GIB: Final = 2**30
+_BYTES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_FLOP: Final = ("FLOP", "KFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP")
 _PARTS: Final = {
     "compute": "compute_s",
     "collective": "collective_s",
@@ -122,13 +123,15 @@ class FitReport:
         return f"{self.examples_per_s:,.4g} examples/s, {times}"
 
     def _memory(self) -> str:
-        known = "" if self.peak_memory_bytes is None else f"{self.peak_memory_bytes / _GIB:.3g} GiB a device, "
-        return f"{known}{self.memory_note}"
+        if self.peak_memory_bytes is None:
+            return self.memory_note
+        return f"{_scaled(self.peak_memory_bytes, base=1024, units=_BYTES)} a device, {self.memory_note}"
 
     def _operations(self) -> str:
         if self.step_operations is None:
             return "not known"
-        return f"{self.step_operations / 1e9:,.4g} GFLOP a step in matrix products and convolutions"
+        known = _scaled(self.step_operations, base=1000, units=_FLOP)
+        return f"{known} a step in matrix products and convolutions"
 
 
 def _seconds(time_s: float) -> str:
@@ -137,3 +140,11 @@ def _seconds(time_s: float) -> str:
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f}%"
+
+
+def _scaled(value: float, *, base: int, units: Sequence[str]) -> str:
+    """Returns a number with the unit in which it is not much larger than 1."""
+    power = 0
+    while abs(value) >= base and power < len(units) - 1:
+        value, power = value / base, power + 1
+    return f"{value:.4g} {units[power]}"

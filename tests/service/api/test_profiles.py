@@ -83,9 +83,7 @@ def _fetch(bench: Bench, client: Client, to: Path, *, timeout_s: float = TIMEOUT
 
     def fetch() -> None:
         try:
-            outcome.append(
-                fetch_profile(client, "runs", num_steps=num_steps, replica=None, to=to, timeout_s=timeout_s)
-            )
+            outcome.append(fetch_profile(client, "runs", num_steps=num_steps, replica=None, to=to, timeout_s=timeout_s))
         except LockstepError as error:
             outcome.append(error)
 
