@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 
 import jax
 import keras
@@ -127,9 +128,12 @@ def test_only_a_whole_request_that_is_new_is_taken(tmp_path):
     requests = ProfileRequests(path)
     assert requests.take() is None
     whole = ProfileRequest(request_id="a", num_steps=20).to_bytes()
-    path.write_bytes(whole[:10])  # the runner is writing it
-    assert requests.take() is None
+    for part in (b"", whole[:10], whole[:-1]):  # the runner is writing it
+        path.write_bytes(part)
+        os.utime(path, ns=(1, 1))  # within one tick of the file system's clock
+        assert requests.take() is None
     path.write_bytes(whole)
+    os.utime(path, ns=(1, 1))
     assert requests.take() == ProfileRequest(request_id="a", num_steps=20)
     assert requests.take() is None
     for bad in ({"numSteps": 0}, {"numSteps": 1001}, {"name": "../up"}, {"id": ""}):

@@ -182,23 +182,24 @@ class ProfileRequests:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen_ns = -1
+        self._seen: tuple[int, int] | None = None
         self._last_id = ""
 
     def take(self) -> ProfileRequest | None:
         """Returns a request that was not returned before; None if there is none. Costs one look at the file."""
         try:
-            changed_ns = os.stat(self._path).st_mtime_ns
-            if changed_ns == self._seen_ns:
+            status = os.stat(self._path)
+            # Writes in quick succession may have the same time, and the file is empty for a moment.
+            version = (status.st_mtime_ns, status.st_size)
+            if version == self._seen:
                 return None
             with self._path.open("rb") as file:
                 data = file.read(MAX_REQUEST_BYTES)
         except OSError:
             return None
         request = ProfileRequest.from_bytes(data)
+        self._seen = version if request is not None or not data else None  # a part of a request is read again
         if request is None:
-            self._seen_ns = -1 if data else changed_ns  # a part of a request is read again
             return None
-        self._seen_ns = changed_ns
         is_new, self._last_id = request.request_id != self._last_id, request.request_id
         return request if is_new else None
