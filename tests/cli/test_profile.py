@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
 from tests.cli.validating import validated
+from typer.testing import CliRunner
 
 import lockstep
+from lockstep.cli.app import app
 from lockstep.client.job import Job
 from lockstep.testing.machine import Machine
 
@@ -28,6 +31,23 @@ with MirroredStrategy().scope():
 data = np.ones((512, 8), "float32"), np.ones((512, 1), "float32")
 model.fit(*data, batch_size=16, epochs=10_000, verbose=0, callbacks=[Slow()])
 """
+
+
+def test_fewer_steps_than_asked_for_are_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[dict[str, object]] = []
+
+    def fetch(client: object, job: str, **options: object) -> tuple[list[Path], int]:
+        asked.append({"job": job, **options})
+        return [tmp_path / "a.xplane.pb"], 7
+
+    monkeypatch.setattr("lockstep.cli.profile.connect", lambda project: contextlib.nullcontext())
+    monkeypatch.setattr("lockstep.client.profiles.fetch_profile", fetch)
+    done = CliRunner().invoke(app, ["profile", "train_1", "--to", str(tmp_path)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "recorded 7 steps of 20: training ended" in done.stdout
+    assert "perfetto" not in done.stdout
+    options = {"num_steps": 20, "replica": None, "to": tmp_path, "timeout_s": 600.0}
+    assert asked == [{"job": "train_1", **options}]
 
 
 @pytest.mark.heavy
