@@ -4,7 +4,7 @@
     python examples/cats_and_dogs/run.py --cluster                              # the same on two machines
     python examples/cats_and_dogs/run.py --archive kagglecatsanddogs_5340.zip   # photographs, DenseNet121
 
-Each step is a command that you can type yourself; it is printed before it runs. What comes after `--` is for `train.py`.
+Each step is a command that you can type yourself; it is printed before it runs. Arguments after `--` go to `train.py`.
 The service runs in a home of its own, `.demo/home` beside the README, and is taken down at the end, whatever happens.
 """
 
