@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import http.client
 import os
 import tempfile
 import urllib.request
@@ -92,8 +93,9 @@ def download(path):
         with urllib.request.urlopen(URL, timeout=SILENCE_S) as answer, part.open("wb") as file:
             while block := answer.read(1 << 20):
                 file.write(block)
+        check(part, CHECKSUM, name=URL, action="try again")
         part.replace(path)
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise UnavailableError(
             f"the ImageNet weights of DenseNet121 are not in Keras's cache, and cannot be downloaded: {error}",
             action=f"put the file {URL} into {path.parent}, or into a bucket that the job reads and name it: "
