@@ -19,7 +19,7 @@ from weights import open_weights
 
 from lockstep.data import Batches, ExampleParser, RecordSource, read_manifest
 from lockstep.data.images import ImageDecoder, RandomFlip, RandomResizedCrop, Resizing
-from lockstep.errors import InvalidInputError, LockstepError
+from lockstep.errors import InvalidInputError, LockstepError, MissingInputError
 from lockstep.storage import join_url, open_bucket, split_url
 from lockstep.strategies import STRATEGY_NAMES, from_env
 from lockstep.topology import Outputs, Topology
@@ -81,7 +81,11 @@ class Reader:
     def __init__(self, arguments, strategy):
         self._arguments = arguments
         self._strategy = strategy
-        manifest = read_manifest(arguments.data, name=arguments.name, split="train")
+        try:
+            manifest = read_manifest(arguments.data, name=arguments.name, split="train")
+        except MissingInputError:
+            what = f"there is no packed data set {arguments.name} in {arguments.data}"
+            raise MissingInputError(what, action="pack it with pack.py, or correct --data or --name") from None
         self.classes = manifest.classes
         packed_size = manifest.options.get("image_size")
         if not self.classes or packed_size is None:
