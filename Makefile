@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # uv works on this folder's environment, whichever one is active.
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/.venv
 
-.PHONY: help setup demo test test-all test-versions check bench docs docs-site clean
+.PHONY: help setup demo pets test test-all test-versions check bench docs docs-site clean
 
 help: ## list these words
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
@@ -36,6 +36,9 @@ $(STAMP): pyproject.toml uv.lock
 
 demo: $(STAMP) ## run the whole way once: data, service, job, model, predictions
 	@$(BIN)/python examples/demo.py
+
+pets: $(STAMP) ## run the reference job once, with drawn pictures: archive, service, job, model, predictions
+	@$(BIN)/python examples/cats_and_dogs/run.py
 
 # With libtpu installed JAX would look for a TPU at every start.
 test test-all bench: export JAX_PLATFORMS := cpu

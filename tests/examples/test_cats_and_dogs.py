@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 import sys
 import zipfile
 from collections import Counter
@@ -15,10 +16,13 @@ import numpy as np
 import pytest
 import yaml
 
+from lockstep.clusters.machines.registry import check_machines
 from lockstep.data import RecordSource, decode_example, read_manifest
 from lockstep.data.images import decode_image
 from lockstep.errors import CorruptDataError, InvalidInputError, MissingInputError, ModelError, UnavailableError
 from lockstep.jobs.input.documents import parse_config
+from lockstep.jobs.machines.catalogue import load_catalogue
+from lockstep.jobs.provisioning import parse_cluster
 from lockstep.training import load_model, save_model
 
 # isort: split
@@ -218,3 +222,13 @@ def test_the_image_of_the_job_runs_its_program() -> None:
     lines = (FOLDER / "Containerfile").read_text().splitlines()
     assert lines[-1] == 'ENTRYPOINT ["python3", "-m", "train"]'
     assert any(line.startswith("FROM ") for line in lines)
+
+
+def test_its_clusters_can_be_used() -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", (FOLDER / "README.md").read_text("utf-8"), re.DOTALL)
+    catalogue = load_catalogue()
+    for text in (*blocks, (FOLDER / "cluster.yaml").read_text("utf-8")):
+        definition = parse_cluster(yaml.safe_load(text), source="cluster.yaml", catalogue=catalogue)
+        check_machines(definition, catalogue=catalogue)
+        assert definition.node_types["v100x2"].max_nodes == 2
+    assert len(blocks) == 1
