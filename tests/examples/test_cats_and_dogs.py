@@ -74,7 +74,7 @@ def test_an_archive_is_packed_without_its_damaged_files_and_they_are_counted(
     assert 0 < len(packed["validation"]) < 20
     assert all(record["image"][0].startswith(b"\xff\xd8\xff") for record in every), "JPEG"
     assert {decode_image(record["image"][0]).shape for record in every} == {(48, 48, 3)}, "also those in grayscale"
-    manifest = read_manifest(tmp_path / "data", name="cats-and-dogs", split="train")
+    manifest = read_manifest(str(tmp_path / "data"), name="cats-and-dogs", split="train")
     assert manifest.options["image_size"] == [48, 48]
 
     run_pack(monkeypatch, tmp_path / "drawn.zip", tmp_path / "data", "--image-size", 48, "--shards", 2)
