@@ -29,12 +29,12 @@ import keras  # after lockstep, which has it run on JAX
 
 pytestmark = [
     pytest.mark.heavy,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword"),
 ]
 
 FOLDER = Path(__file__).parents[2] / "examples" / "cats_and_dogs"
-TIMEOUT_S = 500
+TIMEOUT_S = 800
 SMALL = ("--backbone", "small", "--weights", "none", "--batch-size", "32", "--learning-rate", "3e-3")
 WEIGHTS = "densenet121_weights_tf_dim_ordering_tf_kernels_notop.h5"
 NEEDS_FASHION_MNIST = pytest.mark.skipif(not DEBIAN_FOLDER.is_dir(), reason="dataset-fashion-mnist is not installed")
