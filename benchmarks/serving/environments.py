@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from uv import find_uv_bin
+from environments import install, versions
 
-STAMP: Final = "packages.txt"
 COMMON: Final = ("torch==2.15.0", "numpy==2.4.6", "pillow==13.0.0")
 PORT: Final = "{port}"
-VERSIONS_PROGRAM: Final = """
-import importlib.metadata, sys
-print(", ".join(f"{name} {importlib.metadata.version(name)}" for name in sys.argv[1:]))
-"""
 
 
 @final
@@ -78,10 +70,6 @@ RIVALS: Final = {
 }
 
 
-class InstallationError(Exception):
-    """A rival cannot be installed here."""
-
-
 @final
 class Environment:
     """A rival's virtual environment. It is made where there is none, or one of other packages.
@@ -97,14 +85,7 @@ class Environment:
     def __init__(self, rival: Rival, *, folder: Path) -> None:
         self._rival = rival
         self._folder = folder
-        packages = (*rival.packages, *COMMON)
-        stamp = folder / STAMP
-        if not stamp.exists() or stamp.read_text().split() != list(packages):
-            print(f"installing {rival.title} into {folder}", file=sys.stderr)
-            shutil.rmtree(folder, ignore_errors=True)
-            self._run_uv("venv", f"--python={sys.executable}", str(folder))
-            self._run_uv("pip", "install", "--compile-bytecode", f"--python={folder / 'bin' / 'python'}", *packages)
-            stamp.write_text("\n".join(packages))
+        self._python = install(rival.title, (*rival.packages, *COMMON), folder=folder)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -126,15 +107,4 @@ class Environment:
 
     def versions(self) -> str:
         """Returns the versions for the table."""
-        python = str(self._folder / "bin" / "python")
-        done = subprocess.run(
-            [python, "-c", VERSIONS_PROGRAM, *self._rival.shown], capture_output=True, text=True, check=True, timeout=60
-        )
-        return done.stdout.strip()
-
-    def _run_uv(self, *arguments: str) -> None:
-        done = subprocess.run(
-            [find_uv_bin(), "--quiet", *arguments], capture_output=True, text=True, check=False, timeout=3600
-        )
-        if done.returncode:
-            raise InstallationError(f"{self._rival.title} cannot be installed: {done.stderr.strip()}")
+        return versions(self._python, self._rival.shown)

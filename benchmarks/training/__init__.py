@@ -1,0 +1,1 @@
+"""The two sides of ``gpu.py``, and what they share."""
