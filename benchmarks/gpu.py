@@ -43,7 +43,9 @@ HERE: Final = Path(__file__).resolve().parent
 PROGRAM: Final = "benchmarks/gpu.py"
 GIB: Final = 2**30
 OPERATIONS_TOLERANCE: Final = 1e-3
-LOSS_TOLERANCE: Final = 1e-3
+LOSS_TOLERANCE: Final = 1e-4
+CHANGE_TOLERANCE: Final = 0.1
+"""Of the losses' change from the first step to the last: each side rounds gradients its own way."""
 SMALL_BATCH: Final = 4
 TRAINING: Final = 3
 """A step's operations over those forward: backward, each product has two, of its inputs and of its weights."""
@@ -78,6 +80,11 @@ class Measured:
     error: str = ""
 
 
+def change(said: Check) -> float:
+    """Returns how far the loss came from the first step to the last."""
+    return said.losses[-1] - said.losses[0]
+
+
 def check(model: str, pythons: Mapping[str, Path], *, size: str, folder: Path) -> int:
     """Ends where the sides' models are not the same.
 
@@ -108,17 +115,16 @@ def check(model: str, pythons: Mapping[str, Path], *, size: str, folder: Path) -
         same = (
             other.num_parameters == first.num_parameters
             and math.isclose(other.forward_operations, first.forward_operations, rel_tol=OPERATIONS_TOLERANCE)
-            and all(
-                math.isclose(one, two, rel_tol=LOSS_TOLERANCE)
-                for one, two in zip(other.losses, first.losses, strict=True)
-            )
+            and math.isclose(other.losses[0], first.losses[0], rel_tol=LOSS_TOLERANCE)
+            and math.isclose(change(other), change(first), rel_tol=CHANGE_TOLERANCE)
         )
         if not same:
             sys.exit(f"{PROGRAM}: {model} is not the same model on both sides: {OURS} {first}; {name} {other}")
     losses = "; ".join(f"{name} {', '.join(f'{loss:.5f}' for loss in one.losses)}" for name, one in said.items())
+    gflop = first.forward_operations / 1e9
     console.print(
-        f"{CASES[model].title}: {first.num_parameters:,} parameters; forward, {first.forward_operations / 1e9:,.2f} GFLOP "
-        f"an example; losses of the small size in float32: {losses}"
+        f"{CASES[model].title}: {first.num_parameters:,} parameters; forward, {gflop:,.2f} GFLOP an example; "
+        f"losses of the small size in float32: {losses}"
     )
     return first.forward_operations
 

@@ -24,6 +24,7 @@ from lockstep.cli.app import app
 from lockstep.cli.reference import commands_of, commands_with_json
 from lockstep.errors import InvalidInputError
 from lockstep.home import Home
+from lockstep.jobs.notifications.webhooks import Webhook
 from lockstep.service.settings import Settings
 from lockstep.service.store.control.listing import ORDER_KEYS
 from lockstep.testing.bench import open_bench
@@ -64,7 +65,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     home.path.mkdir()
     with open_bench(Settings(home=home, bucket=str(home.bucket), max_running_jobs=2)) as bench:
         bench.cluster.set_nodes((BOX,), in_use={"box": BOX.resources})
-        served = Served(bench)
+        hook = Webhook(name="ops", url="https://hooks.example.com/x", secret_file=None)
+        served = Served(bench, operators={"ops": (hook, None)})
         monkeypatch.setenv("LOCKSTEP_HOME", str(home.path))
         monkeypatch.setenv("LOCKSTEP_URL", served.url)
         monkeypatch.setenv("LOCKSTEP_TOKEN", HOME_TOKEN)
@@ -128,6 +130,7 @@ def test_what_commands_print_as_json_has_the_forms_that_are_documented(site: Sit
     assert run("secrets set", "token", input="a secret value\n") == {"name": "token"}
     assert [secret["name"] for secret in run("secrets list")["secrets"]] == ["token"]
     assert run("secrets rm", "token") == {"name": "token"}
+    assert run("webhooks deliveries", "ops") == {"deliveries": []}
 
     for version in ("v1", "v2"):
         site.version(version)

@@ -142,6 +142,8 @@ class EvilClient:
             "keys": lambda: [evil(forms.KeyForm)],
             "secrets": lambda: [evil(forms.SecretForm)],
             "service": lambda: evil(forms.ServiceForm),
+            "webhook_deliveries": lambda: [evil(forms.DeliveryForm)],
+            "job_deliveries": lambda: [evil(forms.DeliveryForm)],
             "nodes": lambda: evil(forms.NodeListForm),
             "job": lambda: {**evil(forms.JobForm), "state": "SUCCEEDED"},
             "jobs": lambda: [{**evil(forms.JobForm), "state": state} for state in ("RUNNING", "FAILED")],
@@ -171,6 +173,7 @@ VERBS = [
     "submit j --package-path code --module-name train --dry-run",
     "keys list",
     "secrets list",
+    "webhooks deliveries evil",
     "whoami",
     "cluster nodes",
 ]

@@ -102,6 +102,7 @@ _SECTIONS: Final = {
         "whoami": ("whoami:whoami", "Show whose key you use, its permissions, and the address of the service."),
         "keys": ("keys:app", "Create, list and revoke API keys."),
         "secrets": ("secrets:app", "Set, list and remove a project's secrets."),
+        "webhooks": ("webhooks:app", "Show what was delivered to webhooks."),
     },
     "Your shell": {
         "completion": (

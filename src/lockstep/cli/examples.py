@@ -148,5 +148,6 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "secrets set": ("lockstep secrets set hub-token --file token.txt",),
     "secrets list": ("lockstep secrets list",),
     "secrets rm": ("lockstep secrets rm hub-token",),
+    "webhooks deliveries": ("lockstep webhooks deliveries ops", "lockstep webhooks deliveries 0 --job rnn_7"),
 }
 """The examples, by the command without ``lockstep``."""

@@ -179,6 +179,10 @@ class Client(AbstractJobRequests, AbstractModelRequests):
         made = self._call("POST", "/v1/console:link", body={})
         return f"{self.url}{made['path']}&{urlencode({'then': then})}"
 
+    def webhook_deliveries(self, webhook: str) -> list[dict[str, Any]]:
+        """Returns the last deliveries of a webhook of the operator, the latest first."""
+        return self._call("GET", f"/v1/webhooks/{path_segment(webhook, what='webhook')}/deliveries")["deliveries"]
+
     def service(self) -> dict[str, Any]:
         """Returns the status of the service."""
         return self._call("GET", "/v1/service")

@@ -67,6 +67,15 @@ class AbstractJobRequests(ABC):
         """Returns a job's events, the oldest first."""
         return self._call("GET", f"{self._job(job_id)}/events")["events"]
 
+    def job_deliveries(self, job_id: str, *, number: int) -> list[dict[str, Any]]:
+        """Returns the last deliveries of a job's webhook, the latest first.
+
+        Args:
+            job_id: the job.
+            number: the webhook's place in the training input, from 0.
+        """
+        return self._call("GET", f"{self._job(job_id)}/webhooks/{number}/deliveries")["deliveries"]
+
     def job_models(self, job_id: str) -> list[dict[str, Any]]:
         """Returns the ``.keras`` files that a job saved, each with ``url`` and ``sizeBytes``."""
         return self._call("GET", f"{self._job(job_id)}/models")["models"]

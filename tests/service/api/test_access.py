@@ -107,6 +107,7 @@ def walk(service: Served) -> Walk:
     ]
     names = {"job_id": "hidden", "model": "m_hidden", "version": "v1", "operation": operation}
     names |= {"key": "lsk_0", "secret": "hidden", "location": LOCATION}
+    names |= {"webhook": "ops", "number": "0"}
     return Walk(service=service, routes=routes, names=names)
 
 

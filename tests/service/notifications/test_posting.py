@@ -14,7 +14,7 @@ from tests.service.receiver import TIMEOUT_S, Receiver
 
 from lockstep.jobs.notifications.webhook_targets import WebhookTargets, parse_targets
 from lockstep.service.notifications import posting
-from lockstep.service.notifications.posting import NO_ALLOWED_ADDRESS, RestrictedPost
+from lockstep.service.notifications.posting import NO_ALLOWED_ADDRESS, PostResult, RestrictedPost
 
 LOCAL = parse_targets(["127.0.0.0/8"], is_local=True)
 
@@ -42,7 +42,7 @@ def receiver() -> Iterator[Receiver]:
 
 def test_a_message_arrives_where_the_operator_allows_it(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")  # who would look the name up itself
-    assert RestrictedPost(LOCAL)(receiver.url, b'{"job": "j"}', {"webhook-id": "d"}) is None
+    assert RestrictedPost(LOCAL)(receiver.url, b'{"job": "j"}', {"webhook-id": "d"}) == PostResult(status=204)
     assert receiver.taken == [{"job": "j"}]
     assert receiver.headers[0]["host"] == f"127.0.0.1:{receiver.server.server_port}"
     assert receiver.headers[0]["webhook-id"] == "d"
@@ -52,7 +52,7 @@ def test_a_message_arrives_where_the_operator_allows_it(receiver: Receiver, monk
     "targets", [WebhookTargets(), parse_targets(["127.0.0.1"], is_local=False)], ids=["not-allowed", "not-on-loopback"]
 )
 def test_loopback_is_not_called_otherwise(receiver: Receiver, targets: WebhookTargets) -> None:
-    assert RestrictedPost(targets)(receiver.url, b"{}", {}) == NO_ALLOWED_ADDRESS
+    assert RestrictedPost(targets)(receiver.url, b"{}", {}).problem == NO_ALLOWED_ADDRESS
     assert receiver.num_asked == 0
 
 
@@ -62,10 +62,10 @@ def test_a_name_that_leads_into_the_private_network_is_not_called(
     names = Names(*[["127.0.0.1", "10.0.0.3"]] * 3)
     url = f"https://hooks.example.com:{receiver.server.server_port}/secret-path"
     post = RestrictedPost(WebhookTargets(), resolve=names)
-    assert [post(url, b"{}", {}) for _ in range(3)] == [NO_ALLOWED_ADDRESS] * 3
+    assert [post(url, b"{}", {}).problem for _ in range(3)] == [NO_ALLOWED_ADDRESS] * 3
     assert receiver.num_asked == 0
     assert names.asked == [("hooks.example.com", receiver.server.server_port)] * 3
-    assert post(url, b"{}", {}) == NO_ALLOWED_ADDRESS, "which names there are is not told"
+    assert post(url, b"{}", {}).problem == NO_ALLOWED_ADDRESS, "which names there are is not told"
     assert caplog.messages == [
         "a job's webhook: hooks.example.com resolves to 127.0.0.1, 10.0.0.3, which is not allowed",
         "a job's webhook: hooks.example.com cannot be looked up: gaierror",
@@ -75,7 +75,7 @@ def test_a_name_that_leads_into_the_private_network_is_not_called(
 def test_the_address_that_was_looked_at_is_the_one_that_is_called(receiver: Receiver) -> None:
     names = Names(["127.0.0.1"], ["127.0.0.9"])  # a second look would find another one
     url = f"http://hooks.example.com:{receiver.server.server_port}/hook"
-    assert RestrictedPost(LOCAL, resolve=names)(url, b"{}", {}) is None
+    assert RestrictedPost(LOCAL, resolve=names)(url, b"{}", {}) == PostResult(status=204)
     assert len(names.asked) == 1
     assert receiver.headers[0]["host"] == f"hooks.example.com:{receiver.server.server_port}"
 
@@ -83,7 +83,7 @@ def test_the_address_that_was_looked_at_is_the_one_that_is_called(receiver: Rece
 def test_of_several_addresses_those_that_are_not_allowed_are_left_out_and_the_others_tried(receiver: Receiver) -> None:
     names = Names(["10.0.0.3", "127.0.0.7", "127.0.0.1"])
     url = f"http://localhost:{receiver.server.server_port}/hook"
-    assert RestrictedPost(LOCAL, resolve=names)(url, b"{}", {}) is None  # nobody listens at 127.0.0.7
+    assert RestrictedPost(LOCAL, resolve=names)(url, b"{}", {}) == PostResult(status=204)  # nobody listens at 127.0.0.7
     assert receiver.num_asked == 1
 
 
@@ -91,7 +91,7 @@ def test_a_redirection_is_not_followed(receiver: Receiver) -> None:
     other = Receiver()
     try:
         receiver.status, receiver.location = 302, other.url
-        assert RestrictedPost(LOCAL)(receiver.url, b"{}", {}) == "it answered 302"
+        assert RestrictedPost(LOCAL)(receiver.url, b"{}", {}) == PostResult(status=302, problem="it answered 302")
         assert (receiver.num_asked, other.num_asked) == (1, 0)
     finally:
         other.close()
@@ -113,14 +113,17 @@ def test_who_answers_a_byte_now_and_then_is_not_waited_for() -> None:
         dripping = threading.Thread(target=drip)
         dripping.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        assert RestrictedPost(LOCAL, timeout_s=0.3)(url, b"{}", {}) == "TimeoutError"
+        assert RestrictedPost(LOCAL, timeout_s=0.3)(url, b"{}", {}) == PostResult(problem="TimeoutError")
         assert over.wait(TIMEOUT_S), "the connection was closed"
         dripping.join(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("host", ["a..b", "xn--", "a" * 80, "127.1", "0x7f000001", "2130706433"])
 def test_odd_hosts_lead_nowhere(host: str) -> None:
-    assert RestrictedPost(WebhookTargets())(f"https://{host}:1/hook", b"", {}) in {NO_ALLOWED_ADDRESS, "InvalidURL"}
+    assert RestrictedPost(WebhookTargets())(f"https://{host}:1/hook", b"", {}).problem in {
+        NO_ALLOWED_ADDRESS,
+        "InvalidURL",
+    }
 
 
 def test_the_certificate_has_to_be_the_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +140,9 @@ def test_the_certificate_has_to_be_the_names(tmp_path: Path, monkeypatch: pytest
     try:
         port = made.server.server_port
         post = RestrictedPost(targets, resolve=Names(["127.0.0.1"], ["127.0.0.1"]))
-        assert post(f"https://hooks.example.com:{port}/x", b"{}", {}) is None
+        assert post(f"https://hooks.example.com:{port}/x", b"{}", {}) == PostResult(status=204)
         assert made.headers[0]["host"] == f"hooks.example.com:{port}"
-        assert post(f"https://others.example.com:{port}/x", b"{}", {}) == "ConnectError"
+        assert post(f"https://others.example.com:{port}/x", b"{}", {}).problem == "ConnectError"
         assert len(made.taken) == 1
     finally:
         made.close()

@@ -236,18 +236,18 @@ def test_one_that_is_not_there_is_named_without_its_url(bench: Bench, receiver: 
 def test_the_services_log_has_no_urls(receiver: Receiver, caplog: pytest.LogCaptureFixture, restored_log: None) -> None:
     start_log()
     with caplog.at_level(logging.INFO):
-        assert post(receiver.url, b"{}", {}) is None
+        assert post(receiver.url, b"{}", {}).status == 204
     assert "in-the-url" not in caplog.text
 
 
 @pytest.mark.parametrize("host", ["a..b", "xn--", "a" * 80])
 def test_a_host_that_cannot_be_named_is_a_failure_like_others(host: str) -> None:
-    assert "Error" in (post(f"https://{host}/hook", b"", {}) or "")
+    assert "Error" in (post(f"https://{host}/hook", b"", {}).problem or "")
 
 
 def test_certificates_that_are_not_there_are_a_failure_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
-    assert post("https://127.0.0.1:1/hook", b"", {}) == "FileNotFoundError"
+    assert post("https://127.0.0.1:1/hook", b"", {}).problem == "FileNotFoundError"
 
 
 def test_one_that_never_answers_holds_up_no_other(
@@ -283,7 +283,7 @@ webhooks.POLL_S = 0.01
 database = open_database(sys.argv[1])
 vault = Vault(store=SecretStore(database), key_path=Path("none"))
 operators = webhooks.read_webhooks(Path(sys.argv[2]))
-hooks = webhooks.Webhooks(operators, store=WebhookStore(database), vault=vault, restricted_post=lambda *_: "none")
+hooks = webhooks.Webhooks(operators, store=WebhookStore(database), vault=vault, restricted_post=webhooks.post)
 hooks.start(threading.Event(), has_lease=lambda: True)
 print("up", flush=True)
 sys.stdin.read()

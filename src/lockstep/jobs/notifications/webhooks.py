@@ -154,6 +154,11 @@ def build_message(event: HookEvent) -> bytes:
     return json.dumps(document, sort_keys=True).encode()
 
 
+def build_message_id(event: HookEvent, *, name: str) -> str:
+    """Returns the permanent name of an event's message to the webhook of a name."""
+    return f"{name}-{event.seq}" if event.alert is None else f"{name}-{event.seq}-{ALERT}"
+
+
 def build_headers(event: HookEvent, *, name: str, key: bytes | None, time_s: float) -> Mapping[str, str]:
     """Returns the headers of an event's message, as Standard Webhooks defines them.
 
@@ -163,7 +168,7 @@ def build_headers(event: HookEvent, *, name: str, key: bytes | None, time_s: flo
         key: the key that signs the message; None for no signature.
         time_s: the time when the message is sent, in seconds since 1970 UTC.
     """
-    message_id = f"{name}-{event.seq}" if event.alert is None else f"{name}-{event.seq}-{ALERT}"
+    message_id = build_message_id(event, name=name)
     headers = {
         "content-type": "application/json",
         "webhook-id": message_id,

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute
 
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
-from lockstep.service.api import datasets, doctor, system
+from lockstep.service.api import datasets, doctor, system, webhooks
 from lockstep.service.api.access import guard
 from lockstep.service.api.answers import answer, error_content
 from lockstep.service.api.billing import costs
@@ -127,7 +127,7 @@ def _make_routes() -> Sequence[BaseRoute]:
     for prefix, of_predictions in PREDICTION_ROUTERS.items():
         router.include_router(of_predictions, prefix=prefix)
     router.include_router(make_refusing_router((*CONTRACT, *VERTEX)), prefix=in_project)
-    of_jobs = (jobs, job_config, trials, artifacts, profiles, shell_route, logs, metrics, scalars)
+    of_jobs = (jobs, job_config, trials, webhooks, artifacts, profiles, shell_route, logs, metrics, scalars)
     for module in (*of_jobs, costs, models, watching, operations, secrets, datasets):
         router.include_router(module.router, prefix=in_project)
     for module in (vertex_models, vertex_endpoints, vertex_operations):
@@ -137,4 +137,5 @@ def _make_routes() -> Sequence[BaseRoute]:
     for module in (system, doctor, keys, nodes, queue, prometheus):
         router.include_router(module.router)
     router.include_router(costs.all_projects_router)
+    router.include_router(webhooks.operators_router)
     return router.routes

@@ -12,6 +12,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, final
 
 import httpx
@@ -30,27 +31,42 @@ MAX_WARNINGS: Final = 1000
 NO_ALLOWED_ADDRESS: Final = "its name resolves to no address that webhooks may reach"
 """The error for a job's owner. It does not tell whether the name has addresses: the operator's network is private."""
 
-Post = Callable[[str, bytes, Mapping[str, str]], str | None]
-"""Sends a body with headers to a URL; returns None if it was accepted, else the reason."""
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PostResult:
+    """What came of a message.
+
+    Attributes:
+        status: the HTTP status of the response; None if there was none.
+        problem: the reason why the message was not accepted; None if it was.
+    """
+
+    status: int | None = None
+    problem: str | None = None
+
+
+Post = Callable[[str, bytes, Mapping[str, str]], PostResult]
+"""Sends a body with headers to a URL."""
 
 Resolve = Callable[[str, int], Sequence[str]]
 """Returns the addresses of a host and port; raises OSError if there are none."""
 
 
-def post(url: str, body: bytes, headers: Mapping[str, str]) -> str | None:
-    """Sends a message to a URL of the operator. Only the status of the response is read.
-
-    Returns:
-        None if the message was accepted, else the reason.
-    """
+def post(url: str, body: bytes, headers: Mapping[str, str]) -> PostResult:
+    """Sends a message to a URL of the operator. Only the status of the response is read."""
     try:
         with (
             httpx.Client(timeout=TIMEOUT_S) as client,
             client.stream("POST", url, content=body, headers=headers) as got,
         ):
-            return None if got.is_success else f"it answered {got.status_code}"
+            return _answered(got.status_code)
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # the last two: certificates, odd hosts
-        return type(error).__name__  # its text may hold the URL
+        return PostResult(problem=type(error).__name__)  # its text may hold the URL
+
+
+def _answered(status: int) -> PostResult:
+    return PostResult(status=status, problem=None if 200 <= status < 300 else f"it answered {status}")
 
 
 def resolve(host: str, port: int) -> Sequence[str]:
@@ -79,17 +95,17 @@ class RestrictedPost:
         self._timeout_s = timeout_s
         self._warned: set[str] = set()
 
-    def __call__(self, url: str, body: bytes, headers: Mapping[str, str]) -> str | None:
-        """Sends a message; returns None if it was accepted, else the reason. Reads only the status of the response."""
+    def __call__(self, url: str, body: bytes, headers: Mapping[str, str]) -> PostResult:
+        """Sends a message. Only the status of the response is read."""
         try:
             target = httpx.URL(url)
             addresses = self._addresses(target)
             if not addresses:
-                return NO_ALLOWED_ADDRESS
+                return PostResult(problem=NO_ALLOWED_ADDRESS)
             status = asyncio.run(self._send(target, addresses=addresses, body=body, headers=headers))
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:  # the last: odd hosts
-            return type(error).__name__  # its text may hold the URL
-        return None if 200 <= status < 300 else f"it answered {status}"
+            return PostResult(problem=type(error).__name__)  # its text may hold the URL
+        return _answered(status)
 
     def _addresses(self, target: httpx.URL) -> Sequence[str]:
         host, is_plain = target.raw_host.decode(), target.scheme != "https"

@@ -26,14 +26,15 @@ from lockstep.jobs.notifications.webhooks import (
     Webhook,
     build_headers,
     build_message,
+    build_message_id,
     parse_webhooks,
     without_gaps,
 )
 from lockstep.jobs.parsing.yaml_documents import read_yaml
 from lockstep.jobs.running.states import TERMINAL
-from lockstep.service.notifications.posting import Post, post
+from lockstep.service.notifications.posting import Post, PostResult, post
 from lockstep.service.security.vault import Vault
-from lockstep.service.store import DATABASE_FAULTS, LeaseLostError, NewWebhook, WebhookRecord, WebhookStore
+from lockstep.service.store import DATABASE_FAULTS, Delivery, LeaseLostError, NewWebhook, WebhookRecord, WebhookStore
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -236,6 +237,31 @@ class Webhooks:
         """Returns the webhooks of a job, in the order of its training input."""
         return self._store.of_job(uid)
 
+    def deliveries(self, name: str) -> list[Delivery]:
+        """Returns the last deliveries of a webhook of the operator, the latest first.
+
+        Raises:
+            NotFoundError: If the operator has no such webhook.
+        """
+        if name not in self._operators:
+            raise NotFoundError(f"there is no webhook {name!r}", allowed=", ".join(self._operators) or "none")
+        return self._store.deliveries(name)
+
+    def deliveries_of_job(self, uid: str, *, number: int) -> list[Delivery]:
+        """Returns the last deliveries of a job's webhook, the latest first.
+
+        Args:
+            uid: the uid of the job.
+            number: the webhook's place in the training input, from 0.
+
+        Raises:
+            NotFoundError: If the job has no such webhook.
+        """
+        webhooks = self._store.of_job(uid)
+        if number >= len(webhooks):
+            raise NotFoundError(f"the job has no webhook {number}", allowed=f"webhooks: {len(webhooks)}, from 0")
+        return self._store.deliveries(webhooks[number].name)
+
     def deliver(self, queue: WebhookRecord) -> None:
         """Delivers the next events of a queue, up to the first that the receiver does not accept."""
         saved = queue
@@ -251,14 +277,14 @@ class Webhooks:
             elif self._clock() - event.time_s > MAX_AGE_S:
                 LOGGER.error("webhook %s was never notified of event %d, which is too old", queue.name, event.seq)
                 queue = replace(after, num_dropped=queue.num_dropped + 1)
-            elif (problem := self._send(queue, event)) is not None:
-                self._save_failure(queue, problem)
+            elif (delivery := self._send(queue, event)).problem is not None:
+                self._save_failure(queue, delivery)
                 return
             else:
                 if queue.problem is not None:
                     LOGGER.warning("webhook %s accepts messages again", queue.name)
                 queue = saved = replace(after, num_failures=0, problem=None, since_s=None)
-                self._store.save(queue)
+                self._store.save(queue, delivery=delivery)
         if queue is not saved:
             self._store.save(queue)
 
@@ -267,7 +293,24 @@ class Webhooks:
             return self._operators[queue.name][0].wants(event)
         return not queue.states or event.state in queue.states
 
-    def _send(self, queue: WebhookRecord, event: HookEvent) -> str | None:
+    def _send(self, queue: WebhookRecord, event: HookEvent) -> Delivery:
+        time_s, started_s = self._clock(), time.monotonic()
+        result = self._post_event(queue, event, time_s=time_s)
+        return Delivery(
+            webhook=queue.name,
+            message_id=build_message_id(event, name=queue.name),
+            project=event.project,
+            job=event.job,
+            event=event.kind,
+            state=event.state,
+            time_s=time_s,
+            attempt=queue.num_failures + 1,
+            status=result.status,
+            problem=result.problem,
+            duration_s=time.monotonic() - started_s,
+        )
+
+    def _post_event(self, queue: WebhookRecord, event: HookEvent, *, time_s: float) -> PostResult:
         if queue.project is None or queue.sealed is None:
             webhook, key = self._operators[queue.name]
             url, send = webhook.url, self._post
@@ -276,24 +319,25 @@ class Webhooks:
                 url = self._vault.unseal(queue.sealed, project=queue.project, purpose=_OWNER)
                 key = None if queue.secret is None else read_job_key(self._vault, queue.project, queue.secret)
             except (NotFoundError, CorruptDataError, InvalidInputError) as error:  # never sent unsigned
-                return str(error)
+                return PostResult(problem=str(error))
             send = self._restricted_post
-        return send(url, build_message(event), build_headers(event, name=queue.name, key=key, time_s=self._clock()))
+        return send(url, build_message(event), build_headers(event, name=queue.name, key=key, time_s=time_s))
 
-    def _save_failure(self, queue: WebhookRecord, problem: str) -> None:
+    def _save_failure(self, queue: WebhookRecord, delivery: Delivery) -> None:
         now_s = self._clock()
         if queue.problem is None:
             shown_url = queue.display_url or self._operators[queue.name][0].display_url
-            LOGGER.warning("webhook %s at %s: %s", queue.name, shown_url, problem)
+            LOGGER.warning("webhook %s at %s: %s", queue.name, shown_url, delivery.problem)
         pause_s = RETRY_S[min(queue.num_failures, len(RETRY_S) - 1)]
         self._store.save(
             replace(
                 queue,
-                problem=problem,
+                problem=delivery.problem,
                 num_failures=queue.num_failures + 1,
                 since_s=now_s if queue.since_s is None else queue.since_s,
                 next_time_s=now_s + pause_s,
-            )
+            ),
+            delivery=delivery,
         )
 
     def _run(self, stop: threading.Event, has_lease: Callable[[], bool]) -> None:

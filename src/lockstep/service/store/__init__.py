@@ -20,6 +20,7 @@ from lockstep.service.store.control.searches import SearchStore
 from lockstep.service.store.control.trials import MeasuredPoint, TrialRecord
 from lockstep.service.store.database import connect_database, excluding, open_database
 from lockstep.service.store.faults import DATABASE_FAULTS, describe_fault
+from lockstep.service.store.notifications.deliveries import NUM_DELIVERIES_MAX, Delivery
 from lockstep.service.store.notifications.webhooks import Feed, NewWebhook, WebhookRecord, WebhookStore
 from lockstep.service.store.postgres import parse_database_url, take_password
 from lockstep.service.store.prediction.containers import VersionContainer
@@ -43,10 +44,12 @@ from lockstep.service.store.security.sessions import SessionRecord, SessionStore
 __all__ = [
     "DATABASE_FAULTS",
     "NEWEST_FIRST",
+    "NUM_DELIVERIES_MAX",
     "ORDER_KEYS",
     "WHOLE",
     "AttemptRecord",
     "Batching",
+    "Delivery",
     "DemandStore",
     "EndedAttempt",
     "EventNote",

@@ -329,6 +329,24 @@ WEBHOOKS = Table(
     Column("since_s", Float),
 )
 
+WEBHOOK_DELIVERIES = Table(
+    "webhook_deliveries",
+    METADATA,
+    Column("seq", Integer, primary_key=True, autoincrement=True),
+    Column("webhook", String(64), nullable=False),
+    Column("message_id", String(128), nullable=False),
+    Column("project", String(128), nullable=False),
+    Column("job", String(280), nullable=False),
+    Column("event", String(32), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("time_s", Float, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("status", Integer),
+    Column("problem", Text),
+    Column("duration_s", Float, nullable=False),
+    Index(None, "webhook", "seq"),
+)
+
 SPENT_DAYS = Table(
     "spent_days",
     METADATA,

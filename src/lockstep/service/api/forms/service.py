@@ -188,6 +188,29 @@ class WebhookForm(TypedDict):
 
 
 @with_config(STRICT)
+class DeliveryForm(TypedDict):
+    """An attempt to deliver a message to a webhook. Without ``problem``, it was accepted."""
+
+    time: str
+    messageId: str
+    project: str
+    jobId: str | None
+    event: str
+    state: str | None
+    attempt: int
+    status: int | None
+    problem: str | None
+    seconds: float
+
+
+@with_config(STRICT)
+class DeliveryListForm(TypedDict):
+    """The last deliveries of a webhook, the latest first."""
+
+    deliveries: list[DeliveryForm]
+
+
+@with_config(STRICT)
 class ProblemForm(TypedDict):
     """A problem of a part of the service."""
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 import htpy as h
 from starlette.requests import Request
 
 from lockstep.jobs.security.access import ALL_PROJECTS
-from lockstep.service.api import system
+from lockstep.service.api import system, webhooks
+from lockstep.service.api.forms import DeliveryForm
 from lockstep.service.api.security import keys as keys_api
 from lockstep.service.console.calls import call, is_allowed
 from lockstep.service.console.layout import default_project, facts, page, table, when
@@ -16,6 +19,8 @@ from lockstep.service.console.pages.keys import keys_section
 from lockstep.service.console.pages.secrets import secrets_section
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
+
+NUM_DELIVERIES_SHOWN: Final = 10
 
 
 def show(request: Request, session: Session, context: ServiceContext) -> h.Element:
@@ -62,7 +67,31 @@ def _webhooks(session: Session, context: ServiceContext) -> h.Node:
         table(("Name", "Place", "Deliveries", "Since", "Problem"), rows, label="Webhooks")
         if rows
         else h.p(".muted")["The service has none: see ", h.code["lockstep up --webhooks"], "."],
+        [_deliveries(session, context, name=webhook["name"]) for webhook in found],
         h.p(".muted")["A job's own webhooks are on its page."],
+    ]
+
+
+def _deliveries(session: Session, context: ServiceContext, *, name: str) -> h.Element:
+    found: Sequence[DeliveryForm] = call(webhooks.operator_deliveries, session.principal, context, webhook=name)[
+        "deliveries"
+    ]
+    rows = [
+        (
+            when(each["time"]),
+            f"{each['event']} {each['state'] or ''}",
+            f"{each['project']}/{each['jobId']}" if each["jobId"] else each["project"],
+            str(each["attempt"]),
+            each["problem"] or f"accepted: {each['status']}",
+            f"{each['seconds']:.2f} s",
+        )
+        for each in found[:NUM_DELIVERIES_SHOWN]
+    ]
+    titles = ("Time", "Event", "Of", "Attempt", "Answer", "Took")
+    return h.details[
+        h.summary[f"Last deliveries of {name}"],
+        table(titles, rows, label=f"Deliveries of {name}", numbers=(3, 5)) if rows else h.p(".muted")["None yet."],
+        h.p(".muted")["More: ", h.code[f"lockstep webhooks deliveries {name}"]] if len(found) > len(rows) else None,
     ]
 
 

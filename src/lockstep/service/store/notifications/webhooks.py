@@ -29,6 +29,7 @@ from lockstep.jobs.notifications.webhooks import ALERT, HookEvent
 from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.service.store.control.records import JobKind
 from lockstep.service.store.database import Guard, reading, unguarded, writing
+from lockstep.service.store.notifications.deliveries import Delivery, add_delivery, read_deliveries
 from lockstep.service.store.tables import BUDGET_ALERTS, JOB_EVENTS, JOBS, WEBHOOKS
 
 
@@ -224,13 +225,25 @@ class WebhookStore:
         with reading(self._engine) as connection:
             return [read(row) for row in connection.execute(query.limit(limit)).mappings()]
 
-    def save(self, webhook: WebhookRecord) -> None:
-        """Records the progress of a queue: `seq` and all attributes after it."""
+    def deliveries(self, name: str) -> list[Delivery]:
+        """Returns the kept deliveries of a webhook, of all its feeds, the latest first."""
+        with reading(self._engine) as connection:
+            return read_deliveries(connection, name)
+
+    def save(self, webhook: WebhookRecord, *, delivery: Delivery | None = None) -> None:
+        """Records the progress of a queue: `seq` and all attributes after it.
+
+        Args:
+            webhook: the queue.
+            delivery: the delivery that made the progress, or failed; None if nothing was sent.
+        """
         names = ("seq", "num_failures", "num_dropped", "next_time_s", "problem", "since_s")
         changes = {name: getattr(webhook, name) for name in names}
         key = (WEBHOOKS.c.name == webhook.name, WEBHOOKS.c.feed == webhook.feed)
         with writing(self._engine, guard=self._guard) as connection:
             connection.execute(update(WEBHOOKS).where(*key).values(changes))
+            if delivery is not None:
+                add_delivery(connection, delivery)
 
 
 def _insert(name: str, feed: Feed, now_s: float) -> Any:
