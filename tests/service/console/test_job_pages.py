@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +19,9 @@ from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Scope
 from lockstep.service.console.charts import Across, Line, chart, ticks
 from lockstep.service.console.pages import job_events, job_log_search
+from lockstep.service.console.pages.job_log import LogView
+from lockstep.service.console.signing_in import Session
+from lockstep.service.context import ServiceContext
 from lockstep.service.control import job_outputs
 from lockstep.service.telemetry import log_history
 from lockstep.storage.local import LocalBucket
@@ -172,6 +176,36 @@ def test_a_job_with_many_replicas_shows_a_few_at_a_time(
     assert "of worker-replica-250<" in browser.get(f"{JOB}?replica=worker-replica-250").text
     assert "of worker-replica-250<" in browser.get(f"{JOB}?at=000.worker-replica-250.000000000000").text
     assert 'role="alert"' in browser.get(f"{JOB}?replica=nobody").text
+
+
+def test_first_error_and_download_of_many_replicas_read_a_few_at_a_time(
+    browser: httpx.Client, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = record_job(bench, "j", num_workers=49, num_entries=1)
+    for name, severity in ((MASTER, "INFO"), ("worker-replica-5", "INFO"), ("worker-replica-40", "ERROR")):
+        write_log(job, 0, 0, replica=name, severity=severity, text=f"of {name}")
+    asked: list[tuple[str, ...]] = []
+    read = job_log_search.read_page
+
+    def note(session: Session, context: ServiceContext, view: LogView, *, page_size: int) -> Mapping[str, Any]:
+        asked.append(view.replicas)
+        return read(session, context, view, page_size=page_size)
+
+    monkeypatch.setattr(job_log_search, "read_page", note)
+    there = f"{JOB}?at=000.worker-replica-40.000000000000#e-000.worker-replica-40.000000000000"
+    assert browser.get(_link(browser.get(JOB).text, "First error")).headers["location"] == there
+    assert [len(names) for names in asked] == [20, 20, 10]
+    lines = browser.get(f"{JOB}/log/download").text.splitlines()
+    assert [line.rpartition(" ")[2] for line in lines] == [MASTER, "worker-replica-5", "worker-replica-40"]
+    assert [len(names) for names in asked[3:]] == [20, 20, 10]
+    monkeypatch.setattr(job_log_search, "SEARCH_S", -1.0)
+    page = browser.get(f"{JOB}/log/first-error").text
+    for _ in range(2):
+        assert "the log is long" in page
+        found = browser.get(_link(page, "Look on"))
+        page = found.text
+    assert found.headers["location"] == there
+    assert browser.get(f"{JOB}/log/download?replica=worker-replica-5").text.endswith(" of worker-replica-5\n")
 
 
 def test_what_the_bucket_does_not_give_is_said_in_its_place(

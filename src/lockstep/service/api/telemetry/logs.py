@@ -18,9 +18,10 @@ from lockstep.service.api.pages import Filter
 from lockstep.service.api.requests import Context, JobName, Name, Project
 from lockstep.service.api.routes import make_router
 from lockstep.service.api.telemetry.servers import find_server
+from lockstep.service.control.job_inputs import order_of
 from lockstep.service.prediction.servers import server_name
 from lockstep.service.store import JobRecord
-from lockstep.service.telemetry.log_history import Bounds, EarlierPage, LogHistory, choose_replicas
+from lockstep.service.telemetry.log_history import MAX_REPLICAS, Bounds, EarlierPage, LogHistory, choose_replicas
 from lockstep.service.telemetry.logs import Cursor, LogPage, read_log
 from lockstep.service.threads import Pool, runs_in
 
@@ -77,6 +78,29 @@ def job_entries(
         segments=context.segments,
     )
     return _answer(later, earlier=earlier, replicas=names)
+
+
+@requires_scope(Scope.VIEWER)
+def replica_groups(project: str, job_id: str, context: Context, chosen: Sequence[str] = ()) -> list[list[str]]:
+    """Returns the replicas of a job in groups that are read one after the other, for the console. It is not a route.
+
+    Args:
+        project: the project.
+        job_id: the name of the job.
+        context: the parts of the service.
+        chosen: the replicas that the reader chose, or the group that the reader has got to; empty for all.
+
+    Returns:
+        One group, empty for all replicas, if there are at most `MAX_REPLICAS` or one was chosen; else those of the
+        gang from the chosen group on, `MAX_REPLICAS` at a time.
+    """
+    order = order_of(context.jobs.get(project=project, job_id=job_id))
+    names = [] if order is None else [replica.name for replica in order.replicas]
+    if len(chosen) == 1 or len(names) <= MAX_REPLICAS:
+        return [list(chosen)]
+    groups = [names[start : start + MAX_REPLICAS] for start in range(0, len(names), MAX_REPLICAS)]
+    reached = next((number for number, group in enumerate(groups) if chosen and chosen[0] in group), 0)
+    return groups[reached:]
 
 
 @router.get("/models/{model}/versions/{version}/logEntries")

@@ -11,6 +11,8 @@ import htpy as h
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from lockstep.service.api.telemetry import logs as logs_api
+from lockstep.service.console.calls import call
 from lockstep.service.console.layout import page
 from lockstep.service.console.pages.job_log import LogView, read_page
 from lockstep.service.console.signing_in import Session
@@ -25,24 +27,33 @@ DOWNLOAD_PAGE_SIZE: Final = 5000
 
 @runs_in(Pool.BUCKET)
 def show_first_error(request: Request, session: Session, context: ServiceContext) -> h.Node | Response:
-    """Leads to the first entry of severity ERROR or above that the filter matches."""
-    view = replace(LogView.of(request), at="", before="")  # the whole log, wherever its reader is
+    """Leads to the first entry of severity ERROR or above that the filter matches.
+
+    Of a job of many replicas, it is the first of the first group that has one.
+    """
+    asked = replace(LogView.of(request), at="", before="")  # the whole log, wherever its reader is
+    view = asked
     errors = f"({view.filter_text}\n) AND severity>=ERROR" if view.filter_text.strip() else "severity>=ERROR"
-    cursor, deadline_s = view.cursor, time.monotonic() + SEARCH_S
-    while True:
-        found = read_page(session, context, replace(view, filter_text=errors, cursor=cursor), page_size=1)
+    deadline_s = time.monotonic() + SEARCH_S
+    groups = _groups(session, context, view)
+    choice = asked.replicas if len(asked.replicas) == 1 else ()
+    while groups:
+        view = replace(view, replicas=groups[0])
+        found = read_page(session, context, replace(view, filter_text=errors), page_size=1)
         if found["entries"]:
             insert_id = found["entries"][0]["insertId"]
-            there = view.page(at=insert_id, cursor="").replace("#log", f"#e-{insert_id}")
+            there = view.page(at=insert_id, cursor="", replicas=choice).replace("#log", f"#e-{insert_id}")
             return RedirectResponse(there, 303)
-        cursor = found["cursor"]
-        if not found["more"] or time.monotonic() > deadline_s:
+        if not found["more"]:
+            del groups[0]
+        view = replace(view, cursor=found["cursor"] if found["more"] else "")
+        if time.monotonic() > deadline_s:
             break
-    go_on = h.p[h.a(href=view.part("/first-error", cursor=cursor))["Look on"]]
+    go_on = h.p[h.a(href=view.part("/first-error", replicas=groups[0]))["Look on"]] if groups else None
     return page(
-        h.p["No error was found so far: the log is long." if found["more"] else "The log has no error."],
-        go_on if found["more"] else None,
-        h.p[h.a(href=view.page(cursor=""))[f"To job {view.job_id}"]],
+        h.p["No error was found so far: the log is long." if groups else "The log has no error."],
+        go_on,
+        h.p[h.a(href=view.page(cursor="", replicas=choice))[f"To job {view.job_id}"]],
         title="First error",
         session=session,
         path="/jobs",
@@ -52,17 +63,24 @@ def show_first_error(request: Request, session: Session, context: ServiceContext
 
 @runs_in(Pool.BUCKET)
 def download(request: Request, session: Session, context: ServiceContext) -> Response:
-    """Returns the log, or what the filter and the replicas leave of it, as a text file."""
+    """Returns the log, or what the filter and the replicas leave of it, as a text file.
+
+    Of a job of many replicas, it has those of each group after those of the group before.
+    """
     view = replace(LogView.of(request), cursor="", at="", before="")
+    views = [replace(view, replicas=group) for group in _groups(session, context, view)]
     # The first page is read before the response begins, so that an invalid filter is an error and no broken file.
-    pages = [read_page(session, context, view, page_size=DOWNLOAD_PAGE_SIZE)]
+    pages = [read_page(session, context, views[0], page_size=DOWNLOAD_PAGE_SIZE)]
 
     def read() -> bytes:
         while pages:
             found = pages.pop()
             if found["more"]:
-                following = replace(view, cursor=found["cursor"])
-                pages.append(read_page(session, context, following, page_size=DOWNLOAD_PAGE_SIZE))
+                views[0] = replace(views[0], cursor=found["cursor"])
+            else:
+                del views[0]
+            if views:
+                pages.append(read_page(session, context, views[0], page_size=DOWNLOAD_PAGE_SIZE))
             if found["entries"]:
                 return "".join(map(_line, found["entries"])).encode(errors="replace")
         return b""
@@ -74,6 +92,13 @@ def download(request: Request, session: Session, context: ServiceContext) -> Res
         headers={"content-disposition": attachment(f"{view.job_id}.log")},
         media_type="text/plain; charset=utf-8",
     )
+
+
+def _groups(session: Session, context: ServiceContext, view: LogView) -> list[tuple[str, ...]]:
+    """Returns the replicas that are read, a group at a time, so that only a few logs are open at once."""
+    names = {"project": view.project, "job_id": view.job_id}
+    found = call(logs_api.replica_groups, session.principal, context, **names, chosen=view.replicas)
+    return [tuple(group) for group in found]
 
 
 def _line(entry: Mapping[str, Any]) -> str:
