@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator
 from typing import Any, Final
@@ -97,7 +96,9 @@ def make(order: Order, size: Images | Tokens) -> keras.Model:
 
 
 def forever(size: Images | Tokens, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    return itertools.cycle(make_batches(size, batch_size))
+    batches = make_batches(size, batch_size)
+    while True:
+        yield from batches
 
 
 def count_operations(model: keras.Model) -> int:

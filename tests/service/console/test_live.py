@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import httpx
 import pytest
+from tests.service.console.signed_in import signed_in
 
 from lockstep.errors import UnavailableError
 from lockstep.jobs.security.access import Scope
 from lockstep.service.console import app as console_app
+from lockstep.service.console import live
 from lockstep.service.console.live import LivePart, LiveParts
 from lockstep.testing.bench import Bench
 from lockstep.testing.served import HOME_TOKEN, Served
@@ -37,7 +40,7 @@ class Maker:
         self.may_end = asyncio.Event()
         self.error: Exception | None = None
 
-    async def make(self) -> LivePart:
+    async def make(self, before: LivePart | None) -> LivePart:
         self.num_made += 1
         await self.may_end.wait()
         if self.error is not None:
@@ -135,10 +138,10 @@ def test_those_who_may_see_the_same_share_a_part_and_others_do_not(
     num_made = 0
     part_of = console_app.LivePart.of
 
-    def count(response: object) -> LivePart:
+    def count(response: object, **options: object) -> LivePart:
         nonlocal num_made
         num_made += 1
-        return part_of(response)  # pyright: ignore[reportArgumentType]
+        return part_of(response, **options)  # pyright: ignore[reportArgumentType]
 
     monkeypatch.setattr(console_app.LivePart, "of", count)
     ann, bob, operator = (browser.get("/projects/local/jobs/j/status").text for browser in readers)
@@ -158,3 +161,66 @@ def test_a_part_is_not_shown_after_the_reader_has_signed_out(readers: list[httpx
     browser.cookies.update(kept)
     late = browser.get("/jobs/table", headers={"hx-request": "true"})
     assert late.status_code == 401
+
+
+def test_a_list_of_jobs_that_are_over_is_made_again_only_after_a_change(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_made = 0
+    part_of = console_app.LivePart.of
+
+    def count(response: object, **options: object) -> LivePart:
+        nonlocal num_made
+        num_made += 1
+        return part_of(response, **options)  # pyright: ignore[reportArgumentType]
+
+    parts = {path: (render, 0.0) for path, (render, _) in console_app.PARTS.items()}
+    monkeypatch.setattr(console_app, "PARTS", parts)  # what was made is old at once
+    monkeypatch.setattr(console_app.LivePart, "of", count)
+    bench.create("first", "pass")
+    bench.step_until_over("first")
+    other = Served(bench)  # which reads what was changed above
+    with closing(other), signed_in(other) as browser:
+
+        def look(query: str = "") -> str:
+            return browser.get(f"/jobs/table{query}").text
+
+        shown = look()
+        assert "first" in shown
+        assert [look(), look(), num_made] == [shown, shown, 1]
+        bench.create("second", "pass")
+        for _ in range(2):  # a job that is not over takes longer and costs more at each look
+            assert "Queued" in look()
+        assert num_made == 3
+        assert "first" in look("?filter=state:SUCCEEDED")
+        look("?filter=state:SUCCEEDED")
+        assert num_made == 4, "a list without it is not made again"
+        uid = bench.store.get(project="local", job_id="first").uid
+        assert bench.store.set_labels(uid, labels={"team": "vision"}, version=None)
+        assert "first" in look("?filter=labels.team=vision")
+        assert "first" in look("?filter=state:SUCCEEDED")
+        assert num_made == 6
+        values = {"training_input": {}, "labels": {}, "simulated": False, "outputs": {}}
+        bench.store.create(project="elsewhere", job_id="third", **values)
+        look("?filter=state:SUCCEEDED")
+        assert num_made == 6, "another project's jobs do not matter"
+
+
+def test_only_so_many_unchanged_parts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "NUM_STEADY_MAX", 2)
+    before: list[LivePart | None] = []
+
+    async def run() -> None:
+        parts = LiveParts()
+
+        async def make(kept: LivePart | None) -> LivePart:
+            before.append(kept)
+            return kept or LivePart(content=b"", status=200, etag='""', stamp=1)
+
+        for key in ("a", "b", "a", "c", "a", "b"):
+            await parts.get(key, make, fresh_s=0.0)
+            await asyncio.sleep(0)
+        assert len(parts) == 0
+
+    asyncio.run(run())
+    assert [kept is not None for kept in before] == [False, False, True, False, True, False]

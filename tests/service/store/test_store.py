@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -216,6 +217,45 @@ def test_replicas_and_a_bill_are_read_as_they_were_written_and_leave_the_jobs_ve
     charged = Bill(ml_units=Decimal("1.79"), cost_usd=Decimal("0.8771"), unpriced=("a2",), sources=("list",))
     ended = store.advance(uid, JobEvent.FAILED, detail="x", bill=charged, replicas=())
     assert (ended.bill, ended.replicas, ended.version) == (charged, (), 1)
+
+
+def test_a_list_reads_all_replicas_of_unfinished_jobs_and_one_that_reported_of_those_that_are_over(
+    database: Engine,
+) -> None:
+    store = JobStore(database)
+    statuses = [ReplicaStatus(name=f"worker-replica-{number}", phase=ReplicaPhase.ENDED) for number in range(4)]
+    for number in (2, 3):
+        statuses[number] = replace(statuses[number], progress=Progress(time_s=1.0, step=number))
+    replicas = tuple(ReplicaRecord(status=status, machine_type="n1-standard-4") for status in statuses)
+    uids = [_job(store, name).uid for name in ("waits", "ran", "silent")]
+    for uid, own in zip(uids, (replicas, replicas, replicas[:2]), strict=True):
+        store.update(uid, replicas=own)
+    charged = Bill(ml_units=Decimal("1.79"), cost_usd=Decimal("0.8771"), unpriced=(), sources=("list",))
+    for uid in uids[1:]:
+        store.advance(uid, JobEvent.FAILED, detail="x", bill=charged)
+    shown = {job.job_id: job.replicas for job in store.get_shown(uids)}
+    assert shown == {"waits": replicas, "ran": (replicas[2],), "silent": ()}
+    assert [job.replicas for job in store.get_by_uids(uids)] == [replicas, replicas, replicas[:2]]
+    assert store.get_shown([]) == []
+
+
+def test_changes_of_a_projects_jobs_are_counted_and_those_of_replicas_are_not(database: Engine) -> None:
+    store = JobStore(database)
+    assert store.num_changes("p") == 0
+    uid = _create(store)
+    counts = [store.num_changes("p")]
+    replica = ReplicaRecord(status=ReplicaStatus(name="m", phase=ReplicaPhase.RUNNING), machine_type="m")
+    for change in (
+        lambda: store.update(uid, replicas=(replica,)),
+        lambda: store.set_labels(uid, labels={"a": "b"}, version=99),
+        lambda: store.set_labels(uid, labels={"a": "b"}, version=None),
+        lambda: store.update(uid, gang_released=True),
+        lambda: store.advance(uid, JobEvent.PREPARING, detail="x"),
+    ):
+        change()
+        counts.append(store.num_changes("p"))
+    assert [after - before for before, after in itertools.pairwise(counts)] == [0, 0, 1, 1, 1]
+    assert store.num_changes("other") == 0
 
 
 def test_jobs_that_have_waited_for_longer_than_they_may_are_overdue(database: Engine) -> None:

@@ -21,9 +21,9 @@ from lockstep.service.console.asking import Ask, Asking
 from lockstep.service.console.assets_served import serve_asset
 from lockstep.service.console.forms import Form, read_form
 from lockstep.service.console.layout import page
-from lockstep.service.console.live import LivePart, LiveParts, shared_view
+from lockstep.service.console.live import LivePart, LiveParts, is_kept_while_unchanged, shared_view
 from lockstep.service.console.pages.signin import signin_page
-from lockstep.service.console.paths import ASKS, CHANGES, PARTS, VIEWS, WITH_FILES, Render
+from lockstep.service.console.paths import ASKS, CHANGES, PARTS, STAMPS, VIEWS, WITH_FILES, Render, Stamp
 from lockstep.service.console.signing_in import (
     CSRF_FIELD,
     CSRF_HEADER,
@@ -77,7 +77,10 @@ class Console:
             Route("/signout", self._sign_out, methods=["POST"]),
         )
         views = (Route(path, self._page(render), methods=["GET"]) for path, render in VIEWS.items())
-        parts = (Route(path, self._part(render, fresh_s), methods=["GET"]) for path, (render, fresh_s) in PARTS.items())
+        parts = (
+            Route(path, self._part(render, fresh_s, stamp_of=STAMPS.get(path)), methods=["GET"])
+            for path, (render, fresh_s) in PARTS.items()
+        )
         changes = (
             Route(path, self._page(render, takes_files=path in WITH_FILES), methods=["POST"])
             for path, render in CHANGES.items()
@@ -126,7 +129,9 @@ class Console:
         request.state.form = form
         return form
 
-    def _part(self, render: Render, fresh_s: float) -> Callable[[Request], Awaitable[Response]]:
+    def _part(
+        self, render: Render, fresh_s: float, *, stamp_of: Stamp | None
+    ) -> Callable[[Request], Awaitable[Response]]:
         """Returns what serves a live part of a page. Most looks end without a thread and without the database."""
         pool = pool_of(render) or Pool.CONSOLE
 
@@ -137,8 +142,15 @@ class Console:
                 return _to_signin(request)
             view = shared_view(session)
 
-            async def make() -> LivePart:
-                return await self._run(lambda: LivePart.of(_respond(render(request, view, self._context))), pool=pool)
+            def render_part(before: LivePart | None) -> LivePart:
+                stamp = None if stamp_of is None else stamp_of(request, view, self._context)
+                if before is not None and before.stamp == stamp:
+                    return before
+                made = _respond(render(request, view, self._context))
+                return LivePart.of(made, stamp=stamp if is_kept_while_unchanged(request) else None)
+
+            async def make(before: LivePart | None) -> LivePart:
+                return await self._run(render_part, before, pool=pool)
 
             key = (view.principal, request.url.path, request.url.query)
             return (await self._parts.get(key, make, fresh_s=fresh_s)).answer(request)

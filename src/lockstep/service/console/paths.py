@@ -43,6 +43,8 @@ from lockstep.service.context import ServiceContext
 
 Render = Callable[[Request, Session, ServiceContext], h.Node | Response]
 """Makes a page, or a part of one. Blocks."""
+Stamp = Callable[[Request, Session, ServiceContext], int]
+"""Counts the changes of what a part shows. Blocks."""
 
 _JOB: Final = "/projects/{project}/jobs/{job_id}"
 _NEW_JOB: Final = "/projects/{project}/jobs:new"
@@ -90,6 +92,8 @@ PARTS: Final[Mapping[str, tuple[Render, float]]] = {
     health.CHECKS_PATH: (health.show_checks, 0.5),
 }
 """The parts that open pages ask for again and again, and how long each is used for all who look, in seconds."""
+STAMPS: Final[Mapping[str, Stamp]] = {"/jobs/table": jobs.count_changes}
+"""Of the parts that stay the same for long: the number of changes of what they show, which is cheaper to read."""
 CHANGES: Final[Mapping[str, Render]] = {
     f"{_JOB}/cancel": job.cancel,
     f"{_JOB}/labels": job_labels.change,

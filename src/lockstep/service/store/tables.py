@@ -347,6 +347,13 @@ WEBHOOK_DELIVERIES = Table(
     Index(None, "webhook", "seq"),
 )
 
+PROJECT_CHANGES = Table(
+    "project_changes",
+    METADATA,
+    Column("project", String(128), primary_key=True),
+    Column("number", Integer, nullable=False),
+)
+
 SPENT_DAYS = Table(
     "spent_days",
     METADATA,

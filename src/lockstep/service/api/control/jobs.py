@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -58,6 +58,7 @@ from lockstep.service.api.resources import event_resources, job_columns, job_eta
 from lockstep.service.api.routes import make_router
 from lockstep.service.api.webhooks import job_webhook_form
 from lockstep.service.billing.usages import job_usage
+from lockstep.service.context import ServiceContext
 from lockstep.service.control.containers import check_containers
 from lockstep.service.control.job_inputs import order_of
 from lockstep.service.control.job_urls import main_output_url, output_urls
@@ -157,6 +158,7 @@ def _resource(
     nodes: NodeCostsForm | None = None,
     webhooks: list[JobWebhookForm] | None = None,
     searched: TrainingOutputForm | None = None,
+    is_for_list: bool = False,
 ) -> JobForm:
     waits = None
     if job.state is JobState.QUEUED and job.kind is not JobKind.SEARCH:
@@ -175,7 +177,7 @@ def _resource(
         attempts=attempts,
         nodes=nodes,
         webhooks=webhooks,
-        predicted=prediction_output(job, context=context),
+        predicted=None if is_for_list else prediction_output(job, context=context),
         searched=searched,
     )
 
@@ -285,17 +287,62 @@ def list_jobs(
 
     Lockstep's own ``orderBy`` follows AIP-132: a field, and ``desc`` behind it for the largest first.
     """
+    return JSONResponse(  # not serialized by FastAPI, which would visit each field of each job
+        _list(
+            context,
+            project=project,
+            filter_text=filter_text,
+            page_size=page_size,
+            page_token=page_token,
+            order_by=order_by,
+            read=context.jobs.get_by_uids,
+            make=lambda job: _resource(job, context),
+        )
+    )
+
+
+@requires_scope(Scope.VIEWER)
+def list_shown_jobs(
+    project: str, context: ServiceContext, filter_text: str, page_size: int, page_token: str, order_by: str
+) -> JobListForm:
+    """Returns jobs as `list_jobs` does, for the console: of a job that is over, only a replica that reported progress.
+
+    It is not a route: the resources of the REST interface have all replicas.
+    """
+    return _list(
+        context,
+        project=project,
+        filter_text=filter_text,
+        page_size=page_size,
+        page_token=page_token,
+        order_by=order_by,
+        read=context.jobs.get_shown,
+        make=lambda job: _resource(job, context, is_for_list=True),
+    )
+
+
+def _list(
+    context: ServiceContext,
+    *,
+    project: str,
+    filter_text: str,
+    page_size: int,
+    page_token: str,
+    order_by: str,
+    read: Callable[[Collection[str]], Sequence[JobRecord]],
+    make: Callable[[JobRecord], JobForm],
+) -> JobListForm:
     order = _order(order_by)
     predicate = parse_filter(filter_text)
     bounds = bounds_of(predicate)
 
     def show(rows: Sequence[Row[Any]]) -> list[JobForm]:
-        jobs = {job.uid: job for job in context.jobs.get_by_uids([row.uid for row in rows])}
+        jobs = {job.uid: job for job in read([row.uid for row in rows])}
         found = [jobs[row.uid] for row in rows if row.uid in jobs]
         # A job may have changed since its columns were read.
-        return [_resource(job, context) for job in found if predicate(job_fields(job, fields=bounds.fields))]
+        return [make(job) for job in found if predicate(job_fields(job, fields=bounds.fields))]
 
-    document = list_answer(
+    return list_answer(
         "jobs",
         # Of jobs that do not match, only the columns that the filter needs are read.
         read=partial(
@@ -309,7 +356,6 @@ def list_jobs(
         order="" if order == NEWEST_FIRST else str(order),
         is_text=order.is_of_text,
     )
-    return JSONResponse(document)  # not serialized by FastAPI, which would visit each field of each job
 
 
 def _order(text: str) -> JobOrder:

@@ -27,6 +27,8 @@ from lockstep.service.console.layout import (
     when,
     with_query,
 )
+from lockstep.service.console.live import keep_while_unchanged
+from lockstep.service.console.pages.job_metrics import OVER
 from lockstep.service.console.pages.new_job import new_job_path
 from lockstep.service.console.signing_in import Session
 from lockstep.service.context import ServiceContext
@@ -121,7 +123,7 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
         h.button(type="submit")["Compare the chosen jobs"],
     ]
     start = _submit_links(view.project) if is_allowed(jobs_api.create, session.principal) else None
-    table_ = _table(session, context, view)
+    table_, _ = _table(session, context, view)
     return page(form, start, table_, compare, title="Jobs", session=session, path="/jobs", project=view.project)
 
 
@@ -134,14 +136,23 @@ def _submit_links(project: str) -> h.Element:
 
 def show_table(request: Request, session: Session, context: ServiceContext) -> h.Element:
     """Returns the part of the page that is live."""
-    return _table(session, context, _view(request, session))
+    made, is_steady = _table(session, context, _view(request, session))
+    if is_steady:
+        keep_while_unchanged(request)
+    return made
 
 
-def _table(session: Session, context: ServiceContext, view: JobsView) -> h.Element:
+def count_changes(request: Request, session: Session, context: ServiceContext) -> int:
+    """Returns a number that is another one if a list of jobs that are over may have changed."""
+    return context.jobs.num_changes(_view(request, session).project)
+
+
+def _table(session: Session, context: ServiceContext, view: JobsView) -> tuple[h.Element, bool]:
+    """Returns the table, and whether it stays the same until a job of the project changes: all jobs in it are over."""
     live = {"hx-get": view.path("/jobs/table"), "hx-trigger": LIVE, "hx-swap": "outerMorph"}
     try:
         found = call(
-            jobs_api.list_jobs,
+            jobs_api.list_shown_jobs,
             session.principal,
             context,
             project=view.project,
@@ -151,9 +162,9 @@ def _table(session: Session, context: ServiceContext, view: JobsView) -> h.Eleme
             order_by=view.order,
         )
     except InvalidInputError as error:  # of the filter; it is shown below it, and not asked for again
-        return h.section("#jobs", aria_live="polite")[h.p(".error", role="alert")[str(error)]]
+        return h.section("#jobs", aria_live="polite")[h.p(".error", role="alert")[str(error)]], False
     following = found.get("nextPageToken")
-    return h.section("#jobs", live)[
+    made = h.section("#jobs", live)[
         table(
             [view.title(title, key) for title, key in TITLES.items()],
             [_row(view.project, job) for job in found["jobs"]],
@@ -168,6 +179,7 @@ def _table(session: Session, context: ServiceContext, view: JobsView) -> h.Eleme
             h.a(".button", href=view.path(page=following))["Next page"] if following else None,
         ],
     ]
+    return made, all(job["state"] in OVER for job in found["jobs"])
 
 
 def _row(project: str, job: Mapping[str, Any]) -> Markup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, final
 
@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select
 
 from lockstep.jobs.running.states import TERMINAL, JobState
 from lockstep.service.store.control.records import AttemptRecord, JobKind, JobRecord
-from lockstep.service.store.control.replicas import ReplicaRecord, read_replicas
+from lockstep.service.store.control.replicas import ReplicaRecord, read_first_reports, read_replicas
 from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
 
 ATTEMPT: Final = ("attempt", "candidate", "start_time_s", "end_time_s", "latest_end_time_s", "end_reason", "moves")
@@ -55,6 +55,28 @@ def read_jobs(connection: Connection, condition: ColumnElement[bool]) -> list[Jo
     query = select(JOBS).where(condition).order_by(JOBS.c.create_time_s, JOBS.c.uid)
     rows = connection.execute(query).mappings().all()
     replicas = read_replicas(connection, condition) if rows else {}
+    return [_record(row, replicas=replicas.get(row["uid"], ())) for row in rows]
+
+
+def read_shown_jobs(connection: Connection, uids: Collection[str]) -> list[JobRecord]:
+    """Returns jobs as a list shows them, the oldest first.
+
+    A job that is over has a bill, and no replica but the first that reported progress, which the list shows. The cost
+    so far of another job is computed from all of its replicas, so it has all.
+
+    Args:
+        connection: a connection within a transaction.
+        uids: the uids of the jobs.
+    """
+    if not uids:
+        return []
+    query = select(JOBS).where(JOBS.c.uid.in_(uids)).order_by(JOBS.c.create_time_s, JOBS.c.uid)
+    rows = connection.execute(query).mappings().all()
+    over = [row["uid"] for row in rows if JobState(row["state"]) in TERMINAL and row["bill"] is not None]
+    others = [row["uid"] for row in rows if row["uid"] not in set(over)]
+    replicas = read_first_reports(connection, over) if over else {}
+    if others:
+        replicas |= read_replicas(connection, JOBS.c.uid.in_(others))
     return [_record(row, replicas=replicas.get(row["uid"], ())) for row in rows]
 
 

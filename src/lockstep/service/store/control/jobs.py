@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, final
 
@@ -13,9 +13,7 @@ from sqlalchemy import (
     Connection,
     Engine,
     Row,
-    Text,
     and_,
-    cast,
     func,
     insert,
     or_,
@@ -32,6 +30,7 @@ from lockstep.jobs.lists.filters import JobBounds
 from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState, next_state
 from lockstep.jobs.security.access import HOME_LABEL
+from lockstep.service.store.control.changes import count_change, read_changes
 from lockstep.service.store.control.job_rows import (
     ATTEMPT,
     Made,
@@ -39,22 +38,18 @@ from lockstep.service.store.control.job_rows import (
     attempt_record,
     read_jobs,
     read_ran,
+    read_shown_jobs,
     record_event,
 )
-from lockstep.service.store.control.listing import NEWEST_FIRST, JobOrder, select_jobs
+from lockstep.service.store.control.listing import NEWEST_FIRST, JobOrder, conditions_of, select_jobs
 from lockstep.service.store.control.records import AttemptRecord, EventNote, JobKind, JobRecord, RecordedEvent
 from lockstep.service.store.control.replicas import ReplicaRecord, write_replicas
-from lockstep.service.store.database import POSTGRESQL, Guard, reading, unguarded, writing
+from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.notifications.webhooks import NewWebhook, add_job_webhooks
 from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
 
 _QUEUED: Final = JobState.QUEUED.value
 _UNFINISHED: Final = tuple(state.value for state in JobState if state not in TERMINAL)
-_DOCUMENTS: Final = {"trainingInput": JOBS.c.training_input, "labels": JOBS.c.labels}
-"""Fields that are stored as JSON in ASCII, with all other characters escaped."""
-_ESCAPE: Final = "\\u"
-_TEXT: Final = Text().with_variant(Text(collation="C"), POSTGRESQL)
-"""A text type in which only ASCII letters have upper and lower case, whatever the locale of the database is."""
 SUBMITTED: Final = JOBS.c.kind.in_((JobKind.TRAINING.value, JobKind.SEARCH.value))
 """The condition for jobs that somebody submitted."""
 _READ_AS_JOB: Final = or_(SUBMITTED, JOBS.c.kind == JobKind.TRIAL.value)
@@ -146,6 +141,7 @@ class JobStore:
                 connection.execute(insert(JOBS).values(values))
                 add_job_webhooks(connection, uid, webhooks=webhooks, now_s=now_s)
                 record_event(connection, uid, JobEvent.ENQUEUED, detail=f"submitted by {submitted_by}", time_s=now_s)
+                count_change(connection, uid)
         except IntegrityError:
             raise ConflictError(
                 f"project {project} has a job {job_id!r} already", action="choose another name"
@@ -183,7 +179,7 @@ class JobStore:
             before: the place of the last job of the previous page; None for the first page.
             order: the order; by default, the newest first.
         """
-        conditions = (JOBS.c.project == project, SUBMITTED, *_within(bounds))
+        conditions = (JOBS.c.project == project, SUBMITTED, *conditions_of(bounds))
         query = select_jobs(*conditions, columns=columns, order=order, size=size, after=before)
         with reading(self._engine) as connection:
             return connection.execute(query).all()
@@ -307,6 +303,7 @@ class JobStore:
                     record_event(
                         connection, uid, kind, state=state, detail=detail, time_s=self._clock(), happened_time_s=time_s
                     )
+                    count_change(connection, uid)
                     return _job(connection, uid)
             # The state was changed between the two statements: check again whether the event is still possible.
 
@@ -350,6 +347,8 @@ class JobStore:
                 state = _state(connection, uid)
                 for note in notes:
                     record_event(connection, uid, note.kind, state=state, detail=note.detail, time_s=note.time_s)
+            if changes:
+                count_change(connection, uid)
 
     def set_labels(self, uid: str, *, labels: Mapping[str, str], version: int | None) -> bool:
         """Sets a job's labels if its version is still `version` (None for any); returns whether they were set."""
@@ -358,7 +357,17 @@ class JobStore:
             query = query.where(JOBS.c.version == version)
         with writing(self._engine, guard=self._guard) as connection:
             changed = connection.execute(query.values(labels=dict(labels), version=JOBS.c.version + 1))
+            if changed.rowcount == 1:
+                count_change(connection, uid)
             return changed.rowcount == 1
+
+    def num_changes(self, project: str) -> int:
+        """Returns how many changes of a project's jobs were committed: of their columns, not of their replicas.
+
+        If it is the same before and after, then a list of the project's jobs is the same, as far as they are over.
+        """
+        with reading(self._engine) as connection:
+            return read_changes(connection, project)
 
     def attempts(self, uid: str) -> list[AttemptRecord]:
         """Returns the attempts of a job that are over, in order."""
@@ -392,6 +401,11 @@ class JobStore:
     def get_by_uids(self, uids: Collection[str]) -> list[JobRecord]:
         """Returns the jobs with some uids, the oldest first."""
         return self._oldest_first(JOBS.c.uid.in_(uids)) if uids else []
+
+    def get_shown(self, uids: Collection[str]) -> list[JobRecord]:
+        """Returns the jobs with some uids, the oldest first, as a list shows them: see `read_shown_jobs`."""
+        with reading(self._engine) as connection:
+            return read_shown_jobs(connection, uids)
 
     def count_by_state(self) -> dict[tuple[str, JobState], int]:
         """Returns the number of submitted jobs by project and state."""
@@ -432,23 +446,6 @@ class JobStore:
 def _add_attempt(connection: Connection, uid: str, ended: AttemptRecord) -> None:
     columns = {name: getattr(ended, name) for name in ATTEMPT}
     connection.execute(insert(JOB_ATTEMPTS).values(job_uid=uid, **columns, machines=list(ended.machines)))
-
-
-def _within(bounds: JobBounds) -> Iterator[ColumnElement[bool]]:
-    if bounds.job_id is not None:
-        yield JOBS.c.job_id == bounds.job_id
-    if len(bounds.states) < len(JobState):
-        yield JOBS.c.state.in_(sorted(bounds.states))
-    for key, value in bounds.labels.items():
-        yield JOBS.c.labels[key].as_string() == value
-    if bounds.since_s is not None:
-        yield JOBS.c.create_time_s >= bounds.since_s
-    if bounds.until_s is not None:
-        yield JOBS.c.create_time_s <= bounds.until_s
-    for name, column in _DOCUMENTS.items():
-        document = cast(column, _TEXT)
-        for text in sorted(bounds.texts.get(name, ())):
-            yield or_(document.icontains(text, autoescape=True), document.contains(_ESCAPE, autoescape=True))
 
 
 def placed() -> ColumnElement[bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -11,6 +11,7 @@ from sqlalchemy import (
     ColumnElement,
     Float,
     Select,
+    Text,
     and_,
     cast,
     func,
@@ -21,6 +22,9 @@ from sqlalchemy import (
     type_coerce,
 )
 
+from lockstep.jobs.lists.filters import JobBounds
+from lockstep.jobs.running.states import JobState
+from lockstep.service.store.database import POSTGRESQL
 from lockstep.service.store.tables import JOBS
 
 _Key = ColumnElement[Any]
@@ -41,6 +45,11 @@ ORDER_KEYS: Final[Mapping[str, _Key]] = {
 }
 """What jobs can be ordered by. How long a job took and what it cost are 0 until it is over."""
 
+_DOCUMENTS: Final = {"trainingInput": JOBS.c.training_input, "labels": JOBS.c.labels}
+"""Fields that are stored as JSON in ASCII, with all other characters escaped."""
+_ESCAPE: Final = "\\u"
+_TEXT: Final = Text().with_variant(Text(collation="C"), POSTGRESQL)
+"""A text type in which only ASCII letters have upper and lower case, whatever the locale of the database is."""
 NEWEST_KEY: Final = "createTime"
 
 
@@ -105,3 +114,21 @@ def select_jobs(
             query = query.where(or_(beyond, and_(key == value, uid < last if order.is_descending else uid > last)))
     ways = (key.desc(), uid.desc()) if order.is_descending else (key.asc(), uid.asc())
     return query.order_by(*ways).limit(size)
+
+
+def conditions_of(bounds: JobBounds) -> Iterator[ColumnElement[bool]]:
+    """Yields the conditions that the database can evaluate of a filter's bounds."""
+    if bounds.job_id is not None:
+        yield JOBS.c.job_id == bounds.job_id
+    if len(bounds.states) < len(JobState):
+        yield JOBS.c.state.in_(sorted(bounds.states))
+    for key, value in bounds.labels.items():
+        yield JOBS.c.labels[key].as_string() == value
+    if bounds.since_s is not None:
+        yield JOBS.c.create_time_s >= bounds.since_s
+    if bounds.until_s is not None:
+        yield JOBS.c.create_time_s <= bounds.until_s
+    for name, column in _DOCUMENTS.items():
+        document = cast(column, _TEXT)
+        for text in sorted(bounds.texts.get(name, ())):
+            yield or_(document.icontains(text, autoescape=True), document.contains(_ESCAPE, autoescape=True))

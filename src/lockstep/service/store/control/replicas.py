@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Text, and_, cast, delete, func, insert, select, update
 
 from lockstep.jobs.input.spec import AcceleratorConfig, AcceleratorType
 from lockstep.jobs.running.orders import STATUS, ReplicaStatus
 from lockstep.service.store.tables import JOB_REPLICAS, JOBS
 
 _USAGE: Final = ("cpu_s", "wall_s", "peak_memory_bytes")
+_JSON_NULL: Final = "null"
 _MACHINE: Final = ("machine_type", "accelerator_type", "accelerator_count")
 _STATUS: Final = tuple(
     column.name for column in JOB_REPLICAS.columns if not column.primary_key and column.name not in (*_USAGE, *_MACHINE)
@@ -77,6 +78,19 @@ def read_replicas(connection: Connection, of: ColumnElement[bool]) -> dict[str, 
     for row in connection.execute(query).mappings():
         found.setdefault(row["job_uid"], []).append(_record(row))
     return {uid: tuple(replicas) for uid, replicas in found.items()}
+
+
+def read_first_reports(connection: Connection, uids: Collection[str]) -> dict[str, tuple[ReplicaRecord, ...]]:
+    """Returns the first replica of each of some jobs that reported progress, by job uid."""
+    table = JOB_REPLICAS.c
+    first = (
+        select(table.job_uid, func.min(table.number).label("number"))
+        .where(table.job_uid.in_(uids), table.progress.is_not(None), cast(table.progress, Text) != _JSON_NULL)
+        .group_by(table.job_uid)
+        .subquery()
+    )
+    query = select(JOB_REPLICAS).join(first, and_(table.job_uid == first.c.job_uid, table.number == first.c.number))
+    return {row["job_uid"]: (_record(row),) for row in connection.execute(query).mappings()}
 
 
 def _values(replica: ReplicaRecord) -> dict[str, Any]:
