@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import subprocess
@@ -87,6 +89,16 @@ def test_the_services_faults_are_added_and_shared_ones_are_shown_once(monkeypatc
     assert done.exit_code == 1
     findings = validated("doctor", done.output)["findings"]
     assert [(row["check"], row["where"]) for row in findings] == [("disk", "here"), ("bytecode", "service")]
+    listed = CliRunner().invoke(app, ["doctor", "--format", "csv"])
+    rows = list(csv.DictReader(io.StringIO(listed.stdout, newline="")))
+    assert [(row["result"], row["check"], row["where"]) for row in rows] == [
+        ("error", "disk", "here"),
+        ("warning", "bytecode", "service"),
+        ("passed", "kernel", "here"),
+        ("skipped", "drivers", "service"),
+    ]
+    assert (rows[0]["text"], rows[0]["remedy"], rows[2]["text"]) == (FULL.what, FULL.remedy, "a")
+    assert listed.exit_code == 1
     monkeypatch.setattr("lockstep.doctor.diagnose", lambda **_: Diagnosis(findings=(SLOW,)))
     monkeypatch.setattr(command, "connect", lambda: Fake(None))
     assert CliRunner().invoke(app, ["doctor", "--json"]).exit_code == 0, "warnings alone are no failure"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -125,6 +127,14 @@ def test_without_a_terminal_it_prints_once(fake: FakeClient) -> None:
     assert document["replicas"][0]["cpuCores"] == 2.0
     done = CliRunner().invoke(app, ["top", "--json"])
     assert [each["jobId"] for each in validated("top", done.output)["jobs"]] == ["train_1", "train_2"]
+    (job, *_), replicas = (
+        list(csv.DictReader(io.StringIO(CliRunner().invoke(app, [*words, "--format", "csv"]).stdout, newline="")))
+        for words in (["top"], ["top", "train_1"])
+    )
+    assert (job["jobId"], job["replica"]) == ("train_1", "")
+    assert [row["replica"] for row in replicas] == [each["replica"] for each in document["replicas"]]
+    assert [row["cpuCores"] for row in replicas] == [str(each.get("cpuCores", "")) for each in document["replicas"]]
+    assert {row["progress"] for row in replicas} == {document["progress"]}
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, fake: FakeClient, at: Callable[[int], None]) -> list[str]:

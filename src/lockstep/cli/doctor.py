@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from lockstep.cli.answers import Answer, Format, answers
+from lockstep.cli.answers import Answer, Column, Format, answers
 from lockstep.cli.console import OUTPUT, connect
 from lockstep.errors import ExitCode, LockstepError, counted
 
@@ -17,7 +17,19 @@ SERVICE: Final = "service"
 _COLOURS: Final = {"error": "red", "warning": "yellow"}
 
 
-@answers("DiagnosisForm")
+COLUMNS: Final = (
+    Column(name="result"),
+    Column(name="where"),
+    Column(name="check"),
+    Column(name="text", value=lambda row: row.get("what") or row.get("text")),
+    Column(name="received"),
+    Column(name="needed"),
+    Column(name="remedy"),
+)
+"""The columns of the CSV. ``result`` is the severity of a finding, "passed" or "skipped"."""
+
+
+@answers("DiagnosisForm", is_list=True)
 def doctor(
     only: Annotated[
         list[str] | None,
@@ -46,6 +58,11 @@ def doctor(
     return Answer(
         show=lambda: _print(found, num_errors=num_errors, verbose=verbose),
         document=found,
+        rows=[
+            *({**row, "result": row["severity"]} for row in found["findings"]),
+            *({**row, "result": kind} for kind in ("passed", "skipped") for row in found[kind]),
+        ],
+        columns=COLUMNS,
         error=typer.Exit(ExitCode.NO) if num_errors else None,
     )
 

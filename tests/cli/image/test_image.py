@@ -54,7 +54,8 @@ def test_a_folder_without_a_containerfile_gets_one(fake: FakeContainerEngine, fo
     out = said("build", str(folder), "--tag", TAG, "--base", "reg.example.com/python:3")
     assert "none in the folder; generated for this build: FROM reg.example.com/python:3 WORKDIR" in out
     assert f"building {TAG} with podman 4.3.1" in out
-    assert f"built {TAG}; `lockstep image push {TAG}`" in out
+    assert out.endswith(f"built {TAG}")
+    assert "image push" not in out, "a hint is for people: on standard error, if that is a terminal"
     built = fake.built()
     assert built["files"] == ["requirements.txt", "train.py"], "what ignore files and dots leave out stays out"
     assert 'ENTRYPOINT ["python3", "-m", "train"]' in built["containerfile"]

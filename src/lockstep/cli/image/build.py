@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from lockstep.cli.answers import Answer, answers
 from lockstep.cli.console import ERRORS, OUTPUT
 from lockstep.cli.image.containerfile import (
     NAMES,
@@ -29,6 +30,7 @@ from lockstep.submission.packing import check_module, included_files
 _IGNORE_FILES = (".containerignore", ".dockerignore")
 
 
+@answers(hints=True)
 def build(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="Folder with the program; its ignore files apply.")
@@ -43,7 +45,7 @@ def build(
     base: Annotated[str | None, typer.Option(help="Base image, with Python, of a generated Containerfile.")] = None,
     module_name: Annotated[str | None, typer.Option(help="The module that a generated Containerfile runs.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, without doing it.")] = False,
-) -> None:
+) -> Answer | None:
     """Build a container image of a program, with podman or docker.
 
     If the folder has no Containerfile, one is generated for this build, and printed. To change it, save it in the
@@ -67,11 +69,13 @@ def build(
         ERRORS.print(f"no {REQUIREMENTS} or {PROJECT}: only the packages of the base image are installed", style="dim")
     if dry_run:
         OUTPUT.print(f"would build {tag}: {shlex.join(build_arguments(tag=tag, containerfile='FILE', folder='FILES'))}")
-        return
+        return None
     engine = open_engine()
     OUTPUT.print(f"building {tag} with {engine.describe()}")
     _build(engine, folder, files, text=text, tag=tag)
-    OUTPUT.print(f"built {tag}; `lockstep image push {tag}` pushes it to its registry")
+    return Answer(
+        show=lambda: OUTPUT.print(f"built {tag}"), hint=f"to push it to its registry: lockstep image push {tag}"
+    )
 
 
 def _find_containerfile(folder: Path, *, asked: Path | None) -> Path | None:

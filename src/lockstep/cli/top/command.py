@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from rich.live import Live
 
-from lockstep.cli.answers import Answer, Format, answers
+from lockstep.cli.answers import Answer, Column, Format, answers
 from lockstep.cli.completing import complete_job
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, connect
 from lockstep.cli.next_commands import next_command
-from lockstep.cli.top.reading import LastLine, View, read_job
+from lockstep.cli.top.reading import SHOWN, LastLine, View, read_job
 from lockstep.cli.top.tables import job_table, jobs_table
 from lockstep.client.following import AWAY_S
 from lockstep.errors import LockstepError, StorageError, UnavailableError
@@ -28,9 +28,11 @@ MAX_JOBS: Final = 20
 LOG_BEFORE_S: Final = 60.0
 """How old the last line of the log may be when the command starts, in seconds."""
 RUNNING: Final = "state:RUNNING OR state:PREPARING OR state:CANCELLING"
+COLUMNS: Final = tuple(Column(name=name) for name in ("jobId", "state", "replica", *SHOWN, "progress", "cost"))
+"""The columns of the CSV: a row for each job, or for each replica if one job is shown."""
 
 
-@answers("UsageForm", "UsageListForm", hints=True)
+@answers("UsageForm", "UsageListForm", is_list=True, hints=True)
 def top(
     job: Annotated[
         str | None,
@@ -44,7 +46,7 @@ def top(
 ) -> Answer:
     """Show live what a job uses: CPU, memory, GPUs, network, examples per second, progress and cost so far.
 
-    It ends with the job, or when you press Ctrl-C. With --json, it prints the last values, once.
+    It ends with the job, or when you press Ctrl-C. With --json or --format csv, it prints the last values, once.
     """
     with connect(project) as client:
         if job is None:
@@ -52,11 +54,13 @@ def top(
         else:
             lines = LastLine(client, job, since_s=time.time() - LOG_BEFORE_S)
             read, draw = (lambda: [_read_one(client, job, lines)]), lambda views: job_table(views[0])
-        if output_format is Format.JSON or once or not OUTPUT.is_terminal:
+        if output_format is not Format.TABLE or once or not OUTPUT.is_terminal:
             views = read()
             return Answer(
                 show=lambda: OUTPUT.print(draw(views)),
                 document={"jobs": [view.to_json() for view in views]} if job is None else views[0].to_json(),
+                rows=[row for view in views for row in view.to_rows(is_alone=job is not None)],
+                columns=COLUMNS,
             )
         views = watch(client, read=read, draw=draw, interval_s=interval, is_endless=job is None)
     return Answer(show=lambda: None, hint=next_command(views[0].job) if job is not None and views else "")

@@ -95,6 +95,17 @@ class View:
             "replicas": [{"replica": name, **curves.to_json()} for name, curves in self.curves.items()],
         }
 
+    def to_rows(self, *, is_alone: bool) -> list[dict[str, Any]]:
+        """Returns the rows of the CSV, with the last value of each series.
+
+        Args:
+            is_alone: whether each replica has a row; else the job has one, without a replica.
+        """
+        own = {"jobId": self.job["jobId"], "state": self.job["state"], "progress": self.progress, "cost": self.cost}
+        if is_alone and self.curves:
+            return [{**own, "replica": name, **curves.to_json()} for name, curves in self.curves.items()]
+        return [{**own, "replica": None, **whole(self).to_json()}]
+
 
 @final
 class LastLine:
