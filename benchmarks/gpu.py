@@ -167,6 +167,7 @@ def run_case(options: argparse.Namespace, model: str, batch_size: int, operation
                 except SideError as error:
                     results[name].error = str(error)
                 print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
     units = options.steps * batch_size * case.units_of(size)
     for name, done in rounds.items():
         if not done:
@@ -177,7 +178,7 @@ def run_case(options: argparse.Namespace, model: str, batch_size: int, operation
         if not all(math.isfinite(one.loss) for one in done):
             found.error = f"{KINDS[name].title} came to the losses {[one.loss for one in done]}"
         peak = options.peak_tflops * TERA if options.peak_tflops else peak_of(found.device)
-        if peak is not None and options.gpu:
+        if peak is not None and options.size == "full":
             examples_per_s = median(found.units_per_s) / case.units_of(size)
             found.utilisation = TRAINING * operations * examples_per_s / peak
     return list(results.values())
@@ -333,7 +334,6 @@ def main() -> None:
     except SideError as error:
         sys.exit(f"{PROGRAM}: {error}")
     finally:
-        print(file=sys.stderr)
         show_results(results)
         write(options.json or options.folder / "gpu.json", options, machine, packages, results)
     errors = [one.error for one in results if one.error]

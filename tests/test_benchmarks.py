@@ -1,7 +1,8 @@
-"""The benchmarks of the service and of prediction run, and check what they measure."""
+"""The benchmarks of the service, of prediction and of training run, and check what they measure."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "benchmarks" / "service.py"
+GPU = ROOT / "benchmarks" / "gpu.py"
 SERVING = ROOT / "benchmarks" / "serving.py"
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
@@ -55,6 +57,37 @@ def test_the_prediction_server_is_checked_and_measured(tmp_path: Path) -> None:
     assert (connections, server, errors) == ("2", "lockstep", "0")
     assert float(speed.replace(",", "")) > 0
     assert float(memory.replace(",", "")) > 0
+
+
+def test_a_training_step_is_counted_and_measured_without_a_gpu(tmp_path: Path) -> None:
+    chosen = ["--smoke", "--sides=lockstep", "--models=block", "--rounds=1", f"--folder={tmp_path}"]
+    chosen.append(f"--lockstep={sys.executable}")
+    done = subprocess.run([sys.executable, GPU, *chosen], capture_output=True, text=True, timeout=590, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "It is not a result." in done.stdout
+    assert "246,144 parameters" in done.stdout
+    told = json.loads((tmp_path / "gpu.json").read_text())
+    assert told["isResult"] is False
+    (only,) = told["measured"]
+    assert (only["model"], only["side"], only["error"], only["utilisation"]) == ("block", "lockstep", "", None)
+    assert len(only["units_per_s"]) == 1
+    assert only["units_per_s"][0] > 0
+    assert only["compile_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--models=block,nothing"], "--models: no nothing; allowed: densenet121, resnet50, block"),
+        (["--sides=pytorch"], "--sides: the others are compared with lockstep, so name it, too"),
+        (["--steps=5", "--steps-per-execution=2"], "--steps: received 5; allowed: a multiple of 2"),
+        (["--batch-sizes=8,0"], "--batch-sizes: received 0; allowed: a whole number of 1 or more"),
+    ],
+)
+def test_what_cannot_be_measured_on_a_gpu_is_refused(options: list[str], message: str) -> None:
+    done = subprocess.run([sys.executable, GPU, *options], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
 
 
 def test_a_server_that_there_is_not_is_refused() -> None:
