@@ -31,7 +31,8 @@ def test_each_process_writes_and_reads_its_own_shards_and_nothing_is_gathered(tm
     for noted, written_bytes in run(tmp_path, size_bytes=32 * MIB, timeout_s=300):
         assert noted["share"] == 16 * MIB
         assert 0.7 * noted["share"] < written_bytes < 1.1 * noted["share"]  # random numbers, compressed
-        assert noted["restoring"]["read"] < written_bytes + MIB
+        # Once to compare the checksums, and once to restore.
+        assert noted["restoring"]["read"] < 2 * written_bytes + MIB
         assert noted["saving"]["exchanged"] < 100
         assert noted["restoring"]["exchanged"] < 100
 

@@ -181,7 +181,7 @@ def unreadable(checkpoint: epath.Path, error: BaseException) -> CorruptDataError
     first_line = str(error.__cause__ or error).partition("\n")[0]
     return CorruptDataError(
         f"checkpoint {checkpoint} cannot be read: {first_line}",
-        action="delete that folder to resume from the previous checkpoint",
+        action="delete that folder to go on without it",
     )
 
 

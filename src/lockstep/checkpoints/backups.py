@@ -11,7 +11,9 @@ from typing_extensions import override
 
 from lockstep.checkpoints.arrays import copy_to_host, is_finite
 from lockstep.checkpoints.directory import CheckpointDirectory
+from lockstep.checkpoints.run_state import RunState
 from lockstep.checkpoints.state import Position, TrainingState
+from lockstep.checkpoints.turnover import Ranking
 from lockstep.strategies.shares import gather_counts
 
 logger = logging.getLogger(__name__)
@@ -46,12 +48,16 @@ class AbstractBackups(abc.ABC):
             The state; None if there is none.
 
         Raises:
-            CorruptDataError: the latest checkpoint cannot be read.
+            CorruptDataError: there are checkpoints, and none of them can be read.
             InvalidInputError: the checkpoint is of another model.
         """
 
     @abc.abstractmethod
-    def save(self, model: Any, *, position: Position) -> None:
+    def rank(self, ranking: Ranking) -> None:
+        """Keeps the best checkpoints from now on, besides the latest ones."""
+
+    @abc.abstractmethod
+    def save(self, model: Any, *, position: Position, run: RunState | None = None) -> None:
         """Starts to write the state, after the previous state has been written completely.
 
         A state in which variables have become NaN or infinite is not written, because training could not resume from
@@ -115,8 +121,12 @@ class DirectoryBackups(AbstractBackups):
         return state
 
     @override
-    def save(self, model: Any, *, position: Position) -> None:
-        state = TrainingState.capture(model, position=position)
+    def rank(self, ranking: Ranking) -> None:
+        self._directory.rank(ranking)
+
+    @override
+    def save(self, model: Any, *, position: Position, run: RunState | None = None) -> None:
+        state = TrainingState.capture(model, position=position, run=run)
         found = sorted(state.non_finite_variables() - self._never_finite)
         # Each process has checked its own shards. Either all processes save or none.
         counts = gather_counts(len(found)) if state.is_scattered else [len(found)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, final
 
@@ -14,11 +14,14 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from lockstep.checkpoints.arrays import Array, StoredArray, process_options, unreadable
+from lockstep.checkpoints.checksums import SummedSave, SummingHandler, find_damage, write_list
 from lockstep.checkpoints.sending import broadcast_number, broadcast_state, check_shared, exists_for_all
 from lockstep.checkpoints.state import Position, TrainingState
 from lockstep.checkpoints.tables import FOLDER, SavedTable, StoredTable, remove_unnamed
+from lockstep.checkpoints.turnover import Ranking, Turnover
 from lockstep.errors import CorruptDataError, InvalidInputError, LockstepError, StorageWriteError
 from lockstep.processes.exits import STARTS_THREADS, finish_at_exit
+from lockstep.strategies.shares import gather_counts
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +44,10 @@ _MOST_FAILURES: Final = 4
 
 @final
 class CheckpointDirectory:
-    """Saves and reads training states. Each checkpoint appears whole or not at all, and only the latest ones are kept.
+    """Saves and reads training states. Each checkpoint appears whole or not at all. The latest and the best are kept.
+
+    A checkpoint has a list of its files' checksums, which are compared before it is restored. If the latest checkpoint
+    is damaged, the one before is restored. The damaged one is removed once the next one is complete.
 
     If a model is divided over several processes, each process writes its own shards, and all processes must be able to
     access the directory. If every process holds the whole model, only the chief writes. On restore, each process reads
@@ -70,6 +76,8 @@ class CheckpointDirectory:
         self._is_chief = jax.process_index() == 0
         self._processes = {0}
         self._write_bytes = _WRITE_BYTES
+        self._turnover = Turnover(keep, read_metrics=self._read_metrics)
+        self._writing: int | None = None
         self._manager = self._make_manager() if self._is_chief else None
         self._has_saved = False
         self._cancel_exit_hook: Callable[[], None] | None = None
@@ -97,6 +105,19 @@ class CheckpointDirectory:
         except (OSError, ValueError) as error:
             raise CorruptDataError(f"the checkpoints in {self._path} cannot be listed: {error}") from error
         return self._manager.latest_step()
+
+    def rank(self, ranking: Ranking) -> None:
+        """Keeps the best checkpoints from now on, besides the latest ones. A checkpoint without the metric is none."""
+        self._turnover.ranking = ranking
+
+    @property
+    def damaged(self) -> frozenset[int]:
+        """The steps of checkpoints that `restore` found to be damaged. They do not count among those that are kept."""
+        return self._turnover.damaged
+
+    def note_damaged(self, steps: Iterable[int]) -> None:
+        """Makes the object treat checkpoints as damaged that another object of this directory has found to be so."""
+        self._turnover.note_damaged(steps)
 
     def save(self, state: TrainingState) -> None:
         """Starts to write a state under the number of its step, after the previous state has been written completely.
@@ -127,6 +148,8 @@ class CheckpointDirectory:
             },
             "tables": [table.saved.to_json() for table in state.tables],
             "cluster": state.cluster,
+            "run": state.run,
+            "has_checksums": True,
         }
         arrays = {name: dict(group) for name, group in state.arrays.items() if group}
         sizes = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=_CHUNK_BYTES), arrays)
@@ -138,13 +161,15 @@ class CheckpointDirectory:
             if len(self._processes) > 1:
                 step = broadcast_number(step)
             assert step is not None, "the chief has one"
+            self._writing = step
+            self._turnover.note_metrics(step, _metrics_in(document))
             self._forget_exit()
             self._cancel_exit_hook = finish_at_exit(self.wait, what=f"checkpoint {step} in {self._path}")
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
                     **{
-                        _ARRAYS: ocp.args.PyTreeSave(arrays, sizes, ocdbt_target_data_file_size=_FILE_BYTES),
+                        _ARRAYS: SummedSave(arrays, sizes, ocdbt_target_data_file_size=_FILE_BYTES),
                         _DOCUMENT: ocp.args.JsonSave(document),
                     }
                 ),
@@ -161,28 +186,87 @@ class CheckpointDirectory:
         the checkpoint must not be removed.
 
         Args:
-            step: the number under which the state was saved; the latest one by default.
+            step: the number under which the state was saved. By default, the latest one that is not damaged.
 
         Raises:
-            CorruptDataError: the checkpoint cannot be read.
+            CorruptDataError: the checkpoint of this number is damaged; or without a number, all of them are.
         """
-        found: TrainingState | LockstepError | None = None
+        return self._restore_first([step] if step is not None else reversed(self._steps()))
+
+    def restore_best(self, ranking: Ranking) -> TrainingState | None:
+        """Returns the best state in every process, as `restore` does. If it is damaged, returns the next best one.
+
+        Returns:
+            The state; None if no checkpoint has the metric.
+
+        Raises:
+            CorruptDataError: every checkpoint that has the metric is damaged.
+        """
+        return self._restore_first(ranking.best_first(self._turnover.metrics_of(self._steps())))
+
+    def _steps(self) -> list[int]:
+        """Returns the steps of all checkpoints, in ascending order; an empty list in processes but the chief."""
+        return sorted(self._manager.all_steps()) if self._manager is not None and self._is_chief else []
+
+    def _restore_first(self, steps: Iterable[int]) -> TrainingState | None:
+        """Returns the first of several states that no process finds to be damaged. The chief's steps count."""
+        candidates = iter(steps)
+        damages: dict[int, CorruptDataError] = {}
+        while True:
+            step = broadcast_number(next(candidates, None) if self._is_chief else None)
+            if step is None:
+                break
+            is_shared = jax.process_count() == 1 or exists_for_all(self._path / str(step))
+            found: TrainingState | CorruptDataError | None = None
+            if is_shared or self._is_chief:
+                found = self._check(step, is_shared=is_shared)
+            counts = gather_counts(int(isinstance(found, CorruptDataError)))
+            if not any(counts):
+                self._warn_of(damages, restored=step)
+                if is_shared:
+                    return found if isinstance(found, TrainingState) else None
+                return broadcast_state(_whole(found) if isinstance(found, TrainingState) else None)
+            if not isinstance(found, CorruptDataError):
+                found = CorruptDataError(
+                    f"checkpoint {self._path / str(step)} is damaged: see the log of process {counts.index(1)}"
+                )
+            damages[step] = found
+        self._warn_of(damages, restored=None)
+        if not damages:
+            return None
+        if len(damages) == 1:
+            raise next(iter(damages.values()))
+        raise CorruptDataError(
+            f"all {len(damages)} checkpoints in {self._path} are damaged; {next(iter(damages.values())).what}",
+            action="delete them to train from the beginning, or name another directory",
+        )
+
+    def _warn_of(self, damages: Mapping[int, CorruptDataError], *, restored: int | None) -> None:
+        self._turnover.note_damaged(damages)
+        for error in damages.values():
+            instead = "" if restored is None else f"; checkpoint {restored} is restored instead"
+            logger.warning("%s%s", error.what, instead)
+
+    def _check(self, step: int, *, is_shared: bool) -> TrainingState | CorruptDataError:
+        """Compares a checkpoint with its checksums; of a shared directory, each process compares a part."""
+        path = self._path / str(step)
         try:
-            if self._manager is not None and self._is_chief:
-                step = self._manager.latest_step() if step is None else step
-                found = None if step is None else self._read(step)
-        except LockstepError as error:
-            found = error  # the other processes wait for the broadcast
-        if jax.process_count() > 1:
-            number = broadcast_number(step if isinstance(found, TrainingState) else None)
-            if number is not None and exists_for_all(self._path / str(number)):
-                return found if isinstance(found, TrainingState) else self._read(number)
-            if isinstance(found, TrainingState):
-                found = _whole(found)
-            return broadcast_state(found)
-        if isinstance(found, LockstepError):
-            raise found
-        return found
+            document = self._read_document(step)
+            damage = find_damage(
+                path,
+                tables=self.tables,
+                table_parts=[part for table in _saved_tables(document) for part in table.parts],
+                part=jax.process_index() if is_shared else 0,
+                num_parts=jax.process_count() if is_shared else 1,
+                is_listed=bool(document.get("has_checksums")),
+            )
+            if damage is not None:
+                return unreadable(path, ValueError(damage))
+            return self._read(step)
+        except CorruptDataError as error:
+            return error
+        except Exception as error:  # Orbax raises plain Exceptions
+            return unreadable(path, error)
 
     def wait(self) -> None:
         """Waits until the last saved state is written.
@@ -264,19 +348,34 @@ class CheckpointDirectory:
         options = ocp.CheckpointManagerOptions(
             read_only=self._is_read_only,
             save_interval_steps=0 if self._is_read_only else 1,  # Orbax warns about others
-            max_to_keep=None if self._is_read_only else self._keep,
+            preservation_policy=None if self._is_read_only else self._turnover,
+            async_options=ocp.AsyncOptions(post_finalization_callback=self._list_files),
             cleanup_tmp_directories=not self._is_read_only,  # left by killed writers
             create=False,  # Orbax cannot create it if only some processes take part
             multiprocessing_options=processes,
         )
         handlers = {
-            _ARRAYS: ocp.PyTreeCheckpointHandler(
+            _ARRAYS: SummingHandler(
                 save_concurrent_gb=self._write_bytes / 1e9,  # pyright: ignore[reportArgumentType] - multiplied by 1e9
                 multiprocessing_options=processes,
             ),
             _DOCUMENT: ocp.JsonCheckpointHandler(multiprocessing_options=processes),
         }
         return ocp.CheckpointManager(self._path, options=options, item_handlers=handlers)
+
+    def _list_files(self) -> None:
+        """Writes the list of checksums. Orbax calls this in the leading process, before the checkpoint appears."""
+        path = self._path / str(self._writing)
+        folders = [path] if path.exists() else list(self._path.glob(f"{self._writing}.orbax-checkpoint-tmp*"))
+        for folder in folders:
+            write_list(folder)
+
+    def _read_metrics(self, step: int) -> Mapping[str, float]:
+        try:
+            return _metrics_in(self._read_document(step))
+        except Exception as error:  # Orbax raises plain Exceptions
+            logger.warning("the metrics of checkpoint %s/%d cannot be read: %s", self._path, step, error)
+            return {}
 
     def _remove_unnamed_rows(self) -> None:
         assert self._manager is not None, "this process writes"
@@ -301,12 +400,17 @@ class CheckpointDirectory:
                 generators=document["generators"],
                 tables=tuple(StoredTable(saved=table, folder=self.tables) for table in _saved_tables(document)),
                 cluster=document.get("cluster"),
+                run=document.get("run"),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError, CorruptDataError) as error:
             raise unreadable(path, error) from error
 
     def _not_written(self, error: Exception) -> StorageWriteError:
         return StorageWriteError(f"a checkpoint cannot be written to {self._path}: {error}")
+
+
+def _metrics_in(document: Any) -> Mapping[str, float]:
+    return (document.get("run") or {}).get("metrics", {})
 
 
 def _saved_tables(document: Any) -> list[SavedTable]:

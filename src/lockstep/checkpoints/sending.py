@@ -110,6 +110,7 @@ def _pack(found: TrainingState | LockstepError | None) -> bytes:
         "paths": found.paths,
         "generators": found.generators,
         "initial": sorted(found.initial),
+        "run": found.run,
         "arrays": [[group, key, list(value.shape), value.dtype.name] for group, key, value in flat],
     }
     return b"".join(
@@ -137,4 +138,5 @@ def _unpack(payload: bytes) -> TrainingState | None:
         paths=outline["paths"],
         generators=outline["generators"],
         initial=frozenset(outline["initial"]),
+        run=outline["run"],
     )

@@ -20,6 +20,7 @@ from lockstep.checkpoints.arrays import (
     is_scattered,
     read_arrays,
 )
+from lockstep.checkpoints.run_state import CALLBACKS, RunState
 from lockstep.checkpoints.tables import StoredTable, matching_slots
 from lockstep.errors import CorruptDataError, InvalidInputError
 from lockstep.strategies import fitting
@@ -79,14 +80,15 @@ class TrainingState:
 
     Attributes:
         position: how far the run has come.
-        arrays: the variables' arrays by group ("trainable", "non_trainable", "optimizer", "metrics", "random"), then by
-            the variable's number in the model. They are in host memory, where each process has its own shards of
-            divided arrays, or still in the checkpoint.
+        arrays: the variables' arrays by group ("trainable", "non_trainable", "optimizer", "metrics", "random",
+            "callbacks"), then by the variable's number in the model. They are in host memory, where each process has
+            its own shards of divided arrays, or still in the checkpoint.
         paths: the variables' paths by group, in the same order, for error messages about a different model.
         generators: the state of Python's and NumPy's random generators, as JSON.
         tables: embedding tables of parameter servers, whose variables have no rows in the model.
         cluster: the state of the parameter servers' coordinator, as JSON; None under other strategies.
         initial: the numbers of the optimizer's variables whose values are not known, and that begin as in a new model.
+        run: what a run of ``fit`` needs besides its model, as `RunState.to_json` gives it; None if it was not saved.
     """
 
     position: Position
@@ -96,9 +98,10 @@ class TrainingState:
     tables: tuple[StoredTable, ...] = ()
     cluster: Mapping[str, Any] | None = None
     initial: frozenset[int] = field(default_factory=frozenset[int])
+    run: Mapping[str, Any] | None = None
 
     @classmethod
-    def capture(cls, model: Any, *, position: Position) -> Self:
+    def capture(cls, model: Any, *, position: Position, run: RunState | None = None) -> Self:
         """Copies a model's state to the host, without waiting for other processes.
 
         Of a variable that is divided over devices, each process copies its own shards.
@@ -106,12 +109,18 @@ class TrainingState:
         Args:
             model: a built model whose optimizer is built too.
             position: how far the run has come.
+            run: what the run needs besides its model, if it is to be saved.
+
+        Raises:
+            InvalidInputError: the state of a callback has something that cannot be saved.
         """
         # During `fit`, the current values are in the state that Keras passes from step to step, not in the variables.
         model.jax_state_sync()
         groups = _variables(model)
         arrays: dict[str, dict[str, Array]] = {name: copies_of(variables) for name, variables in groups.items()}
         arrays[RANDOM] = {_KERAS_SEED: np.array(global_seed_generator().state.value)}
+        document, arrays_of_callbacks = (None, {}) if run is None else run.to_json()
+        arrays[CALLBACKS] = dict(arrays_of_callbacks)
         name, keys, place, has_gauss, cached = np.random.get_state(legacy=True)
         version, words, gauss = random.getstate()
         return cls(
@@ -122,6 +131,7 @@ class TrainingState:
                 "python": [version, list(words), gauss],
                 "numpy": [name, np.asarray(keys).tolist(), int(place), int(has_gauss), float(cached)],
             },
+            run=document,
         )
 
     def apply(self, model: Any) -> None:
@@ -170,6 +180,19 @@ class TrainingState:
         variables = _variables(model)[METRICS]
         self._check(METRICS, variables)
         assign_all(self._pairs(METRICS, variables))
+
+    def run_state(self) -> RunState:
+        """Returns what the run needs besides its model, after reading it; an empty state if it was not saved.
+
+        Raises:
+            CorruptDataError: the checkpoint cannot be read.
+        """
+        if self.run is None:
+            return RunState()
+        found = self.arrays.get(CALLBACKS, {})
+        stored = {key: value for key, value in found.items() if isinstance(value, StoredArray)}
+        read = dict(zip(stored, read_arrays(list(stored.values())), strict=True))
+        return RunState.from_json(self.run, {key: np.asarray(read.get(key, value)) for key, value in found.items()})
 
     def non_finite_variables(self) -> frozenset[str]:
         """Returns the paths of variables that hold NaN or infinite values. Metrics, which are reset, are not checked.

@@ -122,7 +122,7 @@ class StoredTable:
                     f"{path}, rows of a checkpoint, has changed since it was written",
                     received=f"{len(content)} bytes",
                     allowed=f"{part.size_bytes} bytes of checksum {part.sha256[:8]}",
-                    action="delete that checkpoint's folder to resume from the previous checkpoint",
+                    action="delete that checkpoint's folder to go on without it",
                 )
             yield from _blocks(content, self.saved)
 

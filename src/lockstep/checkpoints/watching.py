@@ -53,7 +53,7 @@ class CheckpointWatcher:
             LOGGER.warning("%s cannot be read; retrying: %s", self._path, error)
             return None
         try:
-            state = self._directory.restore()
+            state = self._directory.restore(step)
             state = None if state is None else state.read()  # now, before the other process removes it
         except CorruptDataError as error:
             if self._directory.latest_step() == step:  # otherwise it was replaced meanwhile

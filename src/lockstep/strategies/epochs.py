@@ -65,6 +65,7 @@ class KerasCall:
         has_iterator: whether the iterator over the data was created. In ``fit``, later iterators are for validation.
         apply_class_weights: the function that weighs a batch by its classes, if ``class_weight`` was given beside
             batches.
+        callbacks: the callbacks of ``fit``, in the order in which Keras calls them.
         exit_stack: the callbacks for the end of the call, whether it succeeds or fails. Keras only calls its own
             callbacks after a success.
         open_backups: a function of a directory and ``keep`` that returns the object that saves a run whose state is not
@@ -88,6 +89,7 @@ class KerasCall:
     reads_one_by_one: bool = False
     has_iterator: bool = False
     apply_class_weights: ClassWeights | None = None
+    callbacks: list[Any] = field(default_factory=list[Any])
     exit_stack: ExitStack = field(default_factory=ExitStack)
     open_backups: Callable[..., Any] | None = None
 

@@ -190,6 +190,8 @@ def wrap_run(method: Callable[..., Any]) -> Callable[..., Any]:
                 model=self, method=method.__name__, data=data, is_alone=is_alone, reads_one_by_one=reads_one_by_one
             )
             stack.enter_context(running(call))
+            if method.__name__ == "fit":
+                _order_callbacks(bound.arguments, call)
             if layout is not None and layout.runs is not None and method.__name__ in _WHOLE_RUNS:
                 try:
                     stack.enter_context(layout.runs.wrap_call(self, method.__name__, bound.arguments))
@@ -216,6 +218,22 @@ def _is_observed(arguments: dict[str, Any]) -> bool:
     if not given or isinstance(given, keras.callbacks.CallbackList):
         return False
     return any(isinstance(callback, AbstractStepObserver) for callback in keras.tree.flatten(given))
+
+
+def _order_callbacks(arguments: dict[str, Any], call: KerasCall) -> None:
+    """Puts callbacks that save the others' state behind the others, which change it in the same methods."""
+    given = arguments.get("callbacks")
+    callbacks: list[Any]
+    if isinstance(given, keras.callbacks.CallbackList):
+        callbacks = given.callbacks
+    else:
+        callbacks = arguments["callbacks"] = [*keras.tree.flatten(given)] if given else []
+    callbacks.sort(key=_saves_others)
+    call.callbacks = list(callbacks)
+
+
+def _saves_others(callback: Any) -> bool:
+    return bool(getattr(callback, "saves_other_callbacks", False))
 
 
 def _add_heartbeat(arguments: dict[str, Any], call: KerasCall) -> None:

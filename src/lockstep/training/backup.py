@@ -10,18 +10,23 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import keras
 import numpy as np
 
-from lockstep.checkpoints import Position, TrainingState
+from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
 from lockstep.checkpoints.backups import AbstractBackups, DirectoryBackups
+from lockstep.checkpoints.run_state import RunState, metrics_in
 from lockstep.checkpoints.state import optimizers_of
-from lockstep.errors import InvalidInputError
+from lockstep.checkpoints.turnover import Ranking
+from lockstep.errors import InvalidInputError, MissingInputError
 from lockstep.strategies import fitting
 from lockstep.strategies.input import GlobalBatches, OrderedBatches, ResumableData
 from lockstep.strategies.observing import Wait
+from lockstep.training.callback_states import CallbackStates
+from lockstep.upstream.keras_callbacks import has_stopped, is_higher_better
 from lockstep.upstream.keras_trainer import set_initial_epoch
 from lockstep.upstream.replacing import replace
 from lockstep.upstream.table import Stage
@@ -30,8 +35,27 @@ logger = logging.getLogger(__name__)
 
 
 @final
+@dataclass(frozen=True, kw_only=True)
+class BestCheckpoint:
+    """The checkpoint from which `BackupAndRestore.restore_best` has restored a model.
+
+    Attributes:
+        epoch: the number of epochs that were trained.
+        step: the number of steps that were trained.
+        metrics: the values of the metrics at the end of that epoch, by name.
+    """
+
+    epoch: int
+    step: int
+    metrics: Mapping[str, float]
+
+
+@final
 class BackupAndRestore(keras.callbacks.Callback):
-    """Saves parameters, optimizer, metrics, random state and position in the data; restores them when ``fit`` begins.
+    """Saves everything that decides the next step, and restores it when ``fit`` begins.
+
+    That is: the parameters, the optimizer with the loss scale, the metrics, the random state, the position in the data,
+    and the state of the other callbacks.
 
     A run that was killed and restarted with the same arguments ends with the same parameters as a run that was never
     killed. If the data knows its position (`lockstep.data.Batches` and `lockstep.data.Dataset` do), ``fit`` continues
@@ -43,34 +67,62 @@ class BackupAndRestore(keras.callbacks.Callback):
     become NaN or infinite is not saved; the previous checkpoint remains the latest.
 
     In a job of several processes, every process needs the callback. The first process writes. If the model is divided
-    over processes, each process writes its own shards, and all of them must be able to access the directory. The state
-    of other callbacks, such as the count of ``EarlyStopping``, is not saved. Under ``ParameterServerStrategy``, the
-    servers' state is saved when training begins and between epochs. It is written while training continues. If writing
-    fails, a message reports it and training continues.
+    over processes, each process writes its own shards, and all of them must be able to access the directory. Under
+    ``ParameterServerStrategy``, the servers' state is saved when training begins and between epochs. It is written
+    while training continues. If writing fails, a message reports it and training continues.
+
+    The state of Keras's own callbacks is saved (``EarlyStopping``, ``ReduceLROnPlateau``, ``ModelCheckpoint``,
+    ``SwapEMAWeights``), and that of each callback that has the methods ``get_state()`` and ``set_state(state)``; see
+    `lockstep.training.callback_states`. If ``EarlyStopping`` has ended a run, the run does not train further. Wherever
+    it is in the list of callbacks, this callback is called after the others, because they change what it saves.
+
+    Each checkpoint has checksums of its files. If the latest one is damaged, ``fit`` resumes from the one before it,
+    and a warning says so.
 
     Args:
         directory: a local path, a ``file://`` URL or a ``gs://`` URL. Each run needs its own directory.
         save_freq: "epoch", or the number of batches after which the state is saved within an epoch too.
-        keep: the number of checkpoints to keep.
+        keep: the number of latest checkpoints to keep.
+        keep_best: the number of best checkpoints to keep besides, of those that were saved at the end of an epoch.
+        monitor: the name of the metric that decides which checkpoint is best.
+        mode: whether the best value is the lowest ("min") or the highest ("max"). "auto" decides by the metric, as
+            Keras's callbacks do.
 
     Raises:
-        InvalidInputError: an argument is out of its range.
+        InvalidInputError: an argument is out of its range, or (in ``fit``) the direction of the metric is not known.
         StorageWriteError: (in ``fit``) a checkpoint cannot be written.
-        CorruptDataError: (in ``fit``) the latest checkpoint cannot be read.
+        CorruptDataError: (in ``fit``) there are checkpoints, and all of them are damaged.
     """
 
     def __init__(
-        self, directory: str | os.PathLike[str], *, save_freq: Literal["epoch"] | int = "epoch", keep: int = 2
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        save_freq: Literal["epoch"] | int = "epoch",
+        keep: int = 2,
+        keep_best: int = 0,
+        monitor: str = "val_loss",
+        mode: Literal["auto", "min", "max"] = "auto",
     ) -> None:
         super().__init__()
         if save_freq != "epoch" and (not isinstance(save_freq, int) or isinstance(save_freq, bool) or save_freq < 1):
             raise InvalidInputError("save_freq", received=save_freq, allowed='"epoch", or a number of batches')
         if keep < 1:
             raise InvalidInputError("keep", received=keep, allowed="1 or more")
+        if keep_best < 0:
+            raise InvalidInputError("keep_best", received=keep_best, allowed="0 or more")
+        if mode not in ("auto", "min", "max"):
+            raise InvalidInputError("mode", received=mode, allowed=("auto", "min", "max"))
+        self.saves_other_callbacks = True  # `lockstep.strategies.fitting` then calls this callback last
         self.async_safe = save_freq == "epoch"  # Keras may then call `on_train_batch_end` late: it does nothing
         self._directory_url = os.fspath(directory)
         self._batches_between = save_freq if isinstance(save_freq, int) else None
         self._keep = keep
+        self._keep_best = keep_best
+        self._monitor = monitor
+        self._mode = mode
+        self._callbacks = CallbackStates([])
+        self._has_said_unmonitored = False
         self._backups: AbstractBackups | None = None
         self._run: fitting.KerasCall | None = None
         self._restored: TrainingState | None = None
@@ -99,7 +151,11 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._backups = (open_backups or DirectoryBackups)(self._directory_url, keep=self._keep)
         if self._run is not None:
             self._run.exit_stack.callback(self._close_backups)
+        if self._keep_best:
+            self._backups.rank(self._ranking(self.model))
         self._check_data()
+        others = [one for one in self._run.callbacks if one is not self] if self._run is not None else []
+        self._callbacks = CallbackStates(others)
         with self._waiting():
             self._restored = self._backups.restore(self.model)
         if self._restored is None:
@@ -112,10 +168,21 @@ class BackupAndRestore(keras.callbacks.Callback):
                 action="pass data that can resume, such as lockstep.data.Batches",
             )
         self._check_order(position)
+        self._callbacks.restore(self._restored.run_state().callbacks)
+        num_epochs = self.params["epochs"]
+        stopped = [callback for callback in others if has_stopped(callback)]
+        is_over = position.batch == 0 and bool(stopped)
         # `fit` reads this after the callbacks' on_train_begin; keras.callbacks.BackupAndRestore does the same.
-        set_initial_epoch(self.model, position.epoch)
+        set_initial_epoch(self.model, num_epochs if is_over else position.epoch)
         if self._run is not None:
             self._run.num_skipped_epochs = position.epoch
+        if is_over:
+            logger.warning(
+                "restored from %s: EarlyStopping has ended this run after epoch %d; nothing to do",
+                self._backups.url,
+                position.epoch,
+            )
+            return
         # A warning, so that it is visible by default: this run does not start from its beginning.
         logger.warning(
             "restored from %s: going on with epoch %d, batch %d (step %d)",
@@ -124,8 +191,8 @@ class BackupAndRestore(keras.callbacks.Callback):
             position.batch + 1,
             position.step + 1,
         )
-        if position.epoch >= self.params["epochs"]:
-            logger.warning("all %d epochs are already trained; nothing to do", self.params["epochs"])
+        if position.epoch >= num_epochs:
+            logger.warning("all %d epochs are already trained; nothing to do", num_epochs)
 
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Sets the position of the first epoch's data, and restores the metrics, which Keras has just reset."""
@@ -166,7 +233,16 @@ class BackupAndRestore(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Saves the state between two epochs, or within an epoch that was stopped early."""
         if not self._is_stopped_early:
-            self._save(epoch=epoch + 1, batch=0)
+            metrics = metrics_in(logs)
+            if self._keep_best and self._monitor not in metrics and not self._has_said_unmonitored:
+                self._has_said_unmonitored = True
+                logger.warning(
+                    "no checkpoint is kept as the best: epoch %d has no metric %s; it has %s",
+                    epoch + 1,
+                    self._monitor,
+                    ", ".join(sorted(metrics)),
+                )
+            self._save(epoch=epoch + 1, batch=0, metrics=metrics)
             return
         self._save_stopped_epoch()
         if self._data is None:
@@ -176,6 +252,50 @@ class BackupAndRestore(keras.callbacks.Callback):
         """Waits until the last state is written."""
         set_initial_epoch(self.model, 0)
         self._close_backups()
+
+    def restore_best(self, model: Any) -> BestCheckpoint:
+        """Restores a model from the best checkpoint in the directory, with its optimizer.
+
+        Call it after ``fit``, or in a program of its own, under any strategy. In a job of several processes, every
+        process must call it. Under ``ParameterServerStrategy``, it changes the coordinator's model, which is the one
+        that is saved and evaluated; the servers keep theirs. To export the best model, save it afterwards::
+
+            backup.restore_best(model)
+            lockstep.training.save_model(model, url)
+
+        Args:
+            model: the model, built and compiled as it was trained.
+
+        Returns:
+            What is known about that checkpoint.
+
+        Raises:
+            MissingInputError: there is no checkpoint with the metric.
+            CorruptDataError: every checkpoint with the metric is damaged.
+            InvalidInputError: the checkpoint is of another model, or the direction of the metric is not known.
+        """
+        with CheckpointDirectory(self._directory_url, is_read_only=True) as directory:
+            state = directory.restore_best(self._ranking(model))
+            if state is None:
+                raise MissingInputError(
+                    f"no checkpoint in {directory.url} has the metric {self._monitor}",
+                    action="train with keep_best=1 and with data for the metric, such as validation_data",
+                )
+            with fitting.scope_of(model):
+                state.apply(model)
+            metrics = state.run_state().metrics
+        return BestCheckpoint(epoch=state.position.epoch, step=state.position.step, metrics=metrics)
+
+    def _ranking(self, model: Any) -> Ranking:
+        try:
+            is_up = is_higher_better(model, monitor=self._monitor, mode=self._mode)
+        except ValueError:
+            raise InvalidInputError(
+                f"whether {self._monitor} is better when it is higher is not known",
+                received=f"mode={self._mode}",
+                action='pass mode="max" or mode="min"',
+            ) from None
+        return Ranking(monitor=self._monitor, is_higher_better=is_up, num_kept=self._keep_best)
 
     def _close_backups(self) -> None:
         """Waits until the last state is written. Also called if ``fit`` ends with an error or by Ctrl-C."""
@@ -247,12 +367,13 @@ class BackupAndRestore(keras.callbacks.Callback):
                 action="train to the end of the epoch as before, and change it then",
             )
 
-    def _save(self, *, epoch: int, batch: int) -> None:
+    def _save(self, *, epoch: int, batch: int, metrics: Mapping[str, float] | None = None) -> None:
         assert self._backups is not None, "fit has begun"
         self.model.jax_state_sync()
         step = max(int(np.asarray(optimizer.iterations.value)) for optimizer in optimizers_of(self.model))
         data = self._data
         order = dict(data.order_key) if isinstance(data, OrderedBatches) else None
         position = Position(epoch=epoch, batch=batch, step=step, order=order)
+        run = RunState(metrics=metrics or {}, callbacks=self._callbacks.capture())
         with self._waiting():
-            self._backups.save(self.model, position=position)
+            self._backups.save(self.model, position=position, run=run)

@@ -19,6 +19,8 @@ from typing_extensions import override
 
 from lockstep.checkpoints import Position, TrainingState
 from lockstep.checkpoints.backups import AbstractBackups
+from lockstep.checkpoints.run_state import RunState
+from lockstep.checkpoints.turnover import Ranking
 from lockstep.errors import LockstepError, UnavailableError
 from lockstep.parameter_server.checkpointing.cluster_checkpoints import ClusterCheckpoints
 from lockstep.parameter_server.coordination.chief import Chief
@@ -65,7 +67,7 @@ class ServedBackups(AbstractBackups):
         self._step = step
         self._on_server_restored = on_server_restored
         self._waits = waits
-        self._left_out: tuple[int, Position] | None = None
+        self._left_out: tuple[int, Position, RunState | None] | None = None
         self._model: Any = None
         self._failure: LockstepError | None = None
         self._lock = threading.Lock()
@@ -114,10 +116,14 @@ class ServedBackups(AbstractBackups):
         return restored.state
 
     @override
-    def save(self, model: Any, *, position: Position) -> None:
+    def rank(self, ranking: Ranking) -> None:
+        self._checkpoints.rank(ranking)
+
+    @override
+    def save(self, model: Any, *, position: Position, run: RunState | None = None) -> None:
         self._register(model)
         if not self._waits and self.is_running:
-            self._left_out = self._chief.dispatcher.next_closure, position
+            self._left_out = self._chief.dispatcher.next_closure, position, run
             LOGGER.info("epoch %d has no checkpoint: the one before is still being written", position.epoch)
             return
         self._left_out = None
@@ -126,7 +132,7 @@ class ServedBackups(AbstractBackups):
                 mark = self._chief.dispatcher.mark()
                 self._forget_cuts()
                 self._rounds[mark.closure], self._marks[mark.closure] = self._chief.round, mark
-                self._checkpoints.begin(mark.closure, model=model, position=position)
+                self._checkpoints.begin(mark.closure, model=model, position=position, run=run)
         except (UnavailableError, RemoteError) as error:
             self._failure = error
             LOGGER.warning("epoch %d has no checkpoint, and training goes on: %s", position.epoch, error)
@@ -135,7 +141,8 @@ class ServedBackups(AbstractBackups):
     def close(self) -> None:
         self._close()
         if self._left_out is not None and self._left_out[0] == self._chief.dispatcher.next_closure:
-            self.save(self._model, position=self._left_out[1])
+            _, position, run = self._left_out
+            self.save(self._model, position=position, run=run)
             self._close()
         if self._chief.recovery.restore_server == self._restore_server:
             self._chief.recovery.restore_server = None

@@ -16,7 +16,9 @@ from typing import Any, Final, final
 
 from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
 from lockstep.checkpoints.arrays import is_finite
+from lockstep.checkpoints.run_state import RunState
 from lockstep.checkpoints.tables import PART_BYTES, RowsWriter
+from lockstep.checkpoints.turnover import Ranking
 from lockstep.errors import InvalidInputError, LockstepError, StorageWriteError, UnavailableError, WrongStateError
 from lockstep.parameter_server import protocol
 from lockstep.parameter_server.checkpointing.checkpointed_model import CheckpointedModel
@@ -123,6 +125,8 @@ class ClusterCheckpoints:
         self._watching = watching
         self._others = others
         self._keep = keep
+        self._ranking: Ranking | None = None
+        self._damaged: frozenset[int] = frozenset()
         self._part_bytes = part_bytes
         self._patience_s = patience_s
         self._known: tuple[Any, CheckpointedModel] | None = None
@@ -137,7 +141,11 @@ class ClusterCheckpoints:
         """Whether a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
 
-    def begin(self, closure: int, *, model: Any, position: Position) -> None:
+    def rank(self, ranking: Ranking) -> None:
+        """Keeps the best checkpoints from now on, besides the latest ones."""
+        self._ranking = ranking
+
+    def begin(self, closure: int, *, model: Any, position: Position, run: RunState | None = None) -> None:
         """Begins a checkpoint, which another thread reads and writes; waits until the previous one is written.
 
         The checkpoint has all pushes of closures below `closure`, and no others.
@@ -148,6 +156,7 @@ class ClusterCheckpoints:
             model: the model. What no server keeps is taken from it.
             position: the position of the training. Its step is replaced by that of the servers if they have an
                 optimizer.
+            run: what the run needs besides its model, if it is to be saved.
 
         Raises:
             UnavailableError: a server is lost.
@@ -156,7 +165,7 @@ class ClusterCheckpoints:
         """
         self._join()
         served = self._served(model)
-        state = TrainingState.capture(model, position=position)
+        state = TrainingState.capture(model, position=position, run=run)
         self._gives_up.clear()
         watermark = self._watching(closure)
         try:
@@ -277,6 +286,7 @@ class ClusterCheckpoints:
         self._join()
         with CheckpointDirectory(self._directory_url, keep=self._keep) as directory:
             state = directory.restore()
+            self._damaged |= directory.damaged
             return None if state is None else state.read()
 
     def _served(self, model: Any) -> CheckpointedModel:
@@ -336,6 +346,9 @@ class ClusterCheckpoints:
 
     def _write(self, begun: _Begun) -> None:
         with CheckpointDirectory(self._directory_url, keep=self._keep) as directory:
+            directory.note_damaged(self._damaged)
+            if self._ranking is not None:
+                directory.rank(self._ranking)
             name = f"{begun.state.position.step:x}-{uuid.uuid4().hex}"
             writer = RowsWriter(directory.tables, name=name, part_bytes=self._part_bytes)
             try:
