@@ -17,7 +17,7 @@ The state is a dictionary of JSON values and arrays. Keras's own callbacks need 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -131,4 +131,4 @@ def _outline(value: Any) -> Any:
         return value
     if isinstance(value, np.generic):
         return value.item()
-    return id(value), len(value) if isinstance(value, Sized) else None
+    return id(value), len(value) if isinstance(value, list | dict | set) else None
