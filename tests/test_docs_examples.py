@@ -18,6 +18,7 @@ CLUSTER_PAGES = [
     *(DOCS / f"parameter_server{part}.md" for part in ("", "_checkpoints", "_loops")),
     DOCS / "sparse_embeddings.md",
 ]
+OWN_PROCESS_PAGES = [*CLUSTER_PAGES, DOCS.parent / "checkpoints.md"]
 PAGES = [path for path in sorted(DOCS.glob("*.md")) if path.name != "README.md"]
 ALONE = [path for path in PAGES if path not in CLUSTER_PAGES]
 NUM_DEVICES = 4
@@ -64,8 +65,8 @@ def test_the_first_example_runs(failures, page):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("page", CLUSTER_PAGES, ids=[page.stem for page in CLUSTER_PAGES])
-def test_the_example_of_a_cluster_runs(tmp_path, page):
+@pytest.mark.parametrize("page", OWN_PROCESS_PAGES, ids=[page.stem for page in OWN_PROCESS_PAGES])
+def test_the_example_of_a_process_of_its_own_runs(tmp_path, page):
     program = tmp_path / "train.py"
     program.write_text(first_example(page))
     env = {**os.environ, **virtual_devices_env(1), "LOCKSTEP_HOME": str(tmp_path / "home")}

@@ -46,6 +46,8 @@ class ServedBackups(AbstractBackups):
             last checkpoint. It may be called from any thread.
         waits: whether `save` waits until the previous checkpoint is written. Otherwise, it skips the new one in that
             case; `close` then saves it, if no closure has been scheduled since.
+        send_changes: a function that sends the servers what this process has changed in the model. It is called before
+            each `save`.
 
     Raises:
         InvalidInputError: the URL is of an unsupported kind, or ``keep`` is not positive.
@@ -61,12 +63,14 @@ class ServedBackups(AbstractBackups):
         others: Sequence[Any] = (),
         on_server_restored: Callable[[int], object] = lambda _: None,
         waits: bool = True,
+        send_changes: Callable[[], object] = lambda: None,
     ) -> None:
         self._url = os.fspath(directory)
         self._chief = chief
         self._step = step
         self._on_server_restored = on_server_restored
         self._waits = waits
+        self._send_changes = send_changes
         self._left_out: tuple[int, Position, RunState | None] | None = None
         self._model: Any = None
         self._failure: LockstepError | None = None
@@ -122,11 +126,19 @@ class ServedBackups(AbstractBackups):
     @override
     def save(self, model: Any, *, position: Position, run: RunState | None = None) -> None:
         self._register(model)
+        try:
+            self._send_changes()
+        except (UnavailableError, RemoteError) as error:
+            self._note_failure(error, position=position)
+            return
         if not self._waits and self.is_running:
             self._left_out = self._chief.dispatcher.next_closure, position, run
             LOGGER.info("epoch %d has no checkpoint: the one before is still being written", position.epoch)
             return
         self._left_out = None
+        self._begin(model, position=position, run=run)
+
+    def _begin(self, model: Any, *, position: Position, run: RunState | None) -> None:
         try:
             with self._lock:
                 mark = self._chief.dispatcher.mark()
@@ -134,15 +146,18 @@ class ServedBackups(AbstractBackups):
                 self._rounds[mark.closure], self._marks[mark.closure] = self._chief.round, mark
                 self._checkpoints.begin(mark.closure, model=model, position=position, run=run)
         except (UnavailableError, RemoteError) as error:
-            self._failure = error
-            LOGGER.warning("epoch %d has no checkpoint, and training goes on: %s", position.epoch, error)
+            self._note_failure(error, position=position)
+
+    def _note_failure(self, error: LockstepError, *, position: Position) -> None:
+        self._failure = error
+        LOGGER.warning("epoch %d has no checkpoint, and training goes on: %s", position.epoch, error)
 
     @override
     def close(self) -> None:
         self._close()
         if self._left_out is not None and self._left_out[0] == self._chief.dispatcher.next_closure:
-            _, position, run = self._left_out
-            self.save(self._model, position=position, run=run)
+            (_, position, run), self._left_out = self._left_out, None
+            self._begin(self._model, position=position, run=run)
             self._close()
         if self._chief.recovery.restore_server == self._restore_server:
             self._chief.recovery.restore_server = None

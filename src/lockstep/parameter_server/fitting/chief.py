@@ -236,6 +236,15 @@ class CoordinatedFit:
             self._send_changes({id(variable): variable.value for variable in variables})
             self._update_model()
 
+    def send_changes(self) -> None:
+        """Sends the servers what callbacks have changed in the model between two epochs, before a checkpoint is cut."""
+        model = self._model
+        variables = (*model.trainable_variables, *model.non_trainable_variables)
+        self._send_changes({id(variable): variable.value for variable in variables})
+        rate = learning_rate_of(model.optimizer)
+        if isinstance(rate, keras.Variable):
+            self._chief.set_learning_rate(float(np.asarray(rate.value)), group=0)
+
     def stop_after_error(self) -> None:
         """Waits and sets the model as `end` does, after an error. Values in the model are not sent to the servers."""
         self.drain(is_last=True)

@@ -126,7 +126,9 @@ class ServedRuns(AbstractRuns):
         self._fit = coordinated
         fit = fitting.current_call()
         if fit is not None:
-            fit.open_backups = partial(ServedBackups, chief=chief, step=self._round, waits=False)
+            fit.open_backups = partial(
+                ServedBackups, chief=chief, step=self._round, waits=False, send_changes=coordinated.send_changes
+            )
         arguments["x"] = Steps(num_steps)
         arguments["shuffle"] = False
         arguments["callbacks"] = _with_callback(
