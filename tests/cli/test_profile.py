@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import lockstep
 from lockstep.cli.app import app
 from lockstep.client.job import Job
-from lockstep.testing.machine import Machine
+from lockstep.testing.machine import TIMEOUT_S, Machine
 
 SOURCE = Path(lockstep.__file__).parents[1]
 PROGRAM = """
@@ -59,7 +59,9 @@ def test_a_running_job_is_profiled(machine: Machine, tmp_path: Path) -> None:
     config.write_text(json.dumps({"trainingInput": {"lockstep": own}}))
     package = ("--package-path", str(tmp_path / "code"), "--module-name", "train", "--config", str(config))
     machine.run("submit", "profiled", *package, "--async")
-    machine.wait("profiled", lambda job: (job["lockstep"]["progress"] or {}).get("step") is not None)
+    machine.wait(
+        "profiled", lambda job: (job["lockstep"]["progress"] or {}).get("step") is not None, timeout_s=3 * TIMEOUT_S
+    )
     text = machine.run("profile", "profiled", "--steps", "5", "--to", str(tmp_path / "here"), "--json")
     said = validated("profile", text)
     assert said["numSteps"] == 5
