@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockstep.cli.answers import Answer
 from lockstep.cli.console import OUTPUT, duration, local_time, size
-from lockstep.errors import InvalidInputError, LockstepError
+from lockstep.errors import InvalidInputError, LockstepError, counted
 from lockstep.home import Home
 from lockstep.jobs.input.documents import parse_job
 from lockstep.jobs.input.gangs import resolve
@@ -41,6 +41,8 @@ def dry_run_answer(body: Mapping[str, Any], *, project: str, client: Client | No
 def _show(document: Mapping[str, Any], *, project: str, is_asked: bool, python: str) -> None:
     replicas = document["replicas"]
     OUTPUT.print(f"job {document['jobId']} of project {project}, not submitted")
+    if "search" in document:
+        _print_search(document["search"])
     OUTPUT.print("  replicas")
     OUTPUT.print(_table(replicas, is_asked=is_asked))
     _print_container(replicas[0]["container"])
@@ -77,6 +79,13 @@ def _preview(body: Mapping[str, Any], *, project: str) -> Mapping[str, Any]:
     except LockstepError as error:
         return {**document, "problem": str(error)}
     return document
+
+
+def _print_search(search: Mapping[str, Any]) -> None:
+    point = ", ".join(f"{name}={value}" for name, value in search["firstTrial"].items())
+    trials = counted(search["numTrials"], "trial")
+    OUTPUT.print(f"  a search: at most {trials}, {search['numParallelTrials']} at a time; the price is that of these")
+    OUTPUT.print(f"  its first trial: {point}")
 
 
 def _print_container(container: Mapping[str, Any] | None) -> None:

@@ -137,6 +137,24 @@ def test_what_is_asked_wrongly_is_refused_in_one_line(service: Served, bench: Be
     assert http.get("/v1/projects/local/jobs/first/trials", params={"pageToken": "x"}).status_code == 400
 
 
+def test_a_preview_shows_the_first_trial_and_the_price_of_all_at_a_time(service: Served, bench: Bench) -> None:
+    def preview(document: dict[str, Any]) -> dict[str, Any]:
+        found = service.http.post("/v1/projects/local/jobs", params={"validateOnly": "true"}, json=document)
+        return found.json()
+
+    document = body(bench)
+    shown = preview(document)
+    assert shown["search"] == {"numTrials": 4, "numParallelTrials": 4, "firstTrial": {"x": "1"}}
+    assert shown["replicas"][0]["command"][-1] == "--x=1"
+    assert shown["outputs"]["model"].endswith("/squares/1/model")
+    del document["trainingInput"]["hyperparameters"]
+    alone = preview(document)
+    assert float(shown["price"]["hour"]["costUsd"]) == pytest.approx(
+        4 * float(alone["price"]["hour"]["costUsd"]), rel=0.01
+    )
+    assert service.http.get("/v1/projects/local/jobs").json()["jobs"] == []
+
+
 def test_a_trial_is_seen_by_those_who_see_its_search_only(service: Served, bench: Bench) -> None:
     assert service.http.post("/v1/projects/local/jobs", json=body(bench)).status_code == 200
     bench.step()

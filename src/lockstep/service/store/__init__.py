@@ -16,7 +16,7 @@ from lockstep.service.store.control.moves import Move, machine_stays
 from lockstep.service.store.control.nodes import NodeStore
 from lockstep.service.store.control.records import AttemptRecord, EventNote, JobKind, JobRecord, RecordedEvent
 from lockstep.service.store.control.replicas import ReplicaRecord
-from lockstep.service.store.control.searches import SearchStore
+from lockstep.service.store.control.searches import SearchStore, trial_job_id
 from lockstep.service.store.control.trials import MeasuredPoint, TrialRecord
 from lockstep.service.store.database import connect_database, excluding, open_database
 from lockstep.service.store.faults import DATABASE_FAULTS, describe_fault
@@ -108,4 +108,5 @@ __all__ = [
     "parse_database_url",
     "split_of",
     "take_password",
+    "trial_job_id",
 ]

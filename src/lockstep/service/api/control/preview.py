@@ -11,13 +11,15 @@ from typing import Final, final
 
 from lockstep.jobs.billing.bills import ReplicaUsage, bill
 from lockstep.jobs.input.documents import JobRequest
-from lockstep.jobs.input.gangs import Gang, Replica, describe_machine, resolve
+from lockstep.jobs.input.gangs import Gang, Replica, describe_machine
+from lockstep.jobs.input.hyperparameters import HyperparameterSpec
 from lockstep.jobs.input.predictions import ignored_in_prediction
 from lockstep.jobs.input.spec import ignored
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.order_parts import ContainerOrder
 from lockstep.jobs.running.orders import ReplicaOrder
 from lockstep.jobs.running.states import JobState
+from lockstep.jobs.tuning import num_trials, propose
 from lockstep.runner.containers import CONTAINER_PASSED_ON
 from lockstep.runner.environment import PASSED_ON, program_environment
 from lockstep.service.api.forms import (
@@ -28,11 +30,13 @@ from lockstep.service.api.forms import (
     QueuePreviewForm,
     ReplicaPreviewForm,
 )
+from lockstep.service.control.job_inputs import gang_of, training_input_of
 from lockstep.service.control.job_urls import output_urls
 from lockstep.service.control.orders import AbstractAccelerators, gang_order
 from lockstep.service.control.schedule import QueuePosition
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobRecord
+from lockstep.service.store import JobKind, JobRecord, TrialRecord, trial_job_id
+from lockstep.service.tuning.trial_inputs import trial_input, trial_outputs
 from lockstep.topology import CLUSTER_TOKEN
 
 GIVEN: Final = "(as given)"
@@ -110,8 +114,10 @@ def preview(
     Raises:
         ConfigError: If a machine type or a region of the job is not in the catalogue.
     """
-    gang = resolve(request.training_input, catalogue=catalogue)
-    job = unrecorded(request, project=project, settings=settings)
+    job, search = unrecorded(request, project=project, settings=settings), request.training_input.hyperparameters
+    if search is not None:
+        job = _first_trial(job, search, settings=settings)
+    gang = gang_of(job, catalogue=catalogue)
     orders = gang_order(
         job, gang=gang, nodes=[""] * len(gang), settings=settings, catalogue=catalogue, cluster=cluster
     ).replicas
@@ -121,7 +127,7 @@ def preview(
     if first_of_roles:
         pairs = list({order.role: (replica, order) for replica, order in reversed(pairs)}.values())[::-1]
     document: PreviewForm = {
-        "jobId": job.job_id,
+        "jobId": request.job_id,
         "project": project,
         "labels": dict(job.labels),
         "replicas": [
@@ -140,11 +146,36 @@ def preview(
         "price": _price(gang, request=request, catalogue=catalogue),
         "ignored": ignored_lines(request),
     }
+    if search is not None and job.trial is not None:
+        document["search"] = {
+            "numTrials": num_trials(search),
+            "numParallelTrials": _num_gangs(search),
+            "firstTrial": {name: str(value) for name, value in job.trial.parameters.items()},
+        }
     if job.prediction_input is None:
-        document["trainingInput"] = dict(job.training_input)
+        document["trainingInput"] = request.training_input.redacted().to_json()
     else:
         document["predictionInput"] = dict(job.prediction_input)
     return document
+
+
+def _first_trial(job: JobRecord, search: HyperparameterSpec, *, settings: Settings) -> JobRecord:
+    """Returns the first trial of a search that is not recorded, as it would be if the search resumes no other."""
+    parameters = propose(search, trials=(), seed=training_input_of(job).lockstep.tuning.seed)
+    assert parameters is not None, "every space has a point"
+    return replace(
+        job,
+        job_id=trial_job_id(job.job_id, number=1),
+        kind=JobKind.TRIAL,
+        trial=TrialRecord(number=1, metric=search.hyperparameter_metric_tag, parameters=parameters),
+        training_input=trial_input(job, number=1, parameters=parameters),
+        outputs=trial_outputs(job, number=1, bucket=settings.bucket),
+    )
+
+
+def _num_gangs(search: HyperparameterSpec | None) -> int:
+    """Returns how many gangs of a job run at a time."""
+    return 1 if search is None else min(num_trials(search), search.max_parallel_trials)
 
 
 def ignored_lines(request: JobRequest) -> list[str]:
@@ -227,7 +258,9 @@ def _with_placeholders(value: str) -> str:
 
 
 def _price(gang: Gang, *, request: JobRequest, catalogue: Catalogue) -> PricePreviewForm:
+    """Returns what a job costs in an hour and at most; of a search, all trials that run at a time."""
     asked = request.training_input
+    num_gangs = _num_gangs(asked.hyperparameters)
     longest_s = asked.scheduling.max_running_time_s
 
     def cost(running_s: float) -> CostPreviewForm:
@@ -241,7 +274,7 @@ def _price(gang: Gang, *, request: JobRequest, catalogue: Catalogue) -> PricePre
                 end_time_s=running_s,
             )
             for replica in gang
-        ]
+        ] * num_gangs
         charged = bill(usages, catalogue=catalogue)
         known = charged.ml_units is not None
         return {

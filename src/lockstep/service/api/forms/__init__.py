@@ -86,6 +86,7 @@ from lockstep.service.api.forms.previews import (
     QueuePreviewForm,
     ReplicaPreviewForm,
     ResolvedJobForm,
+    SearchPreviewForm,
 )
 from lockstep.service.api.forms.service import (
     ConsoleLinkForm,
@@ -232,6 +233,7 @@ __all__ = [
     "ScalarTagForm",
     "ScalarsForm",
     "ScalingForm",
+    "SearchPreviewForm",
     "SecretForm",
     "SecretListForm",
     "SecretNameForm",

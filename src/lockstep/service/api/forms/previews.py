@@ -69,10 +69,20 @@ class QueuePreviewForm(TypedDict):
 
 
 @with_config(STRICT)
+class SearchPreviewForm(TypedDict):
+    """A preview of a search: how many trials it has at most, in all and at a time, and the point of the first one."""
+
+    numTrials: int
+    numParallelTrials: int
+    firstTrial: dict[str, str]
+
+
+@with_config(STRICT)
 class PreviewForm(TypedDict):
     """A preview of a job, with a ``problem`` if the service would reject the job, else ``simulated`` and ``queue``.
 
-    ``ignored`` has a line for each field that this version ignores.
+    ``ignored`` has a line for each field that this version ignores. Of a search, ``replicas`` and ``outputs`` are those
+    of the first trial, and ``price`` is that of all trials that run at a time.
     """
 
     jobId: str
@@ -85,6 +95,7 @@ class PreviewForm(TypedDict):
     outputs: dict[str, str]
     price: PricePreviewForm
     ignored: list[str]
+    search: NotRequired[SearchPreviewForm]
     problem: NotRequired[str]
     simulated: NotRequired[bool]
     queue: NotRequired[QueuePreviewForm]
