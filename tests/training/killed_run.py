@@ -136,7 +136,7 @@ def main(directory, result, kill_step, precision):
         last,
         keras.callbacks.ReduceLROnPlateau("loss", mode="max", patience=2, cooldown=1),
         keras.callbacks.EarlyStopping(
-            "loss", mode="max", patience=NUM_TRAINED - 1, start_from_epoch=0, restore_best_weights=True
+            "loss", mode="max", patience=NUM_TRAINED - 1, restore_best_weights=name != "sharded"
         ),
         Death(int(kill_step) if is_killed else 0),
     ]

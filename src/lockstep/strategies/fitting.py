@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Final
 from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
 
+import jax
 import keras
 
 from lockstep.errors import InvalidInputError
@@ -48,6 +49,7 @@ from lockstep.strategies.running_alone import can_run_alone, is_elsewhere, run_w
 from lockstep.strategies.runs import SkipCall
 from lockstep.strategies.saving import check_saving
 from lockstep.strategies.step_functions import StepFunction, make_step_function
+from lockstep.upstream.keras_callbacks import keeps_weights
 from lockstep.upstream.keras_data import DataAdapter
 
 _WHOLE_RUNS: Final = ("fit", "evaluate", "predict")
@@ -192,6 +194,7 @@ def wrap_run(method: Callable[..., Any]) -> Callable[..., Any]:
             stack.enter_context(running(call))
             if method.__name__ == "fit":
                 _order_callbacks(bound.arguments, call)
+                _check_callbacks(self, call.callbacks)
             if layout is not None and layout.runs is not None and method.__name__ in _WHOLE_RUNS:
                 try:
                     stack.enter_context(layout.runs.wrap_call(self, method.__name__, bound.arguments))
@@ -230,6 +233,20 @@ def _order_callbacks(arguments: dict[str, Any], call: KerasCall) -> None:
         callbacks = arguments["callbacks"] = [*keras.tree.flatten(given)] if given else []
     callbacks.sort(key=_saves_others)
     call.callbacks = list(callbacks)
+
+
+def _check_callbacks(model: Any, callbacks: Sequence[Any]) -> None:
+    values = (variable.value for variable in model.variables)
+    if any(map(keeps_weights, callbacks)) and any(
+        isinstance(value, jax.Array) and not (value.is_fully_addressable or value.is_fully_replicated)
+        for value in values
+    ):
+        raise InvalidInputError(
+            "EarlyStopping(restore_best_weights=True) needs the whole model in each process",
+            received=f"{model.name}, which is divided over the processes",
+            action="pass restore_best_weights=False, give fit a lockstep.training.BackupAndRestore with keep_best=1, "
+            "and call its restore_best(model) after fit",
+        )
 
 
 def _saves_others(callback: Any) -> bool:

@@ -44,6 +44,11 @@ def own_attributes(callback: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(callback).items() if name not in known}
 
 
+def keeps_weights(callback: Any) -> bool:
+    """Whether a callback is an `EarlyStopping` that keeps the best weights, which it reads whole in each process."""
+    return isinstance(callback, keras.callbacks.EarlyStopping) and bool(callback.restore_best_weights)
+
+
 def has_stopped(callback: Any) -> bool:
     """Whether a callback is an `EarlyStopping` that has stopped the training. Resets that if its patience is not over.
 
