@@ -42,7 +42,7 @@ def main(folder):
         with pytest.raises(CorruptDataError, match=r"all 2 checkpoints in .* are damaged"):
             directory.restore()
     keeping = keras.callbacks.EarlyStopping("loss", restore_best_weights=True)
-    with pytest.raises(InvalidInputError, match=r"which is divided over the processes; .* with keep_best=1"):
+    with pytest.raises(InvalidInputError, match=r"which is divided over the processes'; .* with keep_best=1"):
         model.fit(np.zeros((8, 12)), np.zeros((8, 3)), verbose=0, callbacks=[keeping])
     print("both have agreed", flush=True)
 
