@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import typer
@@ -56,6 +56,12 @@ ELSEWHERE = {
     "undeploy": "test_models.py",
 }
 """Commands whose JSON another test validates."""
+
+
+SEARCH: Final = {
+    "algorithm": "GRID_SEARCH",
+    "params": [{"parameterName": "x", "type": "DISCRETE", "discreteValues": [1, 2]}],
+}
 
 
 @pytest.fixture
@@ -131,6 +137,10 @@ def test_what_commands_print_as_json_has_the_forms_that_are_documented(site: Sit
     assert [secret["name"] for secret in run("secrets list")["secrets"]] == ["token"]
     assert run("secrets rm", "token") == {"name": "token"}
     assert run("webhooks deliveries", "ops") == {"deliveries": []}
+    site.bench.create("search", hyperparameters=SEARCH)
+    site.bench.searches.step()
+    assert [trial["jobId"] for trial in run("trials", "search")["trials"]] == ["search.1"]
+    assert run("describe", "search")["trainingOutput"]["trials"][0]["hyperparameters"] == {"x": "1"}
 
     for version in ("v1", "v2"):
         site.version(version)

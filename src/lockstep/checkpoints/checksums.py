@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
 
@@ -31,6 +31,8 @@ _BLOCK_BYTES: Final = 2**22
 _CHANGED_LATER: Final = frozenset({FILE, "commit_success.txt", "_CHECKPOINT_METADATA"})
 """Files that Orbax writes when it makes a checkpoint visible, after the list. Nothing is restored from them."""
 
+_Expected: TypeAlias = tuple[epath.Path, str, int, str]
+"""A file, its name in messages, its size in bytes and its digest."""
 Sums: TypeAlias = dict[str, list[Any]]
 """The size in bytes and the SHA-256 digest in hexadecimal digits, by a file's path in its folder."""
 
@@ -113,8 +115,7 @@ def find_damage(
             return f"{FILE} has changed since it was written: {error}"
     elif is_listed:
         return f"{FILE} is missing"
-    expected.sort(key=lambda one: (-one[2], one[1]))  # so that each process reads about as much as the others
-    for file, name, size_bytes, digest in expected[part::num_parts]:
+    for file, name, size_bytes, digest in _part_of(expected, part=part, num_parts=num_parts):
         if not file.exists():
             return f"{name} is missing"
         found_bytes, found = _sum(file)
@@ -123,6 +124,20 @@ def find_damage(
         if found != digest:
             return f"{name} has changed since it was written: its SHA-256 begins with {found[:8]}, not {digest[:8]}"
     return None
+
+
+def _part_of(files: Sequence[_Expected], *, part: int, num_parts: int) -> list[_Expected]:
+    """Returns one part of files, so that all parts are about equally large.
+
+    The largest file first, each goes to the part that has the least until then (Graham, 1969).
+    """
+    parts: list[list[_Expected]] = [[] for _ in range(num_parts)]
+    sizes = [0] * num_parts
+    for file in sorted(files, key=lambda one: (-one[2], one[1])):
+        least = sizes.index(min(sizes))
+        parts[least].append(file)
+        sizes[least] += file[2]
+    return parts[part]
 
 
 def _sum_own_files(directory: epath.Path) -> None:
