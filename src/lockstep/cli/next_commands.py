@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from lockstep.cli.trials import is_search
+
 _OVER: Final = ("SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED")
 
 
@@ -17,7 +19,7 @@ def next_command(job: Mapping[str, Any], *, models: Sequence[str] = ()) -> str:
         models: the URLs of the models that it saved.
     """
     name = shlex.quote(job["jobId"])
-    if job.get("trainingOutput", {}).get("isHyperparameterTuningJob"):
+    if is_search(job):
         return f"to see its trials: lockstep trials {name}"
     if job["state"] == "FAILED":
         return f"to see the first error: lockstep logs {name} --filter 'severity>=ERROR' --limit 1"

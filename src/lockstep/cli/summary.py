@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from lockstep.cli.console import OUTPUT, duration, local_time, progress_text, simulated_suffix
+from lockstep.cli.trials import is_search, print_trials
 from lockstep.errors import counted
 
 if TYPE_CHECKING:
@@ -55,9 +56,7 @@ def print_summary(job: Mapping[str, Any], events: Sequence[Mapping[str, Any]], *
         late = f" (recorded {local_time(event['recordedTime'])})" if late_s >= LATE_S else ""
         OUTPUT.print(f"    {local_time(event['time'])}  {after:<12} {event['state']:<11} {event['detail']}{late}")
         previous = time
-    if job.get("trainingOutput", {}).get("isHyperparameterTuningJob"):
-        from lockstep.cli.trials import print_trials  # as above
-
+    if is_search(job):
         print_trials(job)
     if own["attempts"]:
         OUTPUT.print("  attempts")

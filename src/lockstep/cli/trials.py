@@ -32,6 +32,12 @@ def trials(job: JobArgument, project: ProjectOption = DEFAULT_PROJECT) -> Answer
     )
 
 
+def is_search(job: Mapping[str, Any]) -> bool:
+    """Returns whether a job, in the contract's JSON form, searches hyperparameters."""
+    output = job.get("trainingOutput")
+    return isinstance(output, Mapping) and bool(output.get("isHyperparameterTuningJob"))
+
+
 def print_trials(job: Mapping[str, Any]) -> None:
     """Prints the best trials of a search, for its summary.
 
@@ -44,7 +50,7 @@ def print_trials(job: Mapping[str, Any]) -> None:
     found: Sequence[Mapping[str, Any]] = output["trials"]
     over = sum(trial["state"] in ("SUCCEEDED", "FAILED", "CANCELLED") for trial in found)
     OUTPUT.print(
-        f"  trials: {over} of {job['trainingInput']['hyperparameters'].get('maxTrials', 1)} are over, "
+        f"  trials: {len(found)} begun, {over} over, "
         f"{output['completedTrialCount']} with a value of {output['hyperparameterMetricTag']}"
     )
     if not found:

@@ -153,13 +153,15 @@ def test_an_epochs_checkpoint_waits_for_one_batch_of_each_worker_that_is_left_ou
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             wait_until(lambda: written)  # an epoch has no checkpoint while the one before is still being written
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if epoch == 0:
-                assert written == [0], "the two stand still, each with a step of this epoch"
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1:  # the checkpoint of the first epoch has begun, after the end of all other callbacks
+                assert written == [0], "the two stand still, each with a step of the first epoch"
                 for one in may_read.values():
                     one.release()
                 wait_until(lambda: written == [0, 1])
-            else:
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if epoch == 1:
                 is_over.set()
 
     def script(strategy: ParameterServerStrategy) -> None:

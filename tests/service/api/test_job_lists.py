@@ -193,8 +193,8 @@ def test_a_page_without_a_filter_reads_one_place_more_than_it_shows(
 def test_a_list_is_read_along_an_index(bench: Bench) -> None:
     engine = bench.store._engine
     plans = {
-        "": "USING COVERING INDEX ix_jobs_project_kind_create_time_s_uid",
-        "state:RUNNING": "USING COVERING INDEX ix_jobs_state_project_kind_create_time_s_uid",
+        "": "USING COVERING INDEX ix_jobs_project_is_submitted_create_time_s_uid",
+        "state:RUNNING": "USING COVERING INDEX ix_jobs_state_project_is_submitted_create_time_s_uid",
     }
     for text, plan in plans.items():
         with _statements(engine) as seen:

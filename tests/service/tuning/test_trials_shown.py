@@ -87,7 +87,7 @@ def test_a_search_is_submitted_run_and_shown(service: Served, bench: Bench, caps
     with cli_client(service) as client:
         print_summary(client.job("squares"), client.job_events("squares"), models=())
     said = capsys.readouterr().out
-    assert "trials: 4 of 4 are over, 3 with a value of loss" in said
+    assert "trials: 4 begun, 4 over, 3 with a value of loss" in said
     assert said.index("    2 ") < said.index("    1 ") < said.index("    4 ")
 
 

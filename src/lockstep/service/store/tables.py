@@ -45,6 +45,7 @@ JOBS = Table(
     Column("project", String(128), nullable=False),
     Column("job_id", String(280), nullable=False),
     Column("kind", String(16), nullable=False, default="training"),
+    Column("is_submitted", Boolean, nullable=False, default=True),
     Column("version_uid", String(32), index=True),
     Column("search_uid", String(32), index=True),
     Column("trial", JsonOf(TRIAL)),
@@ -75,8 +76,8 @@ JOBS = Table(
     Column("submitted_by", String(64), nullable=False),
     Column("drain_time_s", Float),
     UniqueConstraint("project", "job_id"),
-    Index(None, "project", "kind", "create_time_s", "uid"),
-    Index(None, "state", "project", "kind", "create_time_s", "uid"),
+    Index(None, "project", "is_submitted", "create_time_s", "uid"),
+    Index(None, "state", "project", "is_submitted", "create_time_s", "uid"),
 )
 
 JOB_REPLICAS = Table(

@@ -10,12 +10,11 @@ from sqlalchemy import Engine, Select, and_, func, insert, or_, select, update
 from lockstep.jobs.billing.served_models import served_model
 from lockstep.jobs.billing.storage_costs import StoredSpan
 from lockstep.jobs.running.states import JobState
-from lockstep.service.store.control.records import JobKind
 from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.tables import JOBS, STORED_SIZES
 
 _COLUMNS: Final = select(JOBS.c.uid, JOBS.c.project, JOBS.c.job_id, JOBS.c.create_time_s).where(
-    JOBS.c.kind.in_((JobKind.TRAINING.value, JobKind.SEARCH.value))  # trials have folders within their search's
+    JOBS.c.is_submitted.is_(True)  # trials have folders within their search's
 )
 
 

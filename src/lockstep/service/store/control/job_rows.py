@@ -164,4 +164,5 @@ def _read_attempts(connection: Connection, uids: Sequence[str]) -> dict[str, lis
 
 def _record(row: RowMapping, *, replicas: tuple[ReplicaRecord, ...]) -> JobRecord:
     columns: dict[str, Any] = {**row, "state": JobState(row["state"]), "kind": JobKind(row["kind"])}
+    columns.pop("is_submitted", None)  # the kind says so, too; the column is there for indexes
     return JobRecord(**columns, replicas=replicas)

@@ -50,7 +50,7 @@ from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
 
 _QUEUED: Final = JobState.QUEUED.value
 _UNFINISHED: Final = tuple(state.value for state in JobState if state not in TERMINAL)
-SUBMITTED: Final = JOBS.c.kind.in_((JobKind.TRAINING.value, JobKind.SEARCH.value))
+SUBMITTED: Final = JOBS.c.is_submitted.is_(True)
 """The condition for jobs that somebody submitted."""
 _READ_AS_JOB: Final = or_(SUBMITTED, JOBS.c.kind == JobKind.TRIAL.value)
 _HAS_GANG: Final = JOBS.c.kind != JobKind.SEARCH.value
@@ -123,6 +123,7 @@ class JobStore:
             "project": project,
             "job_id": job_id,
             "kind": kind.value,
+            "is_submitted": kind in (JobKind.TRAINING, JobKind.SEARCH),
             "version_uid": version_uid,
             "training_input": dict(training_input),
             "prediction_input": None if prediction_input is None else dict(prediction_input),

@@ -73,6 +73,7 @@ class SearchStore:
             "project": search.project,
             "job_id": trial_job_id(search.job_id, number=trial.number),
             "kind": JobKind.TRIAL.value,
+            "is_submitted": False,
             "search_uid": search.uid,
             "trial": trial,
             "training_input": dict(training_input),

@@ -27,7 +27,6 @@ from sqlalchemy.exc import IntegrityError
 from lockstep.jobs.billing.budgets import Alert
 from lockstep.jobs.notifications.webhooks import ALERT, HookEvent
 from lockstep.jobs.running.states import JobEvent, JobState
-from lockstep.service.store.control.records import JobKind
 from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.notifications.deliveries import Delivery, add_delivery, read_deliveries
 from lockstep.service.store.tables import BUDGET_ALERTS, JOB_EVENTS, JOBS, WEBHOOKS
@@ -55,7 +54,7 @@ _HAS_CHANGES: Final = exists().where(
 _SUBMITTED: Final = JOBS.alias()  # the queries that ask for events join the webhook's own job as well
 _IS_SUBMITTED: Final = and_(
     _SUBMITTED.c.uid == JOB_EVENTS.c.job_uid,
-    _SUBMITTED.c.kind.in_((JobKind.TRAINING.value, JobKind.SEARCH.value)),
+    _SUBMITTED.c.is_submitted.is_(True),
 )
 _HAS_EVENTS: Final = or_(
     and_(WEBHOOKS.c.feed == Feed.JOBS, exists().where(JOB_EVENTS.c.seq > WEBHOOKS.c.seq, _IS_SUBMITTED)),

@@ -29,6 +29,7 @@ def _make_jobs() -> None:
         sa.Column("project", sa.String(length=128), nullable=False),
         sa.Column("job_id", sa.String(length=280), nullable=False),
         sa.Column("kind", sa.String(length=16), nullable=False),
+        sa.Column("is_submitted", sa.Boolean(), nullable=False),
         sa.Column("version_uid", sa.String(length=32), nullable=True),
         sa.Column("search_uid", sa.String(length=32), nullable=True),
         sa.Column("trial", sa.JSON(), nullable=True),
@@ -65,15 +66,15 @@ def _make_jobs() -> None:
     op.create_index(op.f("ix_jobs_version_uid"), "jobs", ["version_uid"], unique=False)
     op.create_index(op.f("ix_jobs_search_uid"), "jobs", ["search_uid"], unique=False)
     op.create_index(
-        op.f("ix_jobs_project_kind_create_time_s_uid"),
+        op.f("ix_jobs_project_is_submitted_create_time_s_uid"),
         "jobs",
-        ["project", "kind", "create_time_s", "uid"],
+        ["project", "is_submitted", "create_time_s", "uid"],
         unique=False,
     )
     op.create_index(
-        op.f("ix_jobs_state_project_kind_create_time_s_uid"),
+        op.f("ix_jobs_state_project_is_submitted_create_time_s_uid"),
         "jobs",
-        ["state", "project", "kind", "create_time_s", "uid"],
+        ["state", "project", "is_submitted", "create_time_s", "uid"],
         unique=False,
     )
 
