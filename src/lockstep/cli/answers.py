@@ -168,7 +168,7 @@ def print_rows(rows: Iterable[Any], *, columns: Sequence[Column], has_header: bo
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     if has_header:
-        writer.writerow([column.name for column in columns])
+        writer.writerow([cell(column.name) for column in columns])
     for row in rows:
         writer.writerow([cell(column.value_of(row)) for column in columns])
     print_document(text.getvalue())
