@@ -185,6 +185,8 @@ def submit_body(client: Client, body: dict[str, Any], *, stream_logs: bool, outp
     created = client.create_job(body)
     simulated = " on simulated machines" if created["lockstep"]["simulated"] else ""
     ERRORS.print(f"job {job} is queued{simulated}", style="dim")
+    if "hyperparameters" in body.get("trainingInput", {}):
+        ERRORS.print(f"each trial has a log of its own: lockstep trials {job}, lockstep logs -f {job}.1", style="dim")
     if not stream_logs:
         return Answer(show=lambda: OUTPUT.print(job), document=created, hint=next_command(created))
     is_json = output_format is Format.JSON

@@ -14,8 +14,9 @@ from lockstep.jobs.running.states import TERMINAL, JobState
 from lockstep.jobs.tuning import TrialResult, TrialState
 from lockstep.service.store import JobRecord
 
-_LOST: Final = frozenset({EndKind.MACHINE_ERROR, EndKind.NODE_LOST, EndKind.PREEMPTED, EndKind.PROVISIONING_TIMEOUT})
-"""Ends that say nothing about a trial's parameters. They are proposed again."""
+_LOST: Final = frozenset({EndKind.NODE_LOST, EndKind.PREEMPTED, EndKind.PROVISIONING_TIMEOUT})
+"""Ends that say nothing about a trial's parameters, which are proposed again. A program that was killed is not among
+them: its parameters may need too much memory each time."""
 LEAST_FAILED: Final = 3
 
 
@@ -53,7 +54,7 @@ def _ended_state(job: JobRecord, *, has_value: bool) -> TrialState:
     kind = end_kind(job)
     if job.state is JobState.SUCCEEDED:
         return TrialState.COMPLETED if has_value else TrialState.FAILED
-    if kind is EndKind.STOPPED_EARLY:
+    if kind in (EndKind.STOPPED_EARLY, EndKind.CANCELLED):
         return TrialState.STOPPED if has_value else TrialState.FAILED
     return TrialState.LOST if kind in _LOST else TrialState.FAILED
 
