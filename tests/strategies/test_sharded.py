@@ -321,6 +321,36 @@ def test_keras_own_layout_map_is_taken():
     assert {shard.data.shape for shard in kernel.addressable_shards} == {(12, 12)}
 
 
+def published_map(mesh):
+    """Stands for what a model publishes: a map of every size's axes over the mesh that it gets."""
+    assert (mesh.shape, mesh.axis_names) == ((2, 2), ["batch", "model"])
+    layout_map = keras.distribution.LayoutMap(mesh)
+    layout_map[".*/first/kernel"] = ("batch", "model")
+    layout_map[".*/third/kernel"] = (None, "model")  # which two devices do not divide
+    return layout_map
+
+
+@pytest.mark.parametrize("stage", [1, pytest.param(3, marks=pytest.mark.heavy)])
+def test_a_published_map_is_taken_and_what_it_does_not_fit_stays_whole(stage, caplog):
+    with caplog.at_level(logging.WARNING):
+        model, found = train(sharded(4, stage=stage, model_parallel=2, layout_map=published_map))
+    assert_same(found, on_one_device())
+    kernel = model.get_layer("first").kernel.value
+    assert {shard.data.shape for shard in kernel.addressable_shards} == {(6, 12)}
+    (warning,) = [record.getMessage() for record in caplog.records if "does not fit" in record.getMessage()]
+    assert "third/kernel of shape (16, 3) (None, model)" in warning
+
+
+def test_frozen_and_quantized_weights_are_divided_as_others_at_stage_three():
+    with sharded(4, stage=3).scope():
+        layer = keras.layers.Dense(24)
+        layer.build((None, 12))
+        layer.quantize("int8")
+        layer.enable_lora(4)
+    assert {shard.data.shape for shard in layer._kernel.value.addressable_shards} == {(12, 6)}
+    assert (layer._kernel.dtype, layer._kernel.trainable) == ("int8", False)
+
+
 def test_a_pattern_that_matches_nothing_is_told(caplog):
     OneDeviceStrategy()  # what it puts around Keras's optimizers is beside what this strategy does
     with caplog.at_level(logging.WARNING), sharded(2, model_parallel=2, layout_map={"first": (None, "model")}).scope():
@@ -350,7 +380,8 @@ def test_what_is_refused(arguments, message):
 
 @pytest.mark.parametrize("axes", [("model",), (None, "batch"), (None, "nonsense"), ("model", None)])
 def test_a_layout_map_that_does_not_fit(axes):
-    strategy = sharded(5, model_parallel=5, layout_map={".*/first/kernel": axes})
+    num_devices = 5 if "model" in axes else 7  # of a kernel of shape (12, 24)
+    strategy = sharded(num_devices, model_parallel=5 if "model" in axes else 1, layout_map={".*/first/kernel": axes})
     with strategy.scope(), pytest.raises(InvalidInputError, match=r"does not fit variable .*first/kernel of shape"):
         make_model()
 

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast, final
+
+import keras
 
 from lockstep.errors import InvalidInputError
 from lockstep.strategies.backend import prepare_backend
 from lockstep.strategies.base import AbstractStrategy
 from lockstep.strategies.devices import Device, describe_devices, devices_of_job, local_devices, resolve_devices
 from lockstep.strategies.loops.collectives import CommunicationOptions
-from lockstep.strategies.mesh import MODEL_AXIS
+from lockstep.strategies.mesh import BATCH_AXIS, MODEL_AXIS
 from lockstep.strategies.multi_worker import refuse_parameter_servers, share_seed
 from lockstep.strategies.peers.joining import meet
 from lockstep.strategies.peers.resolvers import ClusterResolver, resolve_topology
@@ -51,9 +53,13 @@ class ShardedStrategy(AbstractStrategy):
         stage: the ZeRO stage: 1, 2 or 3.
         model_parallel: the number of devices that one replica's model is divided over. It must divide the number of
             devices of each process.
-        layout_map: a `keras.distribution.LayoutMap`, or a mapping of regular expressions to axes. An expression matches
-            paths of variables (``dense/kernel``) or of layers' outputs (``dense/output``). The axes are "model" or None
-            for each dim. From a `LayoutMap`, only the axes are used; the mesh is this strategy's.
+        layout_map: a mapping of regular expressions to axes. An expression matches paths of variables
+            (``dense/kernel``) or of layers' outputs (``dense/output``). The axes are "model", "batch" or None for each
+            dim; "batch" divides a variable over the replicas. Or a `keras.distribution.LayoutMap`, of which only the
+            axes are used, because the mesh is this strategy's. Or a function that returns one for a
+            `keras.distribution.DeviceMesh` with the axes "batch" and "model", such as
+            `keras_hub.models.GemmaBackbone.get_layout_map`. With the latter two, a variable stays whole along an axis
+            that does not divide it, with a warning.
         min_shard_elements: the minimum number of elements of a tensor that is divided over the replicas.
         cluster_resolver: the source of the topology. By default, the environment (``TF_CONFIG``).
         communication_options: how values are sent between replicas, and how long a process may be silent.
@@ -72,14 +78,15 @@ class ShardedStrategy(AbstractStrategy):
         *,
         stage: Stage = 3,
         model_parallel: int = 1,
-        layout_map: Mapping[str, Any] | None = None,
+        layout_map: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
         min_shard_elements: int = MIN_SHARD_ELEMENTS,
         cluster_resolver: ClusterResolver | None = None,
         communication_options: CommunicationOptions | None = None,
     ) -> None:
         if stage not in (1, 2, 3):
             raise InvalidInputError("the stage of ShardedStrategy", received=stage, allowed="1, 2, 3")
-        axes = _read_layout_map(layout_map, model_parallel=model_parallel)
+        if not callable(layout_map):
+            axes = _read_layout_map(layout_map, model_parallel=model_parallel)  # before processes wait for each other
         topology = resolve_topology(cluster_resolver)
         chosen = _all_devices(devices, topology=topology, options=communication_options)
         num_local = len(chosen) // topology.num_processes
@@ -89,12 +96,19 @@ class ShardedStrategy(AbstractStrategy):
                 received=model_parallel,
                 allowed=f"a divisor of the {num_local} devices of a process",
             )
+        if callable(layout_map):
+            mesh = keras.distribution.DeviceMesh(
+                (len(chosen) // model_parallel, model_parallel), [BATCH_AXIS, MODEL_AXIS], list(chosen)
+            )
+            layout_map = layout_map(mesh)
+            axes = _read_layout_map(layout_map, model_parallel=model_parallel)
         layout = ShardedLayout(
             chosen,
             name=type(self).__name__,
             stage=stage,
             num_model_shards=model_parallel,
             layout_map=axes,
+            keeps_what_does_not_fit=isinstance(layout_map, keras.distribution.LayoutMap),
             min_shard_elements=min_shard_elements,
         )
         super().__init__(layout, topology=topology, communication_options=communication_options)

@@ -3,7 +3,8 @@
 The stages are those of ZeRO (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
 Models", SC20, https://arxiv.org/abs/1910.02054). A tensor is divided over the replicas along its largest dim that is a
 multiple of their number. It stays whole if it has no such dim, or is small. Tensor parallelism (Keras's ``LayoutMap``)
-divides over a second axis of the mesh. Both may divide the same tensor, along different dims.
+divides over a second axis of the mesh. Both may divide the same tensor, along different dims. A ``LayoutMap`` may also
+name the dim that is divided over the replicas, as those of KerasHub's models do.
 
 Keras gives an optimizer's variables the layout of their parameters. The wrappers at the end of this module change that
 for models under a `ShardedLayout` (`lockstep.upstream.table` lists them). For all other models, Keras's own code runs.
@@ -36,6 +37,9 @@ from lockstep.upstream.keras_variables import is_in_jax_tracing_scope, layout_of
 logger = logging.getLogger(__name__)
 
 Stage: TypeAlias = Literal[1, 2, 3]
+_QUANTIZED_DTYPES: Final = ("int8", "uint8")
+"""Of kernels that Keras has quantized: parameters, though no gradient reaches them."""
+
 Axes: TypeAlias = Sequence[str | None]
 """For each dim of a tensor, the axis of the mesh that it is divided over, or None."""
 
@@ -50,8 +54,10 @@ class ShardedLayout(AbstractLayout):
         stage: 1 and 2 divide the optimizer's state, and with it the gradients; 3 also divides the parameters.
         num_model_shards: the number of devices that one replica's model is divided over. It must divide the number of
             devices.
-        layout_map: for patterns of variables' and layers' paths, the axes that the tensor is divided over: "model" or
-            None for each dim. A pattern must match a whole path.
+        layout_map: for patterns of variables' and layers' paths, the axes that the tensor is divided over: "model",
+            "batch" or None for each dim. A pattern must match a whole path.
+        keeps_what_does_not_fit: whether a variable stays whole along an axis that does not divide it, with a warning,
+            as maps that were written for any size need it; else the variable is refused.
         min_shard_elements: the minimum number of elements of a tensor that is divided over the replicas.
     """
 
@@ -63,12 +69,15 @@ class ShardedLayout(AbstractLayout):
         stage: Stage,
         num_model_shards: int,
         layout_map: Mapping[str, Axes],
+        keeps_what_does_not_fit: bool,
         min_shard_elements: int,
     ) -> None:
         super().__init__(devices, name=name, num_model_shards=num_model_shards)
         self.stage: Final = stage
         self.min_shard_elements: Final = min_shard_elements
         self._axes = dict(layout_map)
+        self._keeps_what_does_not_fit = keeps_what_does_not_fit
+        self._unfit: list[str] = []
         self._unmatched = set(self._axes)
         self._layout_map = keras.distribution.LayoutMap(None)
         for pattern, axes in self._axes.items():
@@ -85,7 +94,7 @@ class ShardedLayout(AbstractLayout):
             return own
         shape = tuple(variable.shape)
         axes = self._mapped_axes(variable.path, shape)
-        if self.stage == 3 and variable.trainable:
+        if self.stage == 3 and (variable.trainable or variable.dtype in _QUANTIZED_DTYPES):
             axes = self._cut(shape, axes)
         return self._sharding(axes)
 
@@ -140,12 +149,18 @@ class ShardedLayout(AbstractLayout):
         """
         return [self._gather(value, variable) for value, variable in zip(values, variables, strict=True)]
 
-    def warn_of_unmatched(self, variables: Sequence[Any]) -> None:
-        """Warns once of patterns of the layout map that have matched no path.
+    def warn_of_map(self, variables: Sequence[Any]) -> None:
+        """Warns once of patterns of the layout map that have matched no path, and of variables that did not fit.
 
         Args:
             variables: a model's variables. The warning gives some of their paths as examples.
         """
+        if self._unfit:
+            logger.warning(
+                "ShardedStrategy: the layout map does not fit %s, which stay whole along these dims",
+                ", ".join(self._unfit[:4]) + (f" and {len(self._unfit) - 4} more" if len(self._unfit) > 4 else ""),
+            )
+            self._unfit = []
         if self._unmatched:
             logger.warning(
                 "ShardedStrategy: no variable or layer matches %s of the layout map, so nothing is divided by it; a "
@@ -167,17 +182,23 @@ class ShardedLayout(AbstractLayout):
         found = self._lookup(path)
         if found is None:
             return [None] * len(shape)
-        size = self._num_model_shards
-        if len(found) != len(shape) or any(
-            axis is not None and (axis != MODEL_AXIS or dim % size) for axis, dim in zip(found, shape, strict=False)
-        ):
-            raise InvalidInputError(
-                f"the layout map does not fit variable {path} of shape {tuple(shape)}",
-                received=tuple(found),
-                allowed=f'for each of {len(shape)} dims None, or "model" where {size} divides it',
-                action="change the map's pattern or its axes",
-            )
-        return found
+        sizes = {None: 1, MODEL_AXIS: self._num_model_shards, BATCH_AXIS: self.num_replicas}
+        has_all_dims = len(found) == len(shape)
+        fits = [dim % sizes[axis] == 0 if axis in sizes else False for axis, dim in zip(found, shape, strict=False)]
+        if has_all_dims and all(fits):
+            return found
+        if self._keeps_what_does_not_fit and all(axis in sizes for axis in found):
+            self._unfit.append(f"{path} of shape {shape} ({', '.join(map(str, found))})")
+            if not has_all_dims:
+                return [None] * len(shape)
+            return [axis if is_fit else None for axis, is_fit in zip(found, fits, strict=True)]
+        raise InvalidInputError(
+            f"the layout map does not fit variable {path} of shape {shape}",
+            received=tuple(found),
+            allowed=f'for each of {len(shape)} dims None, "model" where {self._num_model_shards} divides it, or "batch" '
+            f"where {self.num_replicas} divides it",
+            action="change the map's pattern or its axes",
+        )
 
     def _lookup(self, path: str) -> Axes | None:
         try:
@@ -265,10 +286,11 @@ def wrap_stateless_call(stateless_call: Callable[..., Any]) -> Callable[..., Any
     """Wraps ``Layer.stateless_call`` so that it uses whole parameters if the current layout keeps them divided."""
 
     @functools.wraps(stateless_call)
-    def wrapper(self: Any, trainable_variables: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(self: Any, trainable_variables: Any, non_trainable_variables: Any, *args: Any, **kwargs: Any) -> Any:
         current = current_sharded_layout()
-        if current is not None and current.stage == 3:
+        if current is not None:
             trainable_variables = current.gather(trainable_variables, self.trainable_variables)
-        return stateless_call(self, trainable_variables, *args, **kwargs)
+            non_trainable_variables = current.gather(non_trainable_variables, self.non_trainable_variables)
+        return stateless_call(self, trainable_variables, non_trainable_variables, *args, **kwargs)
 
     return wrapper

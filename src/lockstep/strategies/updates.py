@@ -194,7 +194,7 @@ def built_optimizers() -> list[Any]:
 
 
 def wrap_build(build: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps ``build`` so that it records the optimizer, and warns of patterns of a layout map without a match."""
+    """Wraps ``build`` so that it records the optimizer, and warns of a layout map that does not fit the model."""
 
     @functools.wraps(build)
     def wrapper(self: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
@@ -202,7 +202,7 @@ def wrap_build(build: Callable[..., Any]) -> Callable[..., Any]:
             _built.append(weakref.ref(self, _built.remove))
         sharding = current_sharded_layout()
         if sharding is not None:
-            sharding.warn_of_unmatched(variables)  # now, because the model's variables exist
+            sharding.warn_of_map(variables)  # now, because the model's variables exist
         return build(self, variables, *args, **kwargs)
 
     return wrapper

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,14 @@ class _Place:
 
     epoch: int
     batch: int
+
+
+@final
+@dataclass(kw_only=True, eq=False)
+class _Progress:
+    """The place of batches, which those that `Batches.map` and `Batches.repeat` return share with them."""
+
+    place: _Place
 
 
 @final
@@ -147,8 +156,8 @@ class Batches(grain.IterDataset, AbstractBatchAdapter):
         self._num_threads = num_threads or min(_num_processors(), _MAX_DEFAULT_THREADS)
         self._num_ahead = (num_processes or self._num_threads) + 2 if read_ahead is None else read_ahead
         self._skipped = SkippedRecords.of(decided_on_error)
-        self._place = _Place(epoch=0, batch=0)
-        self._is_endless = False
+        self._progress = _Progress(place=_Place(epoch=0, batch=0))
+        self._num_epochs: float = 1
         replace(Stage.STRATEGY)  # otherwise Keras ignores `y` etc. given with Batches without a strategy
 
     def __len__(self) -> int:
@@ -158,7 +167,7 @@ class Batches(grain.IterDataset, AbstractBatchAdapter):
     @property
     def position(self) -> tuple[int, int]:
         """The place at which the next iteration starts: epoch and batch, both from 0."""
-        return self._place.epoch, self._place.batch
+        return self._progress.place.epoch, self._progress.place.batch
 
     @property
     def policy(self) -> AutoShardPolicy:
@@ -210,33 +219,61 @@ class Batches(grain.IterDataset, AbstractBatchAdapter):
         """
         _check(epoch >= 0, "epoch", epoch, "0 or more")
         _check(0 <= batch <= len(self), "batch", batch, f"0 to {len(self)}")
-        self._place = _Place(epoch=epoch + batch // len(self), batch=batch % len(self))
+        self._progress.place = _Place(epoch=epoch + batch // len(self), batch=batch % len(self))
 
-    def repeat(self) -> Batches:
-        """Returns the same batches without end: an iteration continues with the next epoch when one ends.
+    def map(self, transform: Callable[[Any], Any] | grain.transforms.Map) -> Batches:
+        """Returns the same batches with a function applied to each, in the threads or processes that make batches.
+
+        KerasHub's models call it to preprocess what they train on. An iteration over either object moves the place of
+        both.
+
+        Args:
+            transform: a function of a batch as this object yields it, or Grain's form of one.
+        """
+        function = transform.map if isinstance(transform, grain.transforms.Map) else transform
+        mapped = copy.copy(self)
+        mapped._plan = self._plan.followed_by(function)
+        mapped._workers = None if self._workers is None else self._workers.for_plan(mapped._plan)
+        return mapped
+
+    def repeat(self, num_epochs: int | None = None) -> Batches:
+        """Returns the same batches several times: an iteration continues with the next epoch when one ends.
 
         Give ``fit`` ``steps_per_epoch`` with it; otherwise it takes as many steps as one epoch has. `len` is still the
-        number of batches of one epoch.
+        number of batches of one epoch. An iteration over either object moves the place of both.
+
+        Args:
+            num_epochs: the number of epochs of an iteration; None for no end.
         """
+        _check_number("num_epochs", num_epochs, least=1, or_none=True)
         repeated = copy.copy(self)
-        repeated._is_endless = True
+        repeated._num_epochs = math.inf if num_epochs is None else num_epochs
         return repeated
 
+    def to_iter_dataset(self, read_options: grain.ReadOptions | None = None) -> Batches:
+        """Returns this object, which Grain's name for it says: it is iterated. KerasHub's models call it.
+
+        Args:
+            read_options: Grain's options. Not needed: the arguments of `Batches` say how far to read ahead.
+        """
+        del read_options
+        return self
+
     def __iter__(self) -> grain.DatasetIterator:
-        """Returns an iterator from the current place to the end of the epoch; without end after `repeat`."""
-        place = self._place
+        """Returns an iterator from the current place to the end of the epoch, or of several after `repeat`."""
+        place = self._progress.place
 
         def finished(epoch: int) -> None:
             nonlocal place
-            if self._place is place:
-                self._place = place = _Place(epoch=epoch + 1, batch=0)
+            if self._progress.place is place:
+                self._progress.place = place = _Place(epoch=epoch + 1, batch=0)
 
         return _BatchIterator(
             self._plan,
             read=self._read_from,
             epoch=place.epoch,
             batch=place.batch,
-            is_endless=self._is_endless,
+            num_epochs=self._num_epochs,
             finished=finished,
             add_skipped=self._add_skipped,
         )
@@ -291,7 +328,7 @@ class Batches(grain.IterDataset, AbstractBatchAdapter):
 
 @final
 class _BatchIterator(grain.DatasetIterator):
-    """An iterator over one epoch's batches from a place on, or, if endless, over those of all following epochs too."""
+    """An iterator over an epoch's batches from a place on, and over those of following epochs if there are several."""
 
     def __init__(
         self,
@@ -300,7 +337,7 @@ class _BatchIterator(grain.DatasetIterator):
         read: Callable[[int], ReadAhead],
         epoch: int,
         batch: int,
-        is_endless: bool,
+        num_epochs: float,
         finished: Callable[[int], None] | None,
         add_skipped: Callable[[dict[int, str]], None],
     ) -> None:
@@ -309,7 +346,7 @@ class _BatchIterator(grain.DatasetIterator):
         self._read = read
         self._epoch = epoch
         self._batch = batch
-        self._is_endless = is_endless
+        self._num_epochs_left = num_epochs
         self._finished = finished
         self._add_skipped = add_skipped
         self._ahead: ReadAhead | None = None
@@ -332,7 +369,8 @@ class _BatchIterator(grain.DatasetIterator):
             self._stop_reading()
             if self._finished is not None:
                 self._finished(self._epoch)
-            if self._is_endless:
+            self._num_epochs_left -= 1
+            if self._num_epochs_left > 0:
                 self._epoch, self._batch = self._epoch + 1, 0
         return made.value
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol, final, runtime_checkable
 
 import numpy as np
@@ -137,6 +138,20 @@ class Plan:
             skipped = {number: self._unreadable[number] for number in records.tolist() if number in self._unreadable}
         return MadeBatch(value=value, skipped=skipped)
 
+    def followed_by(self, function: Callable[[Any], Any]) -> Plan:
+        """Returns the plan of batches that a function is applied to when they are made.
+
+        Args:
+            function: a function of what the transform returns.
+        """
+        plan = copy.copy(self)
+        vars(plan).pop("_empty", None)
+        if self.transform is not None:
+            plan.transform = partial(_apply_both, self.transform, function)
+        else:
+            plan.random_transform = partial(_apply_both, self.random_transform, function)
+        return plan
+
     @property
     def _stream(self) -> int:
         return 0 if self.shares is None else self.input_context.input_pipeline_id
@@ -217,3 +232,7 @@ class Plan:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+def _apply_both(transform: Callable[..., Any], function: Callable[[Any], Any], /, *args: Any) -> Any:
+    return function(transform(*args))

@@ -55,6 +55,14 @@ class Workers:
         self._executors: list[Any] = []  # at most one
         weakref.finalize(self, _shut_down, self._executors, self._folder)
 
+    def for_plan(self, plan: Plan) -> Workers:
+        """Returns a pool of as many processes for another plan.
+
+        Args:
+            plan: the plan.
+        """
+        return Workers(plan, num_processes=self._num_processes)
+
     def submit(self, epoch: int, batch: int) -> Future[Any]:
         """Requests a batch. Pass the returned future to `take` or `drop`."""
         from loky.process_executor import BrokenProcessPool  # slow to import, and most programs need no processes
