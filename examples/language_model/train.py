@@ -15,7 +15,7 @@ import sys
 import numpy as np
 from language import STRATEGIES, build_model, check_model, generate, load_tokenizer, make_strategy, save_tokenizer
 
-from lockstep.data import Batches, RawFeature, RecordSource, find_shards, parse_batch, read_manifest
+from lockstep.data import Batches, RecordSource, find_shards, parse_batch, read_manifest
 from lockstep.errors import LockstepError
 from lockstep.storage import join_url
 from lockstep.strategies import describe_memory

@@ -18,6 +18,7 @@ def measurement(**changes):
         arguments={"parameters": 100 * MEBI, "optimizer": 200 * MEBI, "batch": MEBI},
         arguments_bytes=301 * MEBI,
         padded=True,
+        whole={"parameters": 100 * MEBI, "optimizer": 200 * MEBI, "batch": 8 * MEBI},
         temporaries=700 * MEBI,
         results=512,
         program=2 * MEBI,
@@ -96,14 +97,49 @@ def test_without_steps_there_is_no_epoch():
     assert "an unknown number of steps an epoch" in "\n".join(found.lines())
 
 
+GIBI = 2**30
+REFUSAL = "Ran out of memory in memory space hbm. Used 34.50G of 15.75G hbm."
+
+
+def too_large(refusal=REFUSAL, *, num_shares=1):
+    whole = {"parameters": 10 * GIBI, "optimizer": 20 * GIBI, "batch": 8 * MEBI}
+    arguments = {"parameters": 10 * GIBI // num_shares, "optimizer": 20 * GIBI // num_shares, "batch": MEBI}
+    size = sum(arguments.values())
+    memory = Memory(arguments=arguments, arguments_bytes=size, padded=False, whole=whole)
+    return measurement(memory=memory, work=None, refusal=refusal)
+
+
 def test_what_does_not_fit():
-    memory = Memory(arguments={"parameters": 20 * 2**30}, arguments_bytes=20 * 2**30, padded=False)
-    said = text(measurement(memory=memory, work=None, refusal="needs 20G of 15.75G"))
-    assert "memory of one chip: it DOES NOT FIT: needs 20G of 15.75G" in said
-    assert "try a smaller batch, more chips, mixed_bfloat16, gradient accumulation, or ShardedStrategy" in said
-    assert "  parameters          20 GiB  without padding" in said
-    assert "time" not in said
-    assert not report(measurement(memory=memory, work=None, refusal="no")).fits
+    said = text(too_large())
+    assert f"memory of one chip: it DOES NOT FIT: {REFUSAL}\n  18.8 GiB too much\n" in said
+    assert "  parameters          10 GiB  without padding" in said
+    assert "time" not in said.replace("times", "")
+    found = report(too_large())
+    assert (found.fits, found.missing_bytes) == (False, round(18.75 * GIBI))
+    sharding, training, *rest = found.advice
+    assert sharding == "ShardedStrategy(stage=3): parameters and optimizer take 3.75 GiB of each chip, not 30 GiB"
+    assert "LoRA: the optimizer's 20 GiB" in training
+    assert rest[0] == "a smaller batch than 1,024 rows, or gradient accumulation over smaller ones"
+
+
+def test_state_that_is_divided_already_needs_more_chips_or_less_state():
+    found = report(too_large("no room", num_shares=2), on="v5e:1x1")
+    assert found.missing_bytes is None
+    assert "ShardedStrategy" not in " ".join(report(too_large(num_shares=8)).advice)
+    single = dataclasses.replace(too_large(), num_devices=1)
+    assert report(single, on="v5e:1x1").advice[0].startswith("more chips: 3 or more hold the state of 30 GiB")
+
+
+@pytest.mark.parametrize(
+    ("message", "missing"),
+    [
+        ("the total memory required for HLO temporaries (23.10G) exceeds available HBM (15.75G).", 7.35),
+        ("Used 16.00G of 15.75G hbm. Exceeded hbm capacity by 256.00M.", 0.25),
+    ],
+)
+def test_how_much_is_missing_is_read_from_the_compiler_s_message(message, missing):
+    found = report(too_large(message)).missing_bytes
+    assert found == pytest.approx(missing * GIBI, rel=1e-6)
 
 
 def test_chips_that_a_script_leaves_idle():

@@ -1,7 +1,7 @@
 """Published architectures of KerasHub at tiny sizes, which every strategy has to train as one device does.
 
-`MODELS` has them by name. Each is made with random weights, in the current scope, and comes with inputs of any number of
-rows. None needs TensorFlow: only KerasHub's tokenizers and preprocessors do.
+`MODELS` has them by name. Each is made with random weights, in the current scope, and comes with inputs of any number
+of rows. None needs TensorFlow: only KerasHub's tokenizers and preprocessors do.
 """
 
 from __future__ import annotations

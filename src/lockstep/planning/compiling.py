@@ -210,13 +210,17 @@ def _memory(program: Program, compiled: Any, *, text: str) -> Memory:
     arguments = dict.fromkeys((label for label in LABELS if label in labels), 0)
     for label, size in zip(labels, sizes, strict=True):
         arguments[label] += size
+    whole = dict.fromkeys(arguments, 0)
+    for label, leaf in zip(labels, leaves, strict=True):
+        whole[label] += math.prod(jax.typeof(leaf).shape) * jax.typeof(leaf).dtype.itemsize
     if compiled is None:
-        return Memory(arguments=arguments, arguments_bytes=sum(sizes), padded=False)
+        return Memory(arguments=arguments, arguments_bytes=sum(sizes), padded=False, whole=whole)
     stats = compiled.memory_analysis()
     return Memory(
         arguments=arguments,
         arguments_bytes=stats.argument_size_in_bytes,
         padded=True,
+        whole=whole,
         temporaries=stats.temp_size_in_bytes,
         results=stats.output_size_in_bytes - stats.alias_size_in_bytes,
         program=stats.generated_code_size_in_bytes,

@@ -18,6 +18,7 @@ class Memory:
     Attributes:
         arguments: the sizes of the step's arguments, by label ("parameters", "optimizer", "other state", "batch").
         arguments_bytes: the size of all arguments together, as the compiler reports it.
+        whole: the sizes of one whole copy of the arguments, over all devices and without padding, by label.
         padded: whether ``arguments`` includes the padding to the memory's tiles, which only a compiled program shows.
         temporaries: the size of activations, gradients and all else that exists only within the step; None if the step
             was not compiled.
@@ -28,6 +29,7 @@ class Memory:
     arguments: dict[str, int]
     arguments_bytes: int
     padded: bool
+    whole: dict[str, int]
     temporaries: int | None = None
     results: int | None = None
     program: int | None = None

@@ -10,6 +10,7 @@ from typing import Any, Final, final
 from pydantic import TypeAdapter
 
 from lockstep.jobs.machines.catalogue import Catalogue
+from lockstep.planning.advice import advise, missing_bytes
 from lockstep.planning.measurement import Measurement
 from lockstep.planning.roofline import Floor, floor
 from lockstep.planning.targets import Target
@@ -47,6 +48,9 @@ class Report:
         num_hosts: the number of hosts.
         fits: whether the step fits into one chip's memory, according to the compiler.
         measurement: the result of compiling.
+        missing_bytes: the bytes that the step needs beyond a chip's memory; None if it fits, or if the compiler does
+            not say.
+        advice: what would make the step fit, one sentence each, the most effective first; empty if it fits.
         peak_flops: the chip's published peak rate, in operations per second; None for CPUs.
         hbm_bytes: the chip's published memory size in bytes; None for CPUs.
         hbm_bytes_per_s: the published bandwidth of this memory, in bytes per second; None for CPUs.
@@ -66,6 +70,8 @@ class Report:
     num_hosts: int
     fits: bool
     measurement: Measurement
+    missing_bytes: int | None = None
+    advice: tuple[str, ...] = ()
     peak_flops: float | None = None
     hbm_bytes: int | None = None
     hbm_bytes_per_s: float | None = None
@@ -108,7 +114,11 @@ class Report:
             yield f"memory of one chip: it fits, {_size(memory.total)}{of}"
         else:
             yield f"memory of one chip: it DOES NOT FIT: {self.measurement.refusal}"
-            yield "  try a smaller batch, more chips, mixed_bfloat16, gradient accumulation, or ShardedStrategy"
+            if self.missing_bytes is not None:
+                yield f"  {_size(self.missing_bytes)} too much"
+            if self.advice:
+                yield "  what would help, the most effective first"
+                yield from (f"    {sentence}" for sentence in self.advice)
         for label, size in memory.arguments.items():
             yield _row(label, _size(size), "" if memory.padded else "without padding")
         for label, size, remark in (
@@ -207,6 +217,8 @@ def make_report(
         num_hosts=target.num_hosts,
         fits=measurement.refusal is None,
         measurement=measurement,
+        missing_bytes=None if measurement.refusal is None else missing_bytes(measurement.refusal),
+        advice=() if chip is None or measurement.refusal is None else advise(measurement, hbm_bytes=chip.hbm_bytes),
         peak_flops=None if chip is None else chip.peak_flops,
         hbm_bytes=None if chip is None else chip.hbm_bytes,
         hbm_bytes_per_s=None if chip is None else chip.hbm_bytes_per_s,

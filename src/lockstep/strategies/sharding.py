@@ -195,8 +195,8 @@ class ShardedLayout(AbstractLayout):
         raise InvalidInputError(
             f"the layout map does not fit variable {path} of shape {shape}",
             received=tuple(found),
-            allowed=f'for each of {len(shape)} dims None, "model" where {self._num_model_shards} divides it, or "batch" '
-            f"where {self.num_replicas} divides it",
+            allowed=f'for each of {len(shape)} dims None, "model" where {self._num_model_shards} divides it, or '
+            f'"batch" where {self.num_replicas} divides it',
             action="change the map's pattern or its axes",
         )
 

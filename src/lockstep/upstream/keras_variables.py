@@ -17,6 +17,7 @@ from keras.src.utils.rng_utils import get_random_seed
 
 __all__ = [
     "assign_and_place",
+    "choose_layout",
     "clip_by_global_norm",
     "get_random_seed",
     "global_seed_generator",
@@ -52,6 +53,11 @@ def set_stored_value(variable: Any, value: Any) -> None:
 def assign_and_place(variable: Any, value: Any) -> None:
     """Sets a variable's array, placed by the variable's layout. Shape and dtype are not checked."""
     variable._direct_assign(value)
+
+
+def choose_layout(variable: Any) -> None:
+    """Sets the layout of a variable without a value, if the current distribution has one for it."""
+    variable._initialize_layout()
 
 
 def layout_of(variable: Any) -> Any:

@@ -306,6 +306,15 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
     ),
     Replacement(
         stage=Stage.PLAN,
+        owner="keras:Variable",
+        name="_initialize_with_initializer",
+        parameters=("self", "initializer"),
+        wrapper="lockstep.planning.sharing:wrap_initialize_with_initializer",
+        effect="gives a large variable zeros that take no memory",
+        removable_when="Keras can build a model without values",
+    ),
+    Replacement(
+        stage=Stage.PLAN,
         owner=_VARIABLES_MODULE,
         name="should_shard_at_init",
         parameters=("init_layout", "shape"),
