@@ -419,3 +419,30 @@ MODELS = {
     "Stable Diffusion 3": Published(kind="text to images", make=stable_diffusion, inputs=noise_and_text),
     "Flux": Published(kind="text to images", make=flux, inputs=patches_and_text),
 }
+
+STRATEGIES = ("mirrored", "sharded_3", "model_parallel")
+TITLES = ("`MirroredStrategy`", "`ShardedStrategy(stage=3)`", "`ShardedStrategy(model_parallel=2)`")
+FAILS: dict[tuple[str, str], str] = {}
+"""Why a strategy does not give the numbers of one device, by model and strategy. The documentation lists them."""
+
+
+def has_cell(name: str, strategy: str) -> bool:
+    """Whether a model is tested under a strategy: to divide layers takes a map."""
+    return strategy != "model_parallel" or MODELS[name].layout_map is not None
+
+
+def table() -> str:
+    """Returns the table in the documentation."""
+    lines = ["| model | computes on | " + " | ".join(TITLES) + " |", "|---|---|---|---|---|"]
+    for name, published in MODELS.items():
+        cells = []
+        for strategy in STRATEGIES:
+            if not has_cell(name, strategy):
+                cells.append("no map")
+            elif (name, strategy) in FAILS:
+                cells.append(f"fails: {FAILS[name, strategy]}")
+            else:
+                own = strategy == "model_parallel" and not callable(published.layout_map)
+                cells.append("equal, with a map of ours" if own else "equal")
+        lines.append(f"| {name} | {published.kind} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
