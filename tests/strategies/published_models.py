@@ -242,8 +242,8 @@ def stable_diffusion():
         mmdit_qk_norm="rms_norm",
         mmdit_dual_attention_indices=(0,),
         vae=VAEBackbone([32, 32, 32, 32], [1] * 4, [32, 32, 32, 32], [1] * 4, sample_channels=8),
-        clip_l=clip_text("clip_l"),
-        clip_g=clip_text("clip_g"),
+        clip_l=clip_text("clip_l", intermediate_output_index=0),
+        clip_g=clip_text("clip_g", intermediate_output_index=0),
         latent_channels=4,
         image_shape=(64, 64, 3),
     )
