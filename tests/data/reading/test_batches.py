@@ -414,3 +414,25 @@ def test_repeated_batches_go_on_with_the_next_epoch() -> None:
     iterator.set_state(state)
     assert next(iterator).tolist() == following
     assert len(repeated) == 4
+
+
+@pytest.mark.parametrize("num_processes", [0, pytest.param(1, marks=pytest.mark.heavy)])
+def test_mapped_batches_are_the_same_batches_with_a_function_applied(num_processes: int) -> None:
+    batches = make(10, seed=1, num_processes=num_processes)
+    mapped = batches.map(np.negative)
+    assert epoch(mapped) == [[-number for number in batch] for batch in epoch(make(10, seed=1))]
+    assert mapped.position == batches.position == (1, 0), "of both"
+    mapped.seek(epoch=2, batch=3)
+    assert batches.position == (2, 3)
+    assert (len(mapped), mapped.order_key) == (len(batches), batches.order_key)
+    assert np.concatenate([*batches]).min() >= 0, "this one is not mapped"
+
+
+def test_batches_are_repeated_so_many_times_as_kerashub_asks_for() -> None:
+    plain = make(10, seed=1)
+    expected = [*epoch(plain), *epoch(plain)]
+    repeated = make(10, seed=1).map(lambda batch: batch).repeat(2).to_iter_dataset(grain.ReadOptions())
+    assert epoch(repeated) == expected
+    assert repeated.position == (2, 0)
+    with pytest.raises(InvalidInputError, match="num_epochs; received 0"):
+        repeated.repeat(0)
