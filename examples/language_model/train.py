@@ -100,7 +100,7 @@ def train(arguments):
         )
     if arguments.data is None:
         tokens = np.zeros((arguments.batch_size, arguments.length + 1), np.int32)
-        model.fit(*to_example(tokens), batch_size=arguments.batch_size, verbose=0)
+        model.fit(*to_example(tokens), batch_size=arguments.batch_size, shuffle=False, verbose=0)
         return
     train_batches = make_batches(arguments, "train", strategy=strategy, seed=arguments.seed)
     test_batches = make_batches(arguments, "test", strategy=strategy)

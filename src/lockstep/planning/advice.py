@@ -11,23 +11,28 @@ from lockstep.strategies.programs import BATCH, OPTIMIZER, PARAMETERS
 
 _GIBI: Final = 2**30
 _SIZE: Final = r"([\d.]+)([KMG])"
-_OVER: Final = re.compile(rf"[Uu]sed {_SIZE} of {_SIZE}|\({_SIZE}\) exceeds available HBM \({_SIZE}\)")
+_USED: Final = re.compile(rf"[Uu]sed {_SIZE} of {_SIZE}")
+_TEMPORARIES: Final = re.compile(rf"temporaries \({_SIZE}\) exceeds available HBM \({_SIZE}\)")
 _UNITS: Final = {"K": 2**10, "M": 2**20, "G": _GIBI}
 _LARGEST_SHARE: Final = 0.7
 """The share of a chip's memory that the state may take, so that activations have room."""
 
 
-def missing_bytes(refusal: str) -> int | None:
+def missing_bytes(measurement: Measurement) -> int | None:
     """Returns the number of bytes that a step needs beyond a chip's memory; None if the compiler does not say.
 
     Args:
-        refusal: the compiler's message.
+        measurement: a step that does not fit.
     """
-    found = _OVER.search(refusal)
+    refusal = measurement.refusal or ""
+    temporaries = _TEMPORARIES.search(refusal)
+    found = temporaries or _USED.search(refusal)
     if found is None:
         return None
-    needed, needed_unit, available, available_unit = (group for group in found.groups() if group is not None)
-    return round(float(needed) * _UNITS[needed_unit] - float(available) * _UNITS[available_unit])
+    needed, needed_unit, available, available_unit = found.groups()
+    missing = round(float(needed) * _UNITS[needed_unit] - float(available) * _UNITS[available_unit])
+    # Where temporaries alone are too large, the compiler stops before it adds the arguments.
+    return missing + (measurement.memory.arguments_bytes if temporaries else 0)
 
 
 def advise(measurement: Measurement, *, hbm_bytes: int) -> tuple[str, ...]:

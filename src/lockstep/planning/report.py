@@ -217,7 +217,7 @@ def make_report(
         num_hosts=target.num_hosts,
         fits=measurement.refusal is None,
         measurement=measurement,
-        missing_bytes=None if measurement.refusal is None else missing_bytes(measurement.refusal),
+        missing_bytes=None if measurement.refusal is None else missing_bytes(measurement),
         advice=() if chip is None or measurement.refusal is None else advise(measurement, hbm_bytes=chip.hbm_bytes),
         peak_flops=None if chip is None else chip.peak_flops,
         hbm_bytes=None if chip is None else chip.hbm_bytes,
