@@ -86,7 +86,7 @@ class ShardedStrategy(AbstractStrategy):
         if stage not in (1, 2, 3):
             raise InvalidInputError("the stage of ShardedStrategy", received=stage, allowed="1, 2, 3")
         if not callable(layout_map):
-            axes = _read_layout_map(layout_map, model_parallel=model_parallel)  # before processes wait for each other
+            _read_layout_map(layout_map, model_parallel=model_parallel)  # before processes wait for each other
         topology = resolve_topology(cluster_resolver)
         chosen = _all_devices(devices, topology=topology, options=communication_options)
         num_local = len(chosen) // topology.num_processes
@@ -101,7 +101,7 @@ class ShardedStrategy(AbstractStrategy):
                 (len(chosen) // model_parallel, model_parallel), [BATCH_AXIS, MODEL_AXIS], list(chosen)
             )
             layout_map = layout_map(mesh)
-            axes = _read_layout_map(layout_map, model_parallel=model_parallel)
+        axes = _read_layout_map(layout_map, model_parallel=model_parallel)
         layout = ShardedLayout(
             chosen,
             name=type(self).__name__,

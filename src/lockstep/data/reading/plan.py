@@ -148,7 +148,7 @@ class Plan:
         vars(plan).pop("_empty", None)
         if self.transform is not None:
             plan.transform = partial(_apply_both, self.transform, function)
-        else:
+        if self.random_transform is not None:
             plan.random_transform = partial(_apply_both, self.random_transform, function)
         return plan
 
