@@ -30,6 +30,7 @@ from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running.orders import GANG_ORDER, NO_ROOM, GangEnd, GangOrder, GangOutcome, GangPhase
 from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.processes.ports import reserve_again
+from lockstep.runner.__main__ import NICENESS
 from lockstep.spools import segments_of
 from lockstep.testing.clusters import (
     WAIT,
@@ -356,3 +357,20 @@ def test_its_processes_import_nothing_from_the_services_folder(connected: None) 
     found: list[str] = ray.get(ray.remote(look).options(num_cpus=0).remote())
     assert found
     assert str(Path.cwd()) not in found
+
+
+def test_busy_programs_do_not_slow_down_the_processes_that_look_after_them(
+    connected: None, embedded: AbstractCluster, tmp_path: Path
+) -> None:
+    order = make_gang(tmp_path, "priority", "master", script="import os; print(os.getpriority(os.PRIO_PROCESS, 0))")
+    embedded.place(order)
+    wait_until(embedded, "priority", lambda status: status.phase is GangPhase.ENDED)
+
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, 0)
+
+    assert ray.get(ray.remote(priority).options(num_cpus=0).remote()) == os.getpriority(os.PRIO_PROCESS, 0), (
+        "an actor has the priority of the service"
+    )
+    assert [int(line) for line in log_lines(order.replicas[0])] == [NICENESS], "a program has a lower one"
+    embedded.forget("priority")

@@ -97,6 +97,7 @@ class Pods:
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": f"{TOKEN_FOLDER}/{TOKEN_KEY}",
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # see `lockstep.clusters.ray.head`
         }
         return {
             "securityContext": {"fsGroup": 1000},  # the image's user, whatever its id, can read the token

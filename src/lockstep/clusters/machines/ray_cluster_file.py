@@ -17,7 +17,11 @@ HEAD: Final = "lockstep.head"
 TOKEN_FILE: Final = "~/.ray/auth_token"  # noqa: S105 - a path
 """The file from which Ray reads its token; ``ray get-auth-token --generate`` creates one."""
 
-_START: Final = f"ulimit -n 65536; RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={TOKEN_FILE} ray start --disable-usage-stats"
+_START: Final = (
+    "ulimit -n 65536; "
+    f"RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={TOKEN_FILE} RAY_worker_niceness=0 ray start --disable-usage-stats"
+)
+"""How a node starts. For the niceness, see `lockstep.clusters.ray.head`."""
 
 
 def ray_cluster_file(definition: ClusterDefinition, *, catalogue: Catalogue, ssh_user: str) -> dict[str, Any]:
