@@ -22,7 +22,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final, final
 
-from environments import InstallationError, versions
+from harness.environments import InstallationError, versions
+from harness.sides import Side, SideError, SideSpec, take_turns
+from harness.tables import console, show
 from training.cases import CASES
 from training.peaks import PEAKS, TERA, peak_of
 from training.rounds import Check, Order, Ready, Round
@@ -30,14 +32,11 @@ from training.sides import (
     KINDS,
     NVIDIA_SMI,
     OURS,
-    Side,
-    SideError,
-    environment_of,
     has_gpu,
     lockstep_python,
     pytorch_python,
+    spec_of,
 )
-from workloads.figures import console, show
 
 HERE: Final = Path(__file__).resolve().parent
 PROGRAM: Final = "benchmarks/gpu.py"
@@ -103,10 +102,8 @@ def check(model: str, pythons: Mapping[str, Path], *, size: str, folder: Path) -
             checks=True,
             weights=str(folder / f"{model}.npz"),
         )
-        environment = environment_of(gpu=False)
-        side = Side(
-            KINDS[name], python=python, order=order, environment=environment, log=folder / f"{model}-{name}-check.log"
-        )
+        spec = spec_of(name, python=python, order=order, gpu=False)
+        side = Side(spec, log=folder / f"{model}-{name}-check.log")
         with ExitStack() as stack:
             stack.callback(side.end)
             said[name] = Check(**side.hear())
@@ -134,49 +131,31 @@ def run_case(options: argparse.Namespace, model: str, batch_size: int, operation
     case = CASES[model]
     size = case.size(options.size)
     results = {name: Measured(model=model, batch_size=batch_size, side=name) for name in options.pythons}
-    sides: dict[str, Side] = {}
-    rounds: dict[str, list[Round]] = {name: [] for name in options.pythons}
-    with ExitStack() as stack:
-        for name, python in options.pythons.items():
-            order = Order(
-                case=model,
-                size=options.size,
-                batch_size=batch_size,
-                num_steps=options.steps,
-                steps_per_execution=options.steps_per_execution,
-                autotunes=KINDS[name].autotunes,
-            )
-            log = options.folder / "logs" / f"{model}-{batch_size}-{name}.log"
-            environment = environment_of(gpu=options.gpu)
-            side = Side(KINDS[name], python=python, order=order, environment=environment, log=log)
-            stack.callback(side.end)
-            try:
-                ready = Ready(**side.hear())
-            except SideError as error:
-                results[name].error = str(error)
-                continue
-            results[name].device, results[name].compile_s = ready.device, ready.compile_s
-            sides[name] = side
-        for number in range(options.rounds):
-            names = [name for name in sides if not results[name].error]
-            first = number % max(1, len(names))
-            for name in names[first:] + names[:first]:  # each round begins with another
-                try:
-                    sides[name].ask()
-                    rounds[name].append(Round(**sides[name].hear()))
-                except SideError as error:
-                    results[name].error = str(error)
-                print(".", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+    specs: dict[str, SideSpec] = {}
+    for name, python in options.pythons.items():
+        order = Order(
+            case=model,
+            size=options.size,
+            batch_size=batch_size,
+            num_steps=options.steps,
+            steps_per_execution=options.steps_per_execution,
+            autotunes=KINDS[name].autotunes,
+        )
+        specs[name] = spec_of(name, python=python, order=order, gpu=options.gpu)
+    heard = take_turns(specs, num_rounds=options.rounds, logs=options.folder / "logs" / f"{model}-{batch_size}")
     units = options.steps * batch_size * case.units_of(size)
-    for name, done in rounds.items():
+    for name, one in heard.items():
+        found, done = results[name], [Round(**said) for said in one.rounds]
+        found.error = one.error
+        if one.ready:
+            ready = Ready(**one.ready)
+            found.device, found.compile_s = ready.device, ready.compile_s
         if not done:
             continue
-        found = results[name]
-        found.units_per_s = [units / one.wall_s for one in done]
-        found.peak_gib = max(one.peak_bytes for one in done) / GIB
-        if not all(math.isfinite(one.loss) for one in done):
-            found.error = f"{KINDS[name].title} came to the losses {[one.loss for one in done]}"
+        found.units_per_s = [units / item.wall_s for item in done]
+        found.peak_gib = max(item.peak_bytes for item in done) / GIB
+        if not all(math.isfinite(item.loss) for item in done):
+            found.error = f"{KINDS[name].title} came to the losses {[item.loss for item in done]}"
         peak = options.peak_tflops * TERA if options.peak_tflops else peak_of(found.device)
         if peak is not None and options.size == "full":
             examples_per_s = median(found.units_per_s) / case.units_of(size)

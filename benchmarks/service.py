@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from harness.tables import console
 from workloads import console_pages, first_line, followers, listing, million_lines, short_jobs
-from workloads.figures import console
 from workloads.surroundings import hardware
 
 CASES: Final[dict[str, Callable[[int, bool], None]]] = {

@@ -27,12 +27,12 @@ HERE: Final = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import httpx  # noqa: E402 - what follows lies beside this file
-from environments import InstallationError  # noqa: E402
+from harness.environments import InstallationError  # noqa: E402
+from harness.tables import console, show  # noqa: E402
 from serving.cases import CASES, Case  # noqa: E402
 from serving.load import LoadResult, send_load  # noqa: E402
 from serving.processes import pss_mib  # noqa: E402
 from serving.servers import NAMES, Endpoint, Server, StartError, make_server, threads_of  # noqa: E402
-from workloads.figures import console, show  # noqa: E402
 from workloads.surroundings import hardware  # noqa: E402
 
 CONNECTIONS: Final = "1,8,32,128"

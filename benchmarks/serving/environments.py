@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from environments import install, versions
+from harness.environments import install, versions
 
 COMMON: Final = ("torch==2.15.0", "numpy==2.4.6", "pillow==13.0.0")
 PORT: Final = "{port}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
+from harness.protocol import own_peak_bytes
 
 from lockstep.planning.operations import matrix_operations
 from lockstep.strategies import OneDeviceStrategy
@@ -25,7 +26,7 @@ from training.cases import (
     Tokens,
     make_batches,
 )
-from training.rounds import NUM_CHECKED_STEPS, Check, Order, own_peak_bytes, read_order, serve, tell
+from training.rounds import NUM_CHECKED_STEPS, Check, Order, read_order, serve, tell
 
 # isort: split
 import jax  # after lockstep, which has Keras run on it

@@ -1,17 +1,14 @@
-"""How a side talks to ``gpu.py``: one line of JSON when it is ready, then one for each line that it reads."""
+"""What a side is told by ``gpu.py``, and what it says: see `harness.protocol`."""
 
 from __future__ import annotations
 
-import json
-import resource
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Final, final
 
-MARK: Final = "gpu.py: "
-"""Begins the lines that are meant: libraries may print others."""
+from harness import protocol
+
 NUM_CHECKED_STEPS: Final = 3
 
 
@@ -39,10 +36,6 @@ class Order:
     autotunes: bool = False
     checks: bool = False
     weights: str = ""
-
-    def text(self) -> str:
-        """Returns it as the argument of a side's program."""
-        return json.dumps(asdict(self))
 
 
 @final
@@ -83,28 +76,25 @@ class Round:
 
     Attributes:
         wall_s: seconds of the steps, until the device was done.
+        processor_s: seconds of processor time.
         peak_bytes: the most memory that the process has had so far: of the GPU, or the process's own.
         loss: the loss after the last step.
     """
 
     wall_s: float
+    processor_s: float
     peak_bytes: int
     loss: float
 
 
 def read_order() -> Order:
     """Parses the program's argument."""
-    return Order(**json.loads(sys.argv[1]))
+    return Order(**protocol.read_order())
 
 
-def tell(said: Check | Ready | Round) -> None:
+def tell(said: Check | Ready) -> None:
     """Prints a line for ``gpu.py``."""
-    print(MARK + json.dumps(asdict(said)), flush=True)
-
-
-def own_peak_bytes() -> int:
-    """Returns the most memory that this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    protocol.say(asdict(said))
 
 
 def serve(order: Order, train: Callable[[int], float], *, begun: float, device: str, peak: Callable[[], int]) -> None:
@@ -120,8 +110,9 @@ def serve(order: Order, train: Callable[[int], float], *, begun: float, device: 
     train(order.steps_per_execution)
     tell(Ready(device=device, compile_s=time.perf_counter() - begun))
     train(order.num_steps)  # warm-up
-    for _ in sys.stdin:
-        started = time.perf_counter()
-        loss: Any = train(order.num_steps)
-        wall_s = time.perf_counter() - started
-        tell(Round(wall_s=wall_s, peak_bytes=peak(), loss=float(loss)))
+
+    def round_of() -> dict[str, Any]:
+        loss = train(order.num_steps)
+        return {"peak_bytes": peak(), "loss": float(loss)}
+
+    protocol.serve_rounds(round_of)

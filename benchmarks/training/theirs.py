@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 import torchvision
+from harness.protocol import own_peak_bytes
 from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
@@ -32,7 +33,7 @@ from training.cases import (
     Tokens,
     make_batches,
 )
-from training.rounds import NUM_CHECKED_STEPS, Check, Order, own_peak_bytes, read_order, serve, tell
+from training.rounds import NUM_CHECKED_STEPS, Check, Order, read_order, serve, tell
 from training.weights import formed_for_torch, named_for_torch
 
 KERAS_EPSILON: Final = 1.001e-5

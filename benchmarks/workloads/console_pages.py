@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 import httpx
+from harness.tables import TIMINGS_HEAD, Timings, console, percentile, show
 
 from lockstep.client import Client
 from lockstep.service.settings import Settings
 from workloads.browsers import open_pages
-from workloads.figures import TIMINGS_HEAD, Timings, console, percentile, show
 from workloads.history import History
 from workloads.million_lines import PROGRAM as TALKS
 from workloads.surroundings import Surroundings, processor_s, running_service, wait, wait_for_end

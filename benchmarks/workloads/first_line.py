@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import psutil
+from harness.tables import Timings, console, show
 
 from lockstep.client import Client
 from lockstep.clusters.ray.head import EmbeddedHead
-from workloads.figures import Timings, console, show
 from workloads.surroundings import OVER, TIMEOUT_S, running_service, wait
 
 PAUSE_S: Final = 6.0

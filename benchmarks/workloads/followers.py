@@ -19,10 +19,11 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any, Final, final
 
+from harness.tables import TIMINGS_HEAD, Timings, show
+
 from lockstep.cli.stream import followed
 from lockstep.client import Client
 from lockstep.home import Home
-from workloads.figures import TIMINGS_HEAD, Timings, show
 from workloads.probes import module_command, module_environment, probing
 from workloads.surroundings import processor_s, running_service, wait
 

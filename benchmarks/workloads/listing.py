@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+from harness.tables import TIMINGS_HEAD, Timings, console, show
+
 from lockstep.client import Client
-from workloads.figures import TIMINGS_HEAD, Timings, console, show
 from workloads.history import write_history
 from workloads.surroundings import Surroundings, running_service, wait
 

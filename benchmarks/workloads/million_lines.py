@@ -13,8 +13,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+from harness.tables import TIMINGS_HEAD, console, show
+
 from lockstep.cli.stream import followed
-from workloads.figures import TIMINGS_HEAD, console, show
 from workloads.probes import probing
 from workloads.surroundings import Surroundings, peak_mib, processor_s, runners_of, running_service
 

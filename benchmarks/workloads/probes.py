@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from harness.tables import Timings
+
 from lockstep.client import Client
 from lockstep.home import Home
-from workloads.figures import Timings
 
 HERE: Final = Path(__file__).resolve().parent.parent
 PAUSE_S: Final = 0.05

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
+from harness.tables import console, percentile, show
 
 from lockstep.client import Client
-from workloads.figures import console, percentile, show
 from workloads.surroundings import OVER, processor_s, running_service, wait
 
 NUM_THREADS: Final = 8

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import psutil
+from harness.tables import console
 
 from lockstep.client import Client, ServiceAddress
 from lockstep.home import Home
 from lockstep.service.lifecycle import down, up
 from lockstep.service.settings import Settings
 from lockstep.submission.packing import stage_folder
-from workloads.figures import console
 
 POLL_S: Final = 0.01
 TIMEOUT_S: Final = 60.0

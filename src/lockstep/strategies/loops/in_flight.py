@@ -11,6 +11,7 @@ which they are dispatched, so nothing waits here.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,8 @@ def run_in_turn(program: Callable[..., Any], *args: Any) -> Any:
         program: the program, which returns a structure of arrays.
         args: the program's arguments.
     """
+    if not _has_several_cpus():
+        return program(*args)
     while _last:
         before = _last.pop()
         if not before.is_deleted():  # else it was donated to a program that waits for it
@@ -38,6 +41,14 @@ def run_in_turn(program: Callable[..., Any], *args: Any) -> Any:
     if new:
         _last.append(min(new, key=lambda leaf: leaf.nbytes))
     return results
+
+
+@functools.cache  # the devices of a process do not change
+def _has_several_cpus() -> bool:
+    try:
+        return len(jax.devices("cpu")) > 1
+    except RuntimeError:  # JAX runs without its CPU platform
+        return False
 
 
 def _is_over_several_cpus(leaf: Any) -> bool:

@@ -89,7 +89,8 @@ class CompiledStep:
             InvalidInputError: the state was not placed, or the step's first result is not a state.
         """
         _check_placed(state, self._layout)
-        placed = self._layout.place(batch)
+        layout = self._layout
+        placed = layout.check(batch) if layout.places_within_steps else layout.place(batch)
         # Without the shapes of the batch, because `jax.jit` handles new ones.
         key = (jax.tree.structure(state), jax.tree.structure(placed), _specs(state))
         programs = self._programs.get(key)
@@ -157,4 +158,4 @@ def _check_placed(state: Any, layout: AbstractLayout) -> None:
 
 
 def _specs(tree: Any) -> tuple[Any, ...]:
-    return tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(tree))
+    return tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree))

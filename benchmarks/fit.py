@@ -1,0 +1,222 @@
+"""Measures training on a processor beside plain Keras on JAX, PyTorch and Keras on TensorFlow, in turn.
+
+``python benchmarks/fit.py [--cases a,b] [--sides a,b] [--batch-sizes 64,256] [--rounds N]``. Each peer gets an
+environment of its own in the folder, once: 2 GB. With ``UV_TORCH_BACKEND=cpu``, uv takes the smaller PyTorch for
+processors. Sides begin with the same weights; their first losses are compared before anything is measured. One process
+works at a time, and each has all cores. Prints a table as Markdown, medians over rounds, and writes JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+from fitting.cases import CASES
+from harness.environments import InstallationError, install, versions
+from harness.machine import machine_line
+from harness.options import add_harness_options, chosen_from, counts
+from harness.results import Result, write_results
+from harness.sides import Heard, SideSpec, environment_of, take_turns
+from harness.tables import console, show
+
+HERE: Final = Path(__file__).resolve().parent
+PROGRAM: Final = "benchmarks/fit.py"
+TORCH: Final = ("torch==2.15.0", "torchvision==0.29.2", "numpy==2.4.6")
+TENSORFLOW: Final = ("tensorflow-cpu==2.21.0",)
+LOSS_TOLERANCE: Final = 2e-3
+MILLISECONDS: Final = 1000
+MIB: Final = 2**20
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A side.
+
+    Attributes:
+        title: its name in tables.
+        module: its program.
+        peer: the name of its environment; "" for the one that runs the benchmark.
+        shown: the packages whose versions are stated.
+        order: more of its order.
+        environment: variables of its process.
+    """
+
+    title: str
+    module: str
+    shown: tuple[str, ...]
+    order: dict[str, Any]
+    environment: dict[str, str]
+    peer: str = ""
+
+
+JAX: Final = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
+TWO_DEVICES: Final = {**JAX, "JAX_NUM_CPU_DEVICES": "2"}
+
+
+def _ours(title: str, *, way: str = "fit", strategy: str = "one-device", environment: dict[str, str] = JAX) -> Kind:
+    return Kind(
+        title=title,
+        module="fitting.lockstep_side",
+        shown=("lockstep-train", "jax", "keras"),
+        order={"way": way, "strategy": strategy},
+        environment=environment,
+    )
+
+
+def _torch(title: str, *, compiles: bool) -> Kind:
+    return Kind(
+        title=title,
+        module="fitting.torch_side",
+        peer="pytorch",
+        shown=("torch",),
+        order={"compiles": compiles},
+        environment={"CUDA_VISIBLE_DEVICES": ""},
+    )
+
+
+KINDS: Final = {
+    "keras": Kind(title="Keras on JAX", module="fitting.keras_side", shown=("jax", "keras"), order={}, environment=JAX),
+    "one-device": _ours("Lockstep, OneDevice"),
+    "mirrored": _ours("Lockstep, Mirrored, 2 virtual devices", strategy="mirrored", environment=TWO_DEVICES),
+    "loop": _ours("Lockstep, OneDevice, `strategy.run`", way="loop"),
+    "pure": _ours("Lockstep, OneDevice, `strategy.compile`", way="pure"),
+    "pytorch": _torch("PyTorch, eager", compiles=False),
+    "pytorch-compiled": _torch("PyTorch, `torch.compile`", compiles=True),
+    "tensorflow": Kind(
+        title="Keras on TensorFlow",
+        module="fitting.keras_side",
+        peer="tensorflow",
+        shown=("tensorflow-cpu", "keras"),
+        order={},
+        environment={"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
+    ),
+}
+OURS: Final = "one-device"
+
+
+def prepare_pythons(names: list[str], folder: Path) -> dict[str, Path]:
+    """Returns each side's Python. What cannot be installed ends the benchmark in one line."""
+    keras_version = versions(sys.executable, ["keras"]).split()[-1]
+    packages = {"pytorch": TORCH, "tensorflow": (*TENSORFLOW, f"keras=={keras_version}")}
+    try:
+        peers = {
+            peer: install(peer, packages[peer], folder=folder / peer)
+            for peer in sorted({KINDS[name].peer for name in names} - {""})
+        }
+    except InstallationError as error:
+        sys.exit(f"{PROGRAM}: {error}")
+    return {name: peers.get(KINDS[name].peer, Path(sys.executable)) for name in names}
+
+
+def check(case: str, heard: dict[str, Heard]) -> None:
+    """Ends the benchmark where sides do not train the same model."""
+    ready = {name: one.ready for name, one in heard.items() if one.ready}
+    numbers = {name: said["num_parameters"] for name, said in ready.items()}
+    if len(set(numbers.values())) > 1:
+        sys.exit(f"{PROGRAM}: {case} has other parameters on some sides: {numbers}")
+    losses = {name: said["losses"] for name, said in ready.items() if CASES[case].is_checked}
+    for name, found in losses.items():
+        expected = next(iter(losses.values()))
+        if not all(math.isclose(one, two, rel_tol=LOSS_TOLERANCE) for one, two in zip(found, expected, strict=True)):
+            sys.exit(f"{PROGRAM}: {case} has other losses on some sides, {name} for one: {losses}")
+
+
+def measure(case: str, batch_size: int, pythons: dict[str, Path], options: argparse.Namespace) -> list[Result]:
+    """Measures all sides with one model and batch size."""
+    specs = {
+        name: SideSpec(
+            title=KINDS[name].title,
+            python=python,
+            module=KINDS[name].module,
+            order={**KINDS[name].order, "case": case, "batch_size": batch_size},
+            environment=environment_of(KINDS[name].environment),
+        )
+        for name, python in pythons.items()
+    }
+    heard = take_turns(specs, num_rounds=options.rounds, logs=options.folder / "logs" / f"{case}-{batch_size}")
+    check(case, heard)
+    num_steps = CASES[case].steps_of(batch_size)
+    return [
+        Result(
+            case=f"{CASES[case].title}, batch {batch_size}",
+            side=name,
+            unit="milliseconds a step",
+            values=[said["wall_s"] / num_steps * MILLISECONDS for said in one.rounds],
+            more={
+                "processor_ms": [said["processor_s"] / num_steps * MILLISECONDS for said in one.rounds],
+                "first_step_s": one.ready.get("first_step_s"),
+                "peak_mib": max((said["peak_bytes"] / MIB for said in one.rounds), default=None),
+                "losses": one.ready.get("losses"),
+            },
+            error=one.error,
+        )
+        for name, one in heard.items()
+    ]
+
+
+def show_results(results: list[Result]) -> None:
+    """Prints a row for each case and side."""
+    ours = {one.case: one.median for one in results if one.side == OURS}
+    rows = []
+    for one in results:
+        first, own = one.more.get("first_step_s"), ours.get(one.case)
+        ratio = "" if one.side == OURS or own is None or one.median is None else f"{one.median / own:.2f}"
+        processor = sorted(one.more["processor_ms"])
+        middle = f"{processor[len(processor) // 2]:,.2f}" if processor else ""
+        peak = one.more["peak_mib"]
+        rows.append(
+            (
+                one.case,
+                KINDS[one.side].title,
+                one.text(),
+                ratio,
+                middle,
+                "" if first is None else f"{first:.1f}",
+                "" if peak is None else f"{peak:,.0f}",
+            )
+        )
+    head = ("model", "side", "ms a step", "of ours", "processor ms", "first step, s", "peak, MiB")
+    show(head, rows)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure training on a processor, beside its peers.")
+    parser.add_argument(
+        "--cases", type=chosen_from(list(CASES)), default=list(CASES), help=f"default: {','.join(CASES)}"
+    )
+    parser.add_argument(
+        "--sides", type=chosen_from(list(KINDS)), default=list(KINDS), help=f"default: {','.join(KINDS)}"
+    )
+    parser.add_argument("--batch-sizes", type=counts, help="of all models (default: each model's own)")
+    add_harness_options(parser, folder=HERE / ".data" / "fit", num_rounds=5)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    options = parse()
+    options.folder = options.folder.resolve()
+    pythons = prepare_pythons(options.sides, options.folder)
+    packages = {name: versions(python, KINDS[name].shown) for name, python in pythons.items()}
+    console.print(f"{machine_line()}; rounds: {options.rounds}\n")
+    show(("side", "versions"), [(KINDS[name].title, text) for name, text in packages.items()])
+    results: list[Result] = []
+    try:
+        for case in options.cases:
+            for batch_size in options.batch_sizes or CASES[case].batch_sizes:
+                results += measure(case, batch_size, pythons, options)
+    finally:
+        show_results(results)
+        write_results(options.json or options.folder / "results.json", results, packages=packages)
+    errors = [one.error for one in results if one.error]
+    if errors:
+        sys.exit(f"{PROGRAM}: " + "\n".join(errors))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What all benchmarks share: environments of peers, sides as processes, rounds in turn, tables and figures."""

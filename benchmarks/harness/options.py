@@ -1,0 +1,45 @@
+"""Options that all benchmarks have, and how they are parsed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+
+def chosen_from(allowed: Sequence[str]) -> Callable[[str], list[str]]:
+    """Returns a parser of names with commas between them."""
+
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        unknown = [name for name in names if name not in allowed]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"no {', '.join(unknown)}; allowed: {', '.join(allowed)}")
+        return names
+
+    return parse
+
+
+def count(text: str) -> int:
+    """Parses one positive whole number."""
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"received {text}; allowed: a whole number of 1 or more")
+    return int(text)
+
+
+def counts(text: str) -> list[int]:
+    """Parses positive whole numbers with commas between them."""
+    return [count(part) for part in text.split(",")]
+
+
+def add_harness_options(parser: argparse.ArgumentParser, *, folder: Path, num_rounds: int) -> None:
+    """Adds ``--rounds``, ``--folder`` and ``--json``.
+
+    Args:
+        parser: the parser.
+        folder: where environments and results are kept by default.
+        num_rounds: the default number of rounds.
+    """
+    parser.add_argument("--rounds", type=count, default=num_rounds, help="rounds of each side (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, default=folder, help="where peers' environments are kept")
+    parser.add_argument("--json", type=Path, help="where the results are written (default: results.json in the folder)")
