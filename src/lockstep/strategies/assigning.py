@@ -34,15 +34,18 @@ def wrap_assign(assign: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def separate(variables: Iterable[Any]) -> None:
-    """Gives each of these variables its own array, by copying arrays that several of them share.
+def separate(variables: Iterable[Any]) -> list[Any]:
+    """Gives each of these variables its own array, by copying arrays that several of them share. Returns the arrays.
 
     Variables come to share an array through ``target.assign(online.value)``, where `wrap_assign` sees a plain array.
     """
     seen: set[int] = set()
+    values: list[Any] = []
     for variable in variables:
         value = stored_value(variable)
         if id(value) in seen:
             value = jnp.copy(value)
             set_stored_value(variable, value)
         seen.add(id(value))
+        values.append(value)
+    return values

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from lockstep.errors import InvalidInputError
+from lockstep.strategies.epochs import place_for_step
 from lockstep.strategies.input import (
     GlobalBatches,
     UnevenBatches,
@@ -40,7 +41,7 @@ def read_whole(layout: AbstractLayout, opened: Callable[[], Iterator[Any]]) -> C
                 agreement.agree_on_batch(batch)
             is_first = False
             if count_rows(batch):
-                yield layout.place(batch)
+                yield place_for_step(layout, batch)
 
     return read
 
@@ -68,7 +69,7 @@ def read_shared(layout: AbstractLayout, data: GlobalBatches) -> Callable[[Change
             if shares is not None:
                 yield layer.place(rows, shares=shares)
             else:
-                yield layout.place(rows, num_rows=rows_of_batch(data, number))
+                yield place_for_step(layout, rows, num_rows=rows_of_batch(data, number))
 
     return read
 

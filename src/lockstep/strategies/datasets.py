@@ -175,6 +175,8 @@ class DistributedDataset(AbstractBatchAdapter):
         """Unknown, for Keras."""
 
     def _stack(self, batch: Any) -> Any:
+        if self._layout.places_within_steps:
+            return keras.tree.map_structure(_alone, batch)
         num_groups = math.gcd(count_rows(batch), self._layout.num_replicas)
         stack = self._stackers.get(num_groups)
         if stack is None:
@@ -194,6 +196,14 @@ class DistributedDataset(AbstractBatchAdapter):
 
 def _same(batch: Any) -> Any:
     return batch
+
+
+def _alone(leaf: Any) -> PerReplica | None:
+    """Returns the value of the only replica. An array in host memory stays there: the step that takes it places it."""
+    if leaf is None:
+        return None
+    array = leaf if isinstance(leaf, jax.Array) else leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
+    return PerReplica(array[None])
 
 
 def _split(leaf: Any, num_groups: int) -> Any:

@@ -29,7 +29,7 @@ class CallArguments:
     @property
     def key(self) -> Hashable:
         """The key of the compiled program; equal for calls that can run the same program."""
-        specs = tuple((np.shape(array), str(array.dtype)) for array in self.arrays)
+        specs = tuple((np.shape(array), array.dtype) for array in self.arrays)
         # 1, 1.0 and True are equal, but not the same constant.
         constants = tuple((position, type(value), value) for position, value in self.constants)
         return self.treedef, self.positions, specs, constants

@@ -63,15 +63,22 @@ class PerReplica:
             For an uneven batch, the number of replicas is smaller than the strategy's: it is gcd(rows, replicas).
     """
 
-    __slots__ = ("stacked",)
+    __slots__ = ("_stacked",)
 
     def __init__(self, stacked: Any) -> None:
-        self.stacked = stacked
+        self._stacked = stacked
+
+    @property
+    def stacked(self) -> Any:
+        """The replicas' values along dim 0; see the class."""
+        if isinstance(self._stacked, np.ndarray):  # one replica's batch, which a compiled step would have placed itself
+            self._stacked = jnp.asarray(self._stacked)
+        return self._stacked
 
     @property
     def num_replicas(self) -> int:
         """The number of replicas that have a value."""
-        return int(self.stacked.shape[0])
+        return int(self._stacked.shape[0])
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -91,7 +98,7 @@ class PerReplica:
 
     def tree_flatten(self) -> tuple[tuple[Any], None]:
         """Returns the array, for JAX."""
-        return (self.stacked,), None
+        return (self._stacked,), None
 
     @classmethod
     def tree_unflatten(cls, aux_data: None, children: Sequence[Any]) -> Self:
