@@ -123,6 +123,11 @@ class Side:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
+    def kill(self) -> None:
+        """Ends the process at once, whatever it does."""
+        self._process.kill()
+        self.end()
+
     def _error(self, what: str) -> SideError:
         last = "\n".join(self._log.read_text(errors="replace").splitlines()[-NUM_LINES:])
         return SideError(f"{self._spec.title} {what}; see {self._log}:\n{last}")
