@@ -122,6 +122,7 @@ def test_a_routine_goes_with_its_package(monkeypatch: pytest.MonkeyPatch) -> Non
     }
     client.asked = {"packageUris": ["gs://b/packages/j.tar.gz"], "pythonModule": "train"}
     run("--job", "j")
+    assert client.deployed == "gs://b/j/model", "the folder, with what the routine reads beside the model"
     assert client.code["package_uris"] == ["gs://b/packages/j.tar.gz"]
     assert client.code["python_module"] is None
     with pytest.raises(InvalidInputError, match="--prediction-class needs the package with the class"):

@@ -132,10 +132,11 @@ def has_checkpoint(job: dict[str, Any]) -> bool:
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)
 def test_a_job_whose_program_is_killed_goes_on_and_its_model_answers_with_text(
-    machine: Machine, bucket: Path, cache: dict[str, str], tmp_path: Path
+    machine: Machine, bucket: Path, tmp_path: Path
 ) -> None:
     flags = ("--data", bucket, "--epochs", 6, "--batch-size", 8, "--learning-rate", 1e-2, "--lora", 0)
-    expected = finish(run("train.py", *flags, "--strategy", "mirrored", num_devices=2, **cache))[0]
+    # A job's programs do not get this process's XLA_FLAGS, with which a test may compile with less effort.
+    expected = finish(run("train.py", *flags, "--strategy", "mirrored", num_devices=2, XLA_FLAGS=""))[0]
     submitted = ("--package-path", FOLDER, "--module-name", "train", "--config", FOLDER / "config.yaml", "--async")
     machine.run("submit", "text_1", *map(str, submitted), "--", *map(str, flags), "--save-freq", "4")
     machine.wait("text_1", has_checkpoint, timeout_s=TIMEOUT_S)
@@ -144,7 +145,7 @@ def test_a_job_whose_program_is_killed_goes_on_and_its_model_answers_with_text(
     said = "\n".join(machine.log_texts("text_1"))
     assert job["state"] == "SUCCEEDED", said
     assert job["lockstep"]["numRestarts"] == 1
-    assert losses_of_last(said) == pytest.approx(losses_of_last(expected), rel=1e-4)
+    assert losses_of_last(said) == losses_of_last(expected), "of five digits"
 
     deployed = ("--job", "text_1", "--prediction-class", "predictor.Predictor")
     machine.run("deploy", "text", *deployed)

@@ -6,8 +6,10 @@ from decimal import Decimal
 
 import pytest
 
+from lockstep.errors import InvalidInputError
 from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.planning import Measurement, Memory, Target, Work, make_report
+from lockstep.planning.forecast import ForecastOptions, parse_chips
 from lockstep.planning.hlo import Collective
 
 MEBI = 2**20
@@ -162,3 +164,34 @@ def test_as_json():
     assert document["step_s"] == pytest.approx(0.01)
     assert document["cost"]["usd_per_hour"] == "9.60"
     assert document["sources"] == ["https://cloud.google.com/tpu/docs/v5e"]
+
+
+def test_more_chips_are_forecast_with_time_and_cost():
+    options = ForecastOptions(num_chips=[8, 256, 4096], step_s=0.1)
+    found = report(scaling=options)
+    eight, whole_slice, many = found.forecasts
+    assert (eight.num_rows, whole_slice.num_slices, many.num_slices) == (1024, 1, 16)
+    assert eight.efficiency > whole_slice.efficiency > many.efficiency > 0.5
+    assert many.epoch_s == pytest.approx(360 * 1024 / many.rows_per_s)
+    assert float(many.usd_per_epoch or 0) == pytest.approx(1.2 * 4096 * many.epoch_s / 3600, rel=1e-6)
+    said = list(found.lines())
+    (row,) = [line for line in said if line.startswith("  4,096")]
+    assert row.split()[:3] == ["4,096", "16", "524,288"]
+    assert json.loads(json.dumps(found.to_json()))["forecasts"][0]["num_chips"] == 8
+
+
+def test_a_step_that_was_not_measured_is_estimated():
+    (found,) = report(scaling=ForecastOptions(num_chips=[1])).forecasts
+    assert found.step_s == pytest.approx(8.19e9 / 819e9), "from all memory traffic that XLA counts, which is more"
+
+
+def test_chips_beyond_a_slice_need_a_published_network():
+    with pytest.raises(InvalidInputError, match="between slices of v4 is not published; received 8000; allowed: up to"):
+        report(on="v4:2x2x1", scaling=ForecastOptions(num_chips=[8000]))
+
+
+@pytest.mark.parametrize("text", ["", "0", "9000", "64,x", "64,,8"])
+def test_numbers_of_chips_that_are_none(text):
+    with pytest.raises(InvalidInputError, match=r"--chips; received .*allowed: numbers from 1 to 8,192"):
+        parse_chips(text)
+    assert parse_chips("64, 8,64") == [8, 64]

@@ -16,7 +16,7 @@ from lockstep.cli.job_flags import read_accelerator
 from lockstep.cli.operations import TimeoutOption, short_name, timeout_of, wait_for_operation
 from lockstep.cli.traffic import give_traffic, traffic_text
 from lockstep.errors import ConflictError, InvalidInputError, ModelError
-from lockstep.jobs.running.saved_models import model_to_deploy
+from lockstep.jobs.running.saved_models import folder_to_deploy, model_to_deploy
 
 if TYPE_CHECKING:
     from lockstep.client import Client
@@ -252,14 +252,18 @@ def _batching(max_batch_size: int | None, *, max_latency_ms: float | None) -> di
 
 
 def _model_of_job(client: Client, job: str, *, is_routine: bool) -> tuple[str, list[str], str | None]:
-    """Returns the URL of the model that a job saved, the job's packages, and its module if the model may need it."""
+    """Returns the URL of what a job saved, the job's packages, and its module if the model may need it.
+
+    A custom prediction routine gets the folder of the model, and all others the model's file.
+    """
     found = client.job(job)
     if found["state"] != "SUCCEEDED":
         raise ModelError(
             f"job {job} has no finished model: it is {found['state']}",
             action="to deploy its model anyway, use --model-url",
         )
-    url = model_to_deploy([model["url"] for model in client.job_models(found["jobId"])], job=found)
+    choose = folder_to_deploy if is_routine else model_to_deploy
+    url = choose([model["url"] for model in client.job_models(found["jobId"])], job=found)
     packages = found["trainingInput"].get("packageUris", [])
     return url, packages, found["trainingInput"].get("pythonModule") if packages and not is_routine else None
 

@@ -26,6 +26,9 @@ class Chip:
         hbm_bytes_per_s: the bandwidth of this memory, in bytes per second.
         ici_bytes_per_s: the bandwidth to other chips of the slice, over all links, in one direction, in bytes per
             second.
+        slice_chips: the number of chips of the largest slice, which the interconnect joins.
+        dcn_bytes_per_s: the bandwidth of the largest slice to other slices over the data center network, in one
+            direction, in bytes per second; None if it is not published.
         source: the URL of the source of the figures, except ``ici_bytes_per_s``.
         ici_source: the URL of the source of ``ici_bytes_per_s``.
         accelerator: the chip's name in the machine catalogue.
@@ -40,6 +43,8 @@ class Chip:
     hbm_bytes: int
     hbm_bytes_per_s: float
     ici_bytes_per_s: float
+    slice_chips: int
+    dcn_bytes_per_s: float | None
     source: str
     ici_source: str
     accelerator: AcceleratorType
@@ -62,6 +67,8 @@ CHIPS: Final = MappingProxyType(
                 hbm_bytes=32 * GIB,
                 hbm_bytes_per_s=1200 * GIGA,
                 ici_bytes_per_s=300 * GIGA,  # 2400 Gbit/s
+                slice_chips=4096,
+                dcn_bytes_per_s=None,
                 source="https://cloud.google.com/tpu/docs/v4",
                 ici_source="https://cloud.google.com/blog/products/ai-machine-learning/"
                 "introducing-cloud-tpu-v5p-and-ai-hypercomputer",
@@ -76,6 +83,8 @@ CHIPS: Final = MappingProxyType(
                 hbm_bytes=16 * GIB,
                 hbm_bytes_per_s=819 * GIGA,
                 ici_bytes_per_s=200 * GIGA,  # 400 GB/s in both directions
+                slice_chips=256,
+                dcn_bytes_per_s=800 * GIGA,  # 6.4 Tbit/s
                 source="https://cloud.google.com/tpu/docs/v5e",
                 ici_source="https://cloud.google.com/tpu/docs/v5e",
                 accelerator=AcceleratorType("TPU_V5E"),
@@ -89,6 +98,8 @@ CHIPS: Final = MappingProxyType(
                 hbm_bytes=95 * GIB,
                 hbm_bytes_per_s=2765 * GIGA,
                 ici_bytes_per_s=600 * GIGA,  # 4800 Gbit/s
+                slice_chips=6144,
+                dcn_bytes_per_s=None,
                 source="https://cloud.google.com/tpu/docs/v5p",
                 ici_source="https://cloud.google.com/tpu/docs/v5p",
                 accelerator=AcceleratorType("TPU_V5P"),
@@ -102,6 +113,8 @@ CHIPS: Final = MappingProxyType(
                 hbm_bytes=32 * GIB,
                 hbm_bytes_per_s=1638 * GIGA,
                 ici_bytes_per_s=400 * GIGA,  # 800 GB/s in both directions
+                slice_chips=256,
+                dcn_bytes_per_s=3200 * GIGA,  # 25.6 Tbit/s
                 source="https://docs.cloud.google.com/tpu/docs/v6e",
                 ici_source="https://docs.cloud.google.com/tpu/docs/v6e",
                 accelerator=AcceleratorType("TPU_V6E"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final, final
 
@@ -11,9 +11,11 @@ from pydantic import TypeAdapter
 
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.planning.advice import advise, missing_bytes
+from lockstep.planning.forecast import Forecast, ForecastOptions, forecast, forecast_lines
 from lockstep.planning.measurement import Measurement
 from lockstep.planning.roofline import Floor, floor
 from lockstep.planning.targets import Target
+from lockstep.planning.units import count_text, number_text, size_text, time_text
 
 _UNPRICED: Final = "unpriced"
 
@@ -61,6 +63,7 @@ class Report:
         step_s: the least time of a step as one number, in seconds.
         epoch_s: the least time of an epoch, in seconds; None if its number of steps is not known.
         cost: the cost of the target; None if a part of the target has no price.
+        forecasts: the simulated training on other numbers of chips, where they were asked for.
     """
 
     target: str
@@ -81,6 +84,7 @@ class Report:
     step_s: float | None = None
     epoch_s: float | None = None
     cost: Cost | None = None
+    forecasts: tuple[Forecast, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Returns the report as a JSON document; amounts of money are strings."""
@@ -94,59 +98,65 @@ class Report:
         yield from self._memory_lines()
         yield from self._work_lines()
         yield from self._time_lines()
+        if self.forecasts:
+            yield from forecast_lines(self.forecasts)
         if self.sources:
             yield "published figures"
             yield from (f"  {source}" for source in self.sources)
 
     def _layout_lines(self) -> Iterator[str]:
         found = self.measurement
-        steps = "an unknown number of steps" if found.num_steps is None else _number(found.num_steps, "step")
-        devices = _number(found.num_devices, "device")
-        yield f"  global batch of {_number(found.num_rows, 'row')} over {devices}; {steps} an epoch"
+        steps = "an unknown number of steps" if found.num_steps is None else number_text(found.num_steps, "step")
+        devices = number_text(found.num_devices, "device")
+        yield f"  global batch of {number_text(found.num_rows, 'row')} over {devices}; {steps} an epoch"
         if found.num_devices < self.num_devices:
-            idle = _number(self.num_devices - found.num_devices, "device")
+            idle = number_text(self.num_devices - found.num_devices, "device")
             yield f"  {idle} of the target idle: build and compile the model within a strategy's scope"
 
     def _memory_lines(self) -> Iterator[str]:
         memory = self.measurement.memory
         if self.fits:
-            of = "" if self.hbm_bytes is None else f" of {_size(self.hbm_bytes)} ({memory.total / self.hbm_bytes:.1%})"
-            yield f"memory of one chip: it fits, {_size(memory.total)}{of}"
+            of = (
+                ""
+                if self.hbm_bytes is None
+                else f" of {size_text(self.hbm_bytes)} ({memory.total / self.hbm_bytes:.1%})"
+            )
+            yield f"memory of one chip: it fits, {size_text(memory.total)}{of}"
         else:
             yield f"memory of one chip: it DOES NOT FIT: {self.measurement.refusal}"
             if self.missing_bytes is not None:
-                yield f"  {_size(self.missing_bytes)} too much"
+                yield f"  {size_text(self.missing_bytes)} too much"
             if self.advice:
                 yield "  what would help, the most effective first"
                 yield from (f"    {sentence}" for sentence in self.advice)
         for label, size in memory.arguments.items():
-            yield _row(label, _size(size), "" if memory.padded else "without padding")
+            yield _row(label, size_text(size), "" if memory.padded else "without padding")
         for label, size, remark in (
             ("activations", memory.temporaries, "gradients and other temporaries too"),
             ("results", memory.results, "without the new state, which replaces the old one in place"),
             ("program", memory.program, ""),
         ):
             if size is not None:
-                yield _row(label, _size(size), remark)
+                yield _row(label, size_text(size), remark)
 
     def _work_lines(self) -> Iterator[str]:
         work = self.measurement.work
         if work is None:
             return
         yield "work of one chip in a step"
-        yield _row("operations", _count(work.operations, "FLOP"), self._operations_remark())
+        yield _row("operations", count_text(work.operations, "FLOP"), self._operations_remark())
         for found in work.collectives:
             looped = f", {found.count_in_loops} in loops and counted once" if found.count_in_loops else ""
             yield _row(
                 found.kind,
-                _size(found.payload_bytes),
-                f"in {found.count} over {found.group_size} chips; {_size(found.sent_bytes)} sent{looped}",
+                size_text(found.payload_bytes),
+                f"in {found.count} over {found.group_size} chips; {size_text(found.sent_bytes)} sent{looped}",
             )
         if not work.collectives:
             yield _row("collectives", "none", "")
 
     def _operations_remark(self) -> str:
-        total = _count(self.measurement.matrix_operations, "FLOP")
+        total = count_text(self.measurement.matrix_operations, "FLOP")
         return f"matrix products and convolutions of all chips together: {total}"
 
     def _time_lines(self) -> Iterator[str]:
@@ -155,20 +165,28 @@ class Report:
                 yield "time: no floor, since these devices have no published figures"
             return
         rows = self.measurement.num_rows
-        yield f"time of a step: at least {_time(self.floor.step_s)}, bound by {self.floor.bound_by}"
+        yield f"time of a step: at least {time_text(self.floor.step_s)}, bound by {self.floor.bound_by}"
         yield _row(
-            "compute", _time(self.floor.compute_s), f"at {_count(self.peak_flops or 0, 'FLOP')}/s, the bfloat16 peak"
+            "compute",
+            time_text(self.floor.compute_s),
+            f"at {count_text(self.peak_flops or 0, 'FLOP')}/s, the bfloat16 peak",
         )
         yield _row(
-            "memory", _time(self.floor.memory_s), f"state in and out at {_size(self.hbm_bytes_per_s or 0, 1000)}/s"
+            "memory",
+            time_text(self.floor.memory_s),
+            f"state in and out at {size_text(self.hbm_bytes_per_s or 0, 1000)}/s",
         )
         yield _row(
-            "interconnect", _time(self.floor.interconnect_s), f"at {_size(self.ici_bytes_per_s or 0, 1000)}/s one way"
+            "interconnect",
+            time_text(self.floor.interconnect_s),
+            f"at {size_text(self.ici_bytes_per_s or 0, 1000)}/s one way",
         )
-        yield _row("estimate", _time(self.floor.xla_memory_s), "from all memory traffic that XLA counts; not a floor")
+        yield _row(
+            "estimate", time_text(self.floor.xla_memory_s), "from all memory traffic that XLA counts; not a floor"
+        )
         yield _row("rows", f"{rows / self.floor.step_s:,.0f}/s", "at the most, all chips together")
         if self.epoch_s is not None:
-            yield f"an epoch: at least {_time(self.epoch_s)}"
+            yield f"an epoch: at least {time_text(self.epoch_s)}"
         machines = f"{self.num_hosts} x {self.machine_type}"
         if self.cost is None:
             yield f"cost: {_UNPRICED} ({machines} has no price in the catalogue; --usd-per-chip-hour takes yours)"
@@ -185,6 +203,7 @@ def make_report(
     catalogue: Catalogue,
     region: str | None = None,
     usd_per_chip_hour: Decimal | None = None,
+    scaling: ForecastOptions | None = None,
 ) -> Report:
     """Returns the report of a measurement.
 
@@ -194,9 +213,11 @@ def make_report(
         catalogue: the catalogue of machine types and prices.
         region: the region whose prices apply; None for the Americas.
         usd_per_chip_hour: the price of one chip in US dollars per hour, to be used instead of the catalogue's price.
+        scaling: other numbers of chips to forecast, with what is assumed; the price is that of the target.
 
     Raises:
         ConfigError: the region is not in the catalogue.
+        InvalidInputError: there are no figures for so many chips.
     """
     chip, work = target.chip, measurement.work
     found = None if chip is None or work is None else floor(work, chip=chip)
@@ -209,6 +230,11 @@ def make_report(
     if usd_per_hour is not None:
         epoch = None if epoch_s is None else usd_per_hour * Decimal(epoch_s) / 3600
         cost = Cost(usd_per_hour=usd_per_hour, usd_per_epoch_floor=epoch, source=source)
+    forecasts: tuple[Forecast, ...] = ()
+    if scaling is not None and chip is not None and found is not None:
+        price = None if usd_per_hour is None else usd_per_hour / target.num_chips
+        scaling = replace(scaling, usd_per_chip_hour=price)
+        forecasts = forecast(measurement, chip=chip, floor=found, options=scaling)
     return Report(
         target=target.name,
         devices=target.describe(),
@@ -228,41 +254,9 @@ def make_report(
         step_s=None if found is None else found.step_s,
         epoch_s=epoch_s,
         cost=cost,
+        forecasts=forecasts,
     )
-
-
-def _number(count: int, noun: str) -> str:
-    return f"1 {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _row(label: str, value: str, remark: str) -> str:
     return f"  {label:<14}{value:>12}  {remark}".rstrip()
-
-
-def _size(num_bytes: float, base: int = 1024) -> str:
-    units = ("B", "kB", "MB", "GB", "TB") if base == 1000 else ("B", "KiB", "MiB", "GiB", "TiB")
-    return _scaled(num_bytes, units, base=base)
-
-
-def _count(number: float, unit: str) -> str:
-    return _scaled(number, (unit, *(f"{prefix}{unit}" for prefix in ("k", "M", "G", "T", "P", "E"))), base=1000)
-
-
-def _scaled(number: float, units: tuple[str, ...], *, base: int) -> str:
-    place = 0
-    while number >= base and place < len(units) - 1:
-        number, place = number / base, place + 1
-    return (
-        f"{number:.0f} {units[0]}"
-        if place == 0
-        else f"{number:.3g} {units[place]}"
-        if number < 999
-        else f"{number:.0f} {units[place]}"
-    )
-
-
-def _time(seconds: float) -> str:
-    for unit, length_s in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
-        if seconds >= length_s:
-            return f"{seconds / length_s:.3g} {unit}"
-    return f"{seconds * 1e6:.3g} us"

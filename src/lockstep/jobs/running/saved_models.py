@@ -1,4 +1,4 @@
-"""Chooses the model to deploy among those that a job saved."""
+"""Chooses what to deploy among the models that a job saved."""
 
 from __future__ import annotations
 
@@ -40,3 +40,20 @@ def model_to_deploy(urls: Sequence[str], *, job: Mapping[str, Any]) -> str:
     raise ModelError(
         f"job {job['jobId']} saved several models", received=f"{shown}{more}", action="choose one with --model-url"
     )
+
+
+def folder_to_deploy(urls: Sequence[str], *, job: Mapping[str, Any]) -> str:
+    """Returns the URL of the folder that a custom prediction routine gets: that of the model, with all files beside it.
+
+    If the job saved no ``.keras`` file, this is the folder for models that the job was given.
+
+    Args:
+        urls: the URLs of all ``.keras`` files that the job saved.
+        job: the job, in the contract's JSON form.
+
+    Raises:
+        ModelError: the job saved several models, or it is a batch prediction.
+    """
+    if not urls and "model" in job["lockstep"]["outputs"]:
+        return str(job["lockstep"]["outputs"]["model"])
+    return model_to_deploy(urls, job=job).rpartition("/")[0]
