@@ -384,6 +384,10 @@ class BackendError(LockstepError):
     exit_code = ExitCode.BACKEND
 
 
+class DivergenceError(LockstepError):
+    """The loss or the gradients of a training step were not finite."""
+
+
 class ModelError(LockstepError):
     """A saved model could not be loaded or run."""
 

@@ -33,6 +33,7 @@ from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.observing import AbstractStepObserver, Execution, Wait
 from lockstep.strategies.peers import agreement
 from lockstep.strategies.shares import ShareLayer
+from lockstep.strategies.step_guard import StepGuard
 from lockstep.strategies.tracing import wait_for
 from lockstep.upstream.keras_data import skip_epochs
 from lockstep.upstream.keras_trainer import AbstractEpochIterator, running_state
@@ -65,6 +66,8 @@ class KerasCall:
         has_iterator: whether the iterator over the data was created. In ``fit``, later iterators are for validation.
         apply_class_weights: the function that weighs a batch by its classes, if ``class_weight`` was given beside
             batches.
+        guard: checks each step of ``fit``; None if no callback has asked for it.
+        checks: are called before the state is saved, and raise an error if it should not be.
         callbacks: the callbacks of ``fit``, in the order in which Keras calls them.
         exit_stack: the callbacks for the end of the call, whether it succeeds or fails. Keras only calls its own
             callbacks after a success.
@@ -89,6 +92,8 @@ class KerasCall:
     reads_one_by_one: bool = False
     has_iterator: bool = False
     apply_class_weights: ClassWeights | None = None
+    guard: StepGuard | None = None
+    checks: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     callbacks: list[Any] = field(default_factory=list[Any])
     exit_stack: ExitStack = field(default_factory=ExitStack)
     open_backups: Callable[..., Any] | None = None

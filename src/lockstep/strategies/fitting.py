@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any, Final
 from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
@@ -46,9 +46,9 @@ from lockstep.strategies.observing import AbstractStepObserver
 from lockstep.strategies.peers import agreement
 from lockstep.strategies.profiling import current_recorder
 from lockstep.strategies.running_alone import can_run_alone, is_elsewhere, run_without_strategy
-from lockstep.strategies.runs import SkipCall
+from lockstep.strategies.runs import RepeatCall, SkipCall
 from lockstep.strategies.saving import check_saving
-from lockstep.strategies.step_functions import StepFunction, make_step_function
+from lockstep.strategies.step_functions import StepFunction, guard_of, make_step_function
 from lockstep.upstream.keras_callbacks import keeps_weights
 from lockstep.upstream.keras_data import DataAdapter
 
@@ -159,7 +159,8 @@ def wrap_run(method: Callable[..., Any]) -> Callable[..., Any]:
     kind = stateful_steps.KINDS[method.__name__]
 
     @functools.wraps(method)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+    @_repeated
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         bound = signature.bind_partial(self, *args, **kwargs)
         data = bound.arguments.get("x")
         if "shuffle" in signature.parameters and isinstance(data, GlobalBatches):
@@ -212,7 +213,18 @@ def wrap_run(method: Callable[..., Any]) -> Callable[..., Any]:
                     self.jax_state_sync()  # put back the variables' values, which Keras removed for the loop
                 raise
 
-    return wrapper
+    return run
+
+
+def _repeated(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that makes a call again as often as a callback raises `RepeatCall`."""
+
+    def repeated(*args: Any, **kwargs: Any) -> Any:
+        while True:
+            with suppress(RepeatCall):
+                return run(*args, **kwargs)
+
+    return repeated
 
 
 def _is_observed(arguments: dict[str, Any]) -> bool:
@@ -294,7 +306,7 @@ def _wrap_make_function(make_function: Callable[..., Any], kind: str) -> Callabl
         if is_of_keras:
             make_function(self, force or isinstance(found, StepFunction), *args, **kwargs)
             _of_keras.add(getattr(self, attribute))
-        elif found is None or force or found in _of_keras:
+        elif found is None or force or found in _of_keras or found.guard is not guard_of(self, kind):
             setattr(self, attribute, make_step_function(self, kind, layout))
         return getattr(self, attribute)
 

@@ -23,7 +23,8 @@ import jax.numpy as jnp
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import programs
 from lockstep.strategies.mesh import AbstractLayout
-from lockstep.strategies.updates import Update, deferred_updates
+from lockstep.strategies.step_guard import StepGuard, choose
+from lockstep.strategies.updates import Update, deferred_updates, seen_gradients
 from lockstep.upstream.keras_variables import set_stored_value, stored_value, trainable_variables_of
 
 Step: TypeAlias = Callable[[Any, Any], Any]
@@ -55,21 +56,27 @@ class _Gradients:
     optimizer: Any = field(metadata={"static": True})
 
 
-def training_step(model: Any, layout: AbstractLayout, *, num_steps: Callable[[], int | None]) -> Step:
+def training_step(
+    model: Any, layout: AbstractLayout, *, num_steps: Callable[[], int | None], guard: StepGuard | None = None
+) -> Step:
     """Returns the function that ``fit`` runs for each batch.
 
     Args:
         model: a compiled model.
         layout: the layout that says where the model's state is kept.
         num_steps: a function that returns the number of steps of an epoch, once it is known.
+        guard: what guards the steps, if anything does.
     """
     is_compiled = _is_compiled(model)
 
-    def compute(trainable: Any, non_trainable: Any, scalars: Any, metrics: Any, data: Any) -> Any:
+    def compute(trainable: Any, non_trainable: Any, scalars: Any, metrics: Any, data: Any, is_good: Any = None) -> Any:
         optimizer_values = _filled(model.optimizer.variables, scalars) if model.optimizer is not None else []
-        with deferred_updates() as noted:
-            logs, state = model.train_step((trainable, non_trainable, optimizer_values, metrics), data)
+        given = trainable, non_trainable, optimizer_values, metrics
+        with deferred_updates() as noted, seen_gradients() as seen:
+            logs, state = model.train_step(given, data)
         _check_untouched(model.trainable_variables, trainable, state[0])
+        if guard is not None:
+            logs, state = guard.select(logs, seen.arrays, old=given, new=state, is_good=is_good)
         results = [_in_order(update) for update in noted], state[1], state[3]
         return logs, _whole(results, layout) if is_compiled else results
 
@@ -77,7 +84,7 @@ def training_step(model: Any, layout: AbstractLayout, *, num_steps: Callable[[],
     compute_step: Callable[..., Any] = jax.jit(compute) if is_compiled else compute
     announced = False
 
-    def step(state: Any, data: Any) -> Any:
+    def step(state: Any, data: Any, *is_good: Any) -> Any:
         nonlocal announced
         trainable, non_trainable, optimizer_values, metrics = state
         scalars = [value for value in optimizer_values if value.ndim == 0]
@@ -94,12 +101,13 @@ def training_step(model: Any, layout: AbstractLayout, *, num_steps: Callable[[],
                     donates=False,
                 )
             )
-        logs, (gradients, non_trainable, metrics) = compute_step(*lent, data)
+        logs, (gradients, non_trainable, metrics) = compute_step(*lent, data, *is_good)
+        applies = None if guard is None else layout.to_state_devices(logs[1])
         del lent
         variables = [*model.trainable_variables, *(model.optimizer.variables if model.optimizer is not None else ())]
         kept = dict(zip(map(id, variables), [*trainable, *optimizer_values], strict=True))
         for found in gradients:
-            _update(found, kept, layout=layout)
+            _update(found, kept, layout=layout, applies=applies)
         values = list(kept.values())
         return logs, (
             values[: len(trainable)],
@@ -108,7 +116,7 @@ def training_step(model: Any, layout: AbstractLayout, *, num_steps: Callable[[],
             layout.to_state_devices(list(metrics)),
         )
 
-    return step
+    return step if guard is None else guard.run(step)
 
 
 def test_step(model: Any, layout: AbstractLayout) -> Step:
@@ -164,15 +172,18 @@ def apply_updates(updates: Iterable[Update], *, layout: AbstractLayout) -> None:
         _update(_in_order(update), {}, layout=layout)
 
 
-def _update(found: _Gradients, kept: dict[int, Any], *, layout: AbstractLayout) -> None:
-    """Updates the variables of one optimizer. If `kept` does not have a variable, the variable's own value is used."""
+def _update(found: _Gradients, kept: dict[int, Any], *, layout: AbstractLayout, applies: Any = None) -> None:
+    """Updates the variables of one optimizer. If `kept` does not have a variable, the variable's own value is used.
+
+    If `applies` is an array with False, the variables keep their values.
+    """
     optimizer = found.optimizer
     trainable, own = trainable_variables_of(optimizer), list(optimizer.variables)
     values = [
         [kept.get(id(variable), stored_value(variable)) for variable in variables] for variables in (trainable, own)
     ]
     gradients = layout.to_state_devices(found.arrays)
-    results = _compiled_update(optimizer)(values[0], values[1], gradients)
+    results = _compiled_update(optimizer)(values[0], values[1], gradients, applies)
     for variable, value in zip([*trainable, *own], [*results[0], *results[1]], strict=True):
         if id(variable) in kept:
             kept[id(variable)] = value
@@ -185,8 +196,9 @@ def _compiled_update(optimizer: Any) -> Any:
     if compiled is None:
         reference = weakref.ref(optimizer)  # so that the program does not keep its optimizer alive
 
-        def update(trainable: Any, own: Any, gradients: Any) -> Any:
-            return cast("Any", reference()).stateless_apply(own, gradients, trainable)
+        def update(trainable: Any, own: Any, gradients: Any, applies: Any) -> Any:
+            new = cast("Any", reference()).stateless_apply(own, gradients, trainable)
+            return new if applies is None else choose(applies, new, (trainable, own))
 
         compiled = _compiled_updates[optimizer] = jax.jit(update, donate_argnums=(0, 1))
     return compiled

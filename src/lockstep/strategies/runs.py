@@ -20,6 +20,10 @@ class SkipCall(Exception):
         self.returned = returned
 
 
+class RepeatCall(Exception):
+    """Raised in a callback of ``fit`` to end this call of it, and to make the same call again."""
+
+
 class AbstractRuns(ABC):
     """Controls how a model's ``fit``, ``evaluate`` and ``predict`` run.
 

@@ -19,10 +19,12 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from lockstep.errors import InvalidInputError
 from lockstep.strategies import host_updates, programs, stateful_steps
 from lockstep.strategies.epochs import current_call
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.state_groups import StateGroup
+from lockstep.strategies.step_guard import StepGuard
 
 Step: TypeAlias = Callable[[Any, Any], Any]
 """A function of state and batch that returns logs or outputs, and the new state."""
@@ -42,10 +44,20 @@ class StepFunction:
         concatenates: whether to concatenate the rows of the outputs of an execution's steps. Otherwise, the outputs of
             the last step are returned.
         takes_groups: whether the step takes and returns a `StateGroup` for each list of Keras's state.
+        guard: what guards the steps, if anything does.
     """
 
-    def __init__(self, step: Step, *, num_steps: int, concatenates: bool, takes_groups: bool = False) -> None:
+    def __init__(
+        self,
+        step: Step,
+        *,
+        num_steps: int,
+        concatenates: bool,
+        takes_groups: bool = False,
+        guard: StepGuard | None = None,
+    ) -> None:
         self._step = step
+        self.guard = guard
         self._takes_groups = takes_groups
         self._num_steps = num_steps
         self._concatenates = concatenates
@@ -83,12 +95,19 @@ def make_step_function(model: Any, kind: str, layout: AbstractLayout | None) -> 
         layout: the layout of the model's variables; None without a strategy.
     """
     takes_groups = False
+    guard = guard_of(model, kind)
     if stateful_steps.is_stateful(model, kind):
+        if guard is not None:
+            raise InvalidInputError(
+                "a guard of training steps needs a step that takes the state",
+                received=f"{type(model).__name__}.train_step(self, data)",
+                allowed="train_step(self, state, data), as Keras 3 has it on JAX",
+            )
         step: Step = stateful_steps.get_step(model, kind, layout)
     elif layout is not None and layout.updates_on_host:
-        step = _host_step(model, kind, layout)
+        step = _host_step(model, kind, layout, guard)
     else:
-        step, takes_groups = _step(model, kind, layout), _is_compiled(model)
+        step, takes_groups = _step(model, kind, layout, guard), _is_compiled(model)
         if kind == stateful_steps.TRAIN and programs.is_watched():
             step = _announcing(model, step)
     return StepFunction(
@@ -96,31 +115,47 @@ def make_step_function(model: Any, kind: str, layout: AbstractLayout | None) -> 
         num_steps=model.steps_per_execution,
         concatenates=kind == stateful_steps.PREDICT,
         takes_groups=takes_groups,
+        guard=guard,
     )
+
+
+def guard_of(model: Any, kind: str) -> StepGuard | None:
+    """Returns what guards the training steps of a model in the current ``fit``; None if nothing does.
+
+    Args:
+        model: the model.
+        kind: "train", "test" or "predict".
+    """
+    call = current_call()
+    guards = call is not None and call.model is model and kind == stateful_steps.TRAIN
+    return call.guard if call is not None and guards else None
 
 
 def _is_compiled(model: Any) -> bool:
     return bool(model.jit_compile) and not model.run_eagerly
 
 
-def _step(model: Any, kind: str, layout: AbstractLayout | None) -> Step:
+def _step(model: Any, kind: str, layout: AbstractLayout | None, guard: StepGuard | None) -> Step:
     is_compiled = _is_compiled(model)
-    step: Step = getattr(model, f"{kind}_step")
+    step: Callable[..., Any] = getattr(model, f"{kind}_step")
     if kind == stateful_steps.PREDICT:
         step = _predicting(model, layout if is_compiled else None)
+    if guard is not None:
+        step = guard.guarded(step)
     if not is_compiled:
-        return step
+        return step if guard is None else guard.run(step)
     out_shardings = None
     if layout is not None:
         groups = stateful_steps.state_of(model, kind)
         out_shardings = None, tuple(StateGroup(variable.value.sharding for variable in group) for group in groups)
 
     @functools.wraps(step)
-    def step_in_groups(state: Any, data: Any) -> Any:
-        outputs, new_state = step(tuple(list(group) for group in state), data)
+    def step_in_groups(state: Any, data: Any, *more: Any) -> Any:
+        outputs, new_state = step(tuple(list(group) for group in state), data, *more)
         return outputs, tuple(StateGroup(group) for group in new_state)
 
-    return jax.jit(step_in_groups, donate_argnums=0, out_shardings=out_shardings)
+    compiled = jax.jit(step_in_groups, donate_argnums=0, out_shardings=out_shardings)
+    return compiled if guard is None else guard.run(compiled)
 
 
 def _predicting(model: Any, layout: AbstractLayout | None) -> Step:
@@ -138,9 +173,9 @@ def _predicting(model: Any, layout: AbstractLayout | None) -> Step:
     return predict_step
 
 
-def _host_step(model: Any, kind: str, layout: AbstractLayout) -> Step:
+def _host_step(model: Any, kind: str, layout: AbstractLayout, guard: StepGuard | None) -> Step:
     if kind == stateful_steps.TRAIN:
-        return host_updates.training_step(model, layout, num_steps=_num_steps)
+        return host_updates.training_step(model, layout, num_steps=_num_steps, guard=guard)
     return {stateful_steps.TEST: host_updates.test_step, stateful_steps.PREDICT: host_updates.predict_step}[kind](
         model, layout
     )

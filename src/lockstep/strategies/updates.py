@@ -77,7 +77,28 @@ class _Handling:
     inside: bool = field(default=False)
 
 
+@final
+@dataclass(kw_only=True)
+class SeenGradients:
+    """The gradients that optimizers were given.
+
+    Attributes:
+        arrays: the gradients. Those for a loss-scaling optimizer are left out, because it checks them itself.
+        are_scaled: whether there was such an optimizer.
+    """
+
+    arrays: list[Any] = field(default_factory=list[Any])
+    are_scaled: bool = False
+
+    def add(self, optimizer: Any, gradients: Any) -> None:
+        """Records the gradients for an optimizer."""
+        self.are_scaled = self.are_scaled or isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        if not self.are_scaled:  # the inner optimizer is called within a branch, whose values may not leave it
+            self.arrays.extend(gradient for gradient in gradients if gradient is not None)
+
+
 _handling: ContextVar[_Handling | None] = ContextVar("lockstep_gradients", default=None)
+_seen: ContextVar[SeenGradients | None] = ContextVar("lockstep_seen_gradients", default=None)
 _applied: WeakSet[Any] = WeakSet()
 _built: list[weakref.ref[Any]] = []
 
@@ -117,6 +138,23 @@ def deferred_updates(updates: list[Update] | None = None) -> Generator[list[Upda
         yield updates
     finally:
         _handling.reset(token)
+
+
+@contextmanager
+def seen_gradients() -> Generator[SeenGradients]:
+    """Yields the gradients that optimizers within the block are given."""
+    seen = SeenGradients()
+    token = _seen.set(seen)
+    try:
+        yield seen
+    finally:
+        _seen.reset(token)
+
+
+def _show(optimizer: Any, gradients: Any) -> None:
+    seen = _seen.get()
+    if seen is not None:
+        seen.add(optimizer, gradients)
 
 
 def is_deferring() -> bool:
@@ -214,6 +252,7 @@ def wrap_apply(apply: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(apply)
     def wrapper(self: Any, grads: Any, trainable_variables: Any = None, *args: Any, **kwargs: Any) -> Any:
         _applied.add(self)
+        _show(self, grads)
         handling = _handling.get()
         if handling is None and isinstance(self, keras.optimizers.LossScaleOptimizer):
             handling = _Handling()  # because its own code fails if values are traced
@@ -264,6 +303,7 @@ def wrap_stateless_apply(stateless_apply: Callable[..., Any]) -> Callable[..., A
     def wrapper(
         self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any, *args: Any, **kwargs: Any
     ) -> Any:
+        _show(self, grads)
         handling = _handling.get()
         if handling is None or handling.inside:
             return stateless_apply(self, optimizer_variables, grads, trainable_variables, *args, **kwargs)

@@ -7,6 +7,7 @@ require_jax_backend()  # before the modules below import Keras
 # ruff: noqa: E402
 from lockstep.strategies.heartbeat import Heartbeat
 from lockstep.training.backup import BackupAndRestore
+from lockstep.training.divergence import Divergence
 from lockstep.training.export import load_model, save_model
 from lockstep.training.fit_report import FitReport
 from lockstep.training.progress import Progress
@@ -15,6 +16,7 @@ from lockstep.training.tensorboard import TensorBoard
 
 __all__ = [
     "BackupAndRestore",
+    "Divergence",
     "FitReport",
     "Heartbeat",
     "Progress",

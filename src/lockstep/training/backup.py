@@ -129,12 +129,18 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._is_first_epoch = True
         self._epoch = 0
         self._num_saved_batches = 0
+        self._has_checkpoint = False
         replace(Stage.STRATEGY)  # a model without a strategy has to report its progress too
 
     @property
     def checkpoint_directory(self) -> str:
         """The directory of the checkpoints, from which an evaluator reads them."""
         return self._directory_url
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether this ``fit`` has restored or saved a checkpoint."""
+        return self._has_checkpoint
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Restores the latest state, if there is one."""
@@ -158,6 +164,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._callbacks = CallbackStates(others)
         with self._waiting():
             self._restored = self._backups.restore(self.model)
+        self._has_checkpoint = self._restored is not None
         if self._restored is None:
             return
         position = self._restored.position
@@ -369,6 +376,8 @@ class BackupAndRestore(keras.callbacks.Callback):
 
     def _save(self, *, epoch: int, batch: int, metrics: Mapping[str, float] | None = None) -> None:
         assert self._backups is not None, "fit has begun"
+        for check in self._run.checks if self._run is not None else ():
+            check()
         self.model.jax_state_sync()
         step = max(int(np.asarray(optimizer.iterations.value)) for optimizer in optimizers_of(self.model))
         data = self._data
@@ -377,3 +386,4 @@ class BackupAndRestore(keras.callbacks.Callback):
         run = RunState(metrics=metrics or {}, callbacks=self._callbacks.capture())
         with self._waiting():
             self._backups.save(self.model, position=position, run=run)
+        self._has_checkpoint = True

@@ -1,0 +1,44 @@
+"""Keras's layers: all of a model, and calls of them as they are traced."""
+
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+def layers_of(model: Any) -> list[Any]:
+    """Returns all layers of a model, those within other layers too, each once.
+
+    Args:
+        model: a built model.
+    """
+    found = {id(layer): layer for layer in model._flatten_layers(include_self=False, recursive=True)}
+    return list(found.values())
+
+
+@contextmanager
+def wrapped_calls(
+    layers: Sequence[Any], wrap: Callable[[Any, Callable[..., Any]], Callable[..., Any]]
+) -> Generator[None]:
+    """Wraps the ``call`` of layers within a ``with`` block. Keras's own ``__call__`` uses the wrapped one.
+
+    Args:
+        layers: the layers.
+        wrap: takes a layer and its ``call``, and returns the function to call instead.
+    """
+    before = {id(layer): layer.__dict__.get("call") for layer in layers}
+    for layer in layers:
+        layer.__dict__["call"] = wrap(layer, layer.call)  # not by `setattr`, where Keras would track it
+    try:
+        yield
+    finally:
+        for layer in layers:
+            kept = before[id(layer)]
+            if kept is None:
+                del layer.__dict__["call"]
+            else:
+                layer.__dict__["call"] = kept
