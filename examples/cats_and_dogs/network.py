@@ -1,7 +1,5 @@
 """The network: a backbone that finds features in pictures, and a head that tells the classes apart by them."""
 
-import jax
-
 import lockstep  # noqa: F401 - has Keras run on JAX
 
 # isort: split
@@ -9,28 +7,14 @@ import keras
 from keras import layers
 
 from lockstep.errors import InvalidInputError, ModelError
+from lockstep.training import set_precision
 
 BACKBONES = ("densenet121", "small")
-PRECISIONS = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
-"""Keras's dtype policies by the dtype in which most is computed. Weights are float32 in any case."""
-
-BFLOAT16_CAPABILITY = 8.0
-"""The compute capability from which on NVIDIA's GPUs compute in bfloat16: Ampere, of 2020."""
+PRECISIONS = ("float32", "bfloat16", "float16")
+"""The dtypes in which most is computed. Weights are float32 in any case. Convolutions have no float8."""
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of the pictures of ImageNet, by channel, in pixels from 0 to 1: as `keras.applications.densenet` prepares them."""
-
-
-def choose_precision(name):
-    """Returns one of `PRECISIONS`; for "auto", the fastest that this process's first device computes well."""
-    if name != "auto":
-        return name
-    device = jax.local_devices()[0]
-    if device.platform == "tpu":
-        return "bfloat16"
-    if device.platform == "gpu":
-        return "bfloat16" if float(device.compute_capability) >= BFLOAT16_CAPABILITY else "float16"
-    return "float32"
 
 
 def build_network(*, backbone, num_classes, image_size, precision, dropout=0.2):
@@ -47,7 +31,7 @@ def build_network(*, backbone, num_classes, image_size, precision, dropout=0.2):
     x = layers.Rescaling(1 / 255, dtype="float32")(image)
     x = layers.Normalization(mean=MEAN, variance=[value**2 for value in DEVIATION], dtype="float32")(x)
     policy_before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(PRECISIONS[precision])
+    set_precision(precision)
     try:
         build = densenet121 if backbone == "densenet121" else small
         x = build(image_size)(x)

@@ -23,7 +23,7 @@ from lockstep.errors import InvalidInputError, LockstepError, MissingInputError
 from lockstep.storage import join_url, open_bucket, split_url
 from lockstep.strategies import STRATEGY_NAMES, from_env
 from lockstep.topology import Outputs, Topology
-from lockstep.training import BackupAndRestore, Progress, TensorBoard, load_model, save_model
+from lockstep.training import BackupAndRestore, Progress, TensorBoard, choose_precision, load_model, save_model
 
 # isort: split
 import keras  # after lockstep, which has it run on JAX
@@ -142,7 +142,7 @@ class Training:
         self._outputs = outputs
         self._train_batches = reader.train_batches()
         self._validation_batches = reader.validation_batches()
-        self.precision = network.choose_precision(arguments.precision)
+        self.precision = choose_precision(arguments.precision, devices=strategy.devices)
 
     def run(self):
         """Trains all phases that are not done, and returns the model."""

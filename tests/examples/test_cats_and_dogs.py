@@ -9,7 +9,6 @@ import sys
 import zipfile
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -195,20 +194,6 @@ def test_the_deployed_model_takes_pictures_of_any_size_and_names_the_classes(pre
     wide = pictures.repeat(4, axis=1).repeat(4, axis=2)
     wide = np.concatenate([np.zeros_like(wide[:, :, :24]), wide, np.zeros_like(wide[:, :, :24])], axis=2)
     np.testing.assert_allclose(loaded.predict(wide, verbose=0)["Cat"], answer["Cat"], atol=0.02)  # its middle is taken
-
-
-def test_the_precision_is_chosen_by_the_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
-    for platform, capability, expected in (
-        ("cpu", None, "float32"),
-        ("tpu", None, "bfloat16"),
-        ("gpu", "7.0", "float16"),
-        ("gpu", "8.0", "bfloat16"),
-        ("gpu", "12.0", "bfloat16"),
-    ):
-        device = SimpleNamespace(platform=platform, compute_capability=capability)
-        monkeypatch.setattr(network.jax, "local_devices", lambda device=device: [device])
-        assert network.choose_precision("auto") == expected
-        assert network.choose_precision("float16") == "float16"
 
 
 def test_the_configuration_asks_for_two_accelerators() -> None:

@@ -60,7 +60,15 @@ def describe_optimizer(optimizer: Any, variables: Sequence[Any]) -> OptimizerSpe
         raise InvalidInputError(
             "a loss-scaling optimizer needs all gradients of a step, but a parameter server has only some",
             received=f"LossScaleOptimizer around {type(optimizer.inner_optimizer).__name__}",
-            action="use the policy mixed_bfloat16, which needs no scaling",
+            action="use the policy mixed_bfloat16, which needs no scaling; or a fixed scale: give the optimizer "
+            "loss_scale_factor, and compile auto_scale_loss=False",
+        )
+    odd = next((one.path for one in variables if getattr(one, "overwrite_with_gradient", False)), None)
+    if odd is not None:
+        raise InvalidInputError(
+            "parameter servers apply gradients, but a float8 layer's are new values of its scales",
+            received=odd,
+            action='train without model.quantize("float8"); the policy mixed_bfloat16 is supported',
         )
     if isinstance(optimizer, _OF_SEVERAL):
         raise InvalidInputError(

@@ -259,6 +259,8 @@ def wrap_apply(apply: Callable[..., Any]) -> Callable[..., Any]:
         if handling is None or handling.inside:
             return apply(self, grads, trainable_variables, *args, **kwargs)
         given = list(trainable_variables_of(self) if trainable_variables is None else trainable_variables)
+        if handling.reduce is not None:
+            _check_sums(given)
         gradients = list(grads) if handling.reduce is None else list(handling.reduce(list(grads)))
         if not self.built:
             # The scope gives the variables the names that Keras gives them.
@@ -274,6 +276,17 @@ def wrap_apply(apply: Callable[..., Any]) -> Callable[..., Any]:
             return apply(self, gradients, trainable_variables, *args, **kwargs)
 
     return wrapper
+
+
+def _check_sums(variables: Sequence[Any]) -> None:
+    """Checks that the sum over replicas is the gradient of each variable."""
+    odd = next((one.path for one in variables if getattr(one, "overwrite_with_gradient", False)), None)
+    if odd is not None:
+        raise InvalidInputError(
+            "strategy.run sums gradients over the replicas, but a float8 layer's are new values of its scales",
+            received=odd,
+            action='train with fit, or without model.quantize("float8")',
+        )
 
 
 def _apply_scaled(optimizer: Any, gradients: list[Any], variables: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Callbacks for training scripts, and functions that save models to buckets and load them."""
+"""Callbacks for training scripts, the precision by name, and functions that save models to buckets and load them."""
 
 from lockstep.strategies.backend import require_jax_backend
 
@@ -10,6 +10,7 @@ from lockstep.training.backup import BackupAndRestore
 from lockstep.training.divergence import Divergence
 from lockstep.training.export import load_model, save_model
 from lockstep.training.fit_report import FitReport
+from lockstep.training.precision import choose_precision, set_precision
 from lockstep.training.progress import Progress
 from lockstep.training.summary import Summary
 from lockstep.training.tensorboard import TensorBoard
@@ -22,6 +23,8 @@ __all__ = [
     "Progress",
     "Summary",
     "TensorBoard",
+    "choose_precision",
     "load_model",
     "save_model",
+    "set_precision",
 ]

@@ -229,14 +229,23 @@ def test_each_worker_makes_its_own_data_with_a_creator(run_roles: RoleThreads) -
     assert {context.input_pipeline_id for context in contexts} == {0, 1}
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", pytest.param("bfloat16", marks=pytest.mark.heavy)])
-def test_a_model_of_another_policy_is_trained_as_on_one_device(run_roles: RoleThreads, policy: str) -> None:
+@pytest.mark.parametrize(
+    ("policy", "scale", "tolerance"),
+    [
+        ("mixed_bfloat16", None, 1e-5),
+        pytest.param("mixed_float16", 1024.0, 1e-5, marks=pytest.mark.heavy),
+        pytest.param("bfloat16", None, 2**-7, marks=pytest.mark.heavy),
+    ],
+)
+def test_a_model_of_another_policy_is_trained_as_on_one_device(
+    run_roles: RoleThreads, policy: str, scale: float | None, tolerance: float
+) -> None:
     def make() -> Any:
         layers = [keras.layers.Dense(5, activation="tanh", dtype=policy), keras.layers.Dense(1, dtype=policy)]
         model = keras.Sequential([keras.Input((4,)), *layers])
         random = np.random.default_rng(2)
         model.set_weights([0.5 * random.normal(size=value.shape) for value in model.get_weights()])
-        model.compile(keras.optimizers.Adam(0.01), "mse")
+        model.compile(keras.optimizers.Adam(0.01, loss_scale_factor=scale), "mse", auto_scale_loss=False)
         return model
 
     def script(strategy: ParameterServerStrategy) -> Any:
@@ -253,5 +262,4 @@ def test_a_model_of_another_policy_is_trained_as_on_one_device(run_roles: RoleTh
     expected.fit(*make_rows(), **options, epochs=3)
     for value, other in zip(weights, expected.get_weights(), strict=True):
         assert value.dtype == other.dtype
-        tolerance = 1e-5 if policy == "mixed_bfloat16" else 2**-7
         np.testing.assert_allclose(value.astype(np.float32), np.float32(other), rtol=tolerance, atol=tolerance)

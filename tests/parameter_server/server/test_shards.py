@@ -168,7 +168,7 @@ def test_values_of_another_model_are_refused() -> None:
     [
         pytest.param(
             lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()),
-            "use the policy mixed_bfloat16",
+            "use the policy mixed_bfloat16, which needs no scaling; or a fixed scale",
             id="scale",
         ),
         pytest.param(
@@ -189,6 +189,14 @@ def test_values_of_another_model_are_refused() -> None:
 def test_what_servers_cannot_run_is_refused(make: Any, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         describe_optimizer(make(), make_variables())
+
+
+def test_a_layer_in_float8_is_refused() -> None:
+    layer = keras.layers.Dense(3)
+    layer.build((None, 2))
+    layer.quantize("float8")
+    with pytest.raises(InvalidInputError, match=r"new values of its scales; received '.*/inputs_.*'; train without"):
+        describe_optimizer(keras.optimizers.SGD(), layer.trainable_variables)
 
 
 def test_an_optimizer_that_a_server_does_not_know_is_said() -> None:
