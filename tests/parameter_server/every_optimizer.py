@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from lockstep.parameter_server.optimizers import OptimizerSpec, describe_optimizer
+from lockstep.training import ScaledLearningRate
 
 OPTIMIZERS: dict[str, Any] = {
     "sgd": lambda: keras.optimizers.SGD(0.1),
@@ -26,6 +27,9 @@ OPTIMIZERS: dict[str, Any] = {
     "adafactor": lambda: keras.optimizers.Adafactor(0.01),
     "muon": lambda: keras.optimizers.Muon(0.01),
     "schedule": lambda: keras.optimizers.Adam(keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)),
+    "scaled_rate": lambda: keras.optimizers.Adam(
+        ScaledLearningRate(0.01, batch_size=32, reference_batch_size=8, rule="square_root", warmup_steps=3)
+    ),
     "clipvalue": lambda: keras.optimizers.SGD(0.1, clipvalue=0.5),
     "clipnorm": lambda: keras.optimizers.SGD(0.1, clipnorm=0.5),
     "accumulation": lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=3),

@@ -16,8 +16,12 @@ import numpy as np
 
 from lockstep.errors import InvalidInputError
 from lockstep.parameter_server.row_optimizers import LazyAdam, RowOptimizer, RowSGD, RowwiseAdagrad
+from lockstep.strategies.learning_rates import ScaledLearningRate
 
 _LOOKS_AT_WHOLE_VARIABLES: Final = (keras.optimizers.Lamb, keras.optimizers.Adafactor, keras.optimizers.Muon)
+
+_OWN_OBJECTS: Final = {"ScaledLearningRate": ScaledLearningRate}
+"""What a server's process knows although its script has not imported it yet."""
 
 _OF_SEVERAL: Final = (keras.optimizers.MultiOptimizer,) if hasattr(keras.optimizers, "MultiOptimizer") else ()
 """The optimizers that consist of several. Keras 3.13 has none."""
@@ -155,7 +159,10 @@ def build_optimizer(spec: OptimizerSpec, variables: Sequence[Any]) -> Any:
     """
     try:
         # Not `keras.optimizers.deserialize`: it returns a string instead of Lamb.
-        optimizer: Any = keras.saving.deserialize_keras_object(copy.deepcopy(spec.config))  # Keras modifies it
+        optimizer: Any = keras.saving.deserialize_keras_object(
+            copy.deepcopy(spec.config),  # Keras modifies it
+            custom_objects=_OWN_OBJECTS,
+        )
     except (TypeError, ValueError, ImportError) as error:
         raise InvalidInputError(
             "an optimizer that this process does not know",

@@ -1,4 +1,4 @@
-"""Callbacks for training scripts, the precision by name, and functions that save models to buckets and load them."""
+"""Callbacks for training scripts, precisions by name, scaled learning rates; models saved to buckets and loaded."""
 
 from lockstep.strategies.backend import require_jax_backend
 
@@ -6,6 +6,7 @@ require_jax_backend()  # before the modules below import Keras
 
 # ruff: noqa: E402
 from lockstep.strategies.heartbeat import Heartbeat
+from lockstep.strategies.learning_rates import ScaledLearningRate, scaling_factor
 from lockstep.training.backup import BackupAndRestore
 from lockstep.training.divergence import Divergence
 from lockstep.training.export import load_model, save_model
@@ -21,10 +22,12 @@ __all__ = [
     "FitReport",
     "Heartbeat",
     "Progress",
+    "ScaledLearningRate",
     "Summary",
     "TensorBoard",
     "choose_precision",
     "load_model",
     "save_model",
+    "scaling_factor",
     "set_precision",
 ]
