@@ -42,3 +42,30 @@ def wrapped_calls(
                 del layer.__dict__["call"]
             else:
                 layer.__dict__["call"] = kept
+"""What Keras keeps beside a layer's outputs: the masks of tensors, and the losses that layers add."""
+
+# Keras is only partly typed, so the type checker does not know the types of its values in this file.
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
+
+from __future__ import annotations
+
+from typing import Any
+
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+
+__all__ = ["get_keras_mask", "note_loss", "set_keras_mask"]
+
+
+def note_loss(layer: Any, loss: Any, *, replaces: Any) -> None:
+    """Makes a layer, or the layer within it that added a loss, know the loss by another value.
+
+    Args:
+        layer: the layer.
+        loss: the value that the current scope has of the loss.
+        replaces: the value that was added.
+    """
+    for one in layer._flatten_layers():
+        if id(replaces) in one._loss_ids:
+            one._loss_ids.remove(id(replaces))  # another loss may have this id soon
+            one._loss_ids.add(id(loss))

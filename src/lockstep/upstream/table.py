@@ -214,6 +214,15 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
     ),
     Replacement(
         stage=Stage.STRATEGY,
+        owner="keras.src.backend.common.remat",
+        name="remat",
+        parameters=("f",),
+        wrapper="lockstep.strategies.rematerialisation:wrap_remat",
+        effect="`keras.RematScope` takes layers that draw random numbers or keep statistics",
+        removable_when="Keras passes the state of such layers through `jax.checkpoint`",
+    ),
+    Replacement(
+        stage=Stage.STRATEGY,
         owner="keras.random:SeedGenerator",
         name="next",
         parameters=("self", "ordered"),
