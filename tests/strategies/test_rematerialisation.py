@@ -50,14 +50,14 @@ def words():
 
 
 def build_model(scope, *, has_rnn=True):
-    """Masks, a recurrent layer, dropout, batch statistics, losses of layers, and a model within the model."""
+    """Masks or a recurrent layer, dropout, batch statistics, losses of layers, and a model within the model."""
     keras.utils.set_random_seed(1)
     with keras.RematScope(**scope) if scope else contextlib.nullcontext():
         inner = keras.Sequential(
             [layers.Dense(7, activation="tanh", activity_regularizer="l2"), Scaled(), layers.Dropout(0.2)], name="inner"
         )
         stack = [
-            layers.Embedding(6, 4, mask_zero=True),
+            layers.Embedding(6, 4, mask_zero=not has_rnn),
             # Keras's own two other modes do not take recurrent layers.
             layers.GRU(8, name="rnn", dropout=0.1) if has_rnn else layers.GlobalAveragePooling1D(),
             layers.BatchNormalization(momentum=0.5, name="norm"),

@@ -94,7 +94,8 @@ def set_precision(name: str = AUTO, *, devices: Sequence[Device] | None = None) 
     """
     precision = choose_precision(name, devices=devices)
     keras.config.set_dtype_policy(POLICIES[precision])
-    logger.info("precision %s: layers have the dtype policy %s", precision, POLICIES[precision])
+    if name == AUTO:
+        logger.info("precision: %s, the fastest that the devices have", precision)
     return precision
 
 
