@@ -173,6 +173,24 @@ def test_each_precision_learns_as_on_one_device_with_variables_and_checkpoints_o
     assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer) == (precision == "float16")
 
 
+def test_a_run_resumes_in_bfloat16_and_not_with_variables_that_it_lacks(tmp_path):
+    inputs, targets = make_rows()
+
+    def train(precision, *, epochs):
+        model = make_model(OneDeviceStrategy("cpu:0"), precision)
+        options = {"batch_size": BATCH_SIZE, "verbose": 0, "callbacks": [BackupAndRestore(tmp_path)]}
+        return model.fit(inputs, targets, epochs=epochs, **options)
+
+    train("float32", epochs=3)
+    resumed = train("bfloat16", epochs=4)
+    assert resumed.epoch == [3]
+    assert np.isfinite(resumed.history["loss"]).all()
+    with pytest.raises(
+        InvalidInputError, match=r"of another model: optimizer variables differ; .*loss_scale_optimizer"
+    ):
+        train("float16", epochs=5)
+
+
 def fit_rows(model, weight):
     """Trains on one batch. The weight of a row can make its gradient larger than float16 can hold."""
     inputs, targets = make_rows()
