@@ -1,13 +1,18 @@
-"""Keras's layers: all of a model, and calls of them as they are traced."""
+"""Keras's layers: all of a model, calls of them, the masks of their outputs, and the losses that they add."""
 
 # Keras is only partly typed, so the type checker does not know the types of its values in this file.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
+
+__all__ = ["get_keras_mask", "layers_of", "note_loss", "set_keras_mask", "wrapped_calls"]
 
 
 def layers_of(model: Any) -> list[Any]:
@@ -42,19 +47,6 @@ def wrapped_calls(
                 del layer.__dict__["call"]
             else:
                 layer.__dict__["call"] = kept
-"""What Keras keeps beside a layer's outputs: the masks of tensors, and the losses that layers add."""
-
-# Keras is only partly typed, so the type checker does not know the types of its values in this file.
-# pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
-
-from __future__ import annotations
-
-from typing import Any
-
-from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
-
-__all__ = ["get_keras_mask", "note_loss", "set_keras_mask"]
 
 
 def note_loss(layer: Any, loss: Any, *, replaces: Any) -> None:
