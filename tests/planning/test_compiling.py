@@ -73,6 +73,8 @@ def test_what_a_dense_net_takes_is_what_it_takes_by_hand():
     assert 0 <= memory.arguments["optimizer"] - 2 * 4 * weights <= 2048  # two moments, and a few numbers in tiles
     assert memory.arguments["batch"] == 4 * 8 * (256 + 128)  # 8 of the 64 rows
     assert sum(memory.arguments.values()) == memory.arguments_bytes
+    assert memory.peak is not None
+    assert memory.arguments_bytes <= memory.peak <= memory.total + memory.reused
     assert list(memory.arguments) == ["parameters", "optimizer", "other state", "batch"]
 
     # Two a weight and row forward, as much for the weights' gradients, and the second layer's for its input.

@@ -73,6 +73,14 @@ def test_in_words():
         assert line in said.splitlines(), said
 
 
+def test_memory_that_parts_use_in_turn_counts_once():
+    memory = dataclasses.replace(measurement().memory, temporaries=16000 * MEBI, peak=15800 * MEBI)
+    said = text(measurement(memory=memory))
+    assert "memory of one chip: it fits, 15.4 GiB of 16 GiB (96.4%)" in said
+    assert "  reused            -501 MiB  memory that two of these use in turn" in said
+    assert "reused" not in text()
+
+
 def test_where_the_list_has_no_price():
     said = text(region="europe-west4")
     assert "cost: unpriced (1 x ct5lp-hightpu-8t has no price in the catalogue" in said

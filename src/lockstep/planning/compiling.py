@@ -224,6 +224,7 @@ def _memory(program: Program, compiled: Any, *, text: str) -> Memory:
         temporaries=stats.temp_size_in_bytes,
         results=stats.output_size_in_bytes - stats.alias_size_in_bytes,
         program=stats.generated_code_size_in_bytes,
+        peak=getattr(stats, "peak_memory_in_bytes", 0) or None,  # older versions of JAX do not have it
     )
 
 

@@ -24,6 +24,8 @@ class Memory:
             was not compiled.
         results: the size of results in memory of their own, without the new state, which replaces the old one in place.
         program: the size of the program itself.
+        peak: the most memory that is in use at one time, without the program, as the compiler reports it; None if it
+            does not. Temporaries may use memory that arguments no longer need, so this is less than the sum.
     """
 
     arguments: dict[str, int]
@@ -33,11 +35,19 @@ class Memory:
     temporaries: int | None = None
     results: int | None = None
     program: int | None = None
+    peak: int | None = None
 
     @property
     def total(self) -> int:
-        """The sum of all known sizes."""
-        return self.arguments_bytes + sum(part or 0 for part in (self.temporaries, self.results, self.program))
+        """The most memory that is in use at one time; the sum of all known sizes if the compiler does not report it."""
+        together = self.arguments_bytes + (self.temporaries or 0) + (self.results or 0)
+        return (self.peak or together) + (self.program or 0)
+
+    @property
+    def reused(self) -> int:
+        """The part of the sum of all sizes that is memory which two groups use one after the other."""
+        together = self.arguments_bytes + (self.temporaries or 0) + (self.results or 0)
+        return max(0, together - (self.peak or together))
 
 
 @final

@@ -18,6 +18,7 @@ from lockstep.planning.targets import Target
 from lockstep.planning.units import count_text, number_text, size_text, time_text
 
 _UNPRICED: Final = "unpriced"
+MIB: Final = 2**20
 
 
 @final
@@ -135,9 +136,10 @@ class Report:
             ("activations", memory.temporaries, "gradients and other temporaries too"),
             ("results", memory.results, "without the new state, which replaces the old one in place"),
             ("program", memory.program, ""),
+            ("reused", -memory.reused if memory.reused >= MIB else None, "memory that two of these use in turn"),
         ):
             if size is not None:
-                yield _row(label, size_text(size), remark)
+                yield _row(label, f"-{size_text(-size)}" if size < 0 else size_text(size), remark)
 
     def _work_lines(self) -> Iterator[str]:
         work = self.measurement.work
