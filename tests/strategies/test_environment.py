@@ -67,6 +67,17 @@ def test_parameter_servers_are_refused(monkeypatch):
         MultiWorkerMirroredStrategy()
 
 
+@pytest.mark.parametrize("cluster", [{"chief": ["a:1"], "worker": ["b:1"]}, {"chief": ["a:1"], "ps": ["c:1"]}])
+@pytest.mark.parametrize("name", ["auto", "multi_worker", "sharded"])
+def test_an_evaluator_is_alone_with_its_devices(monkeypatch, cluster, name):
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": "evaluator", "index": 0}}))
+    strategy = from_env(name)
+    assert strategy.num_replicas_in_sync == 8
+    assert strategy.input_context.num_input_pipelines == 1
+    assert strategy.is_chief, "of itself"
+    assert isinstance(strategy, MirroredStrategy) == (name == "auto")
+
+
 def test_several_processes_cannot_meet_once_jax_has_started(monkeypatch):
     OneDeviceStrategy()
     cluster = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}

@@ -6,6 +6,7 @@ require_jax_backend()  # before the modules below import Keras
 
 # ruff: noqa: E402
 from lockstep.checkpoints.directory import CheckpointDirectory
+from lockstep.checkpoints.ending import mark_ended
 from lockstep.checkpoints.objects import Checkpoint, CheckpointManager, latest_checkpoint
 from lockstep.checkpoints.state import Position, TrainingState
 
@@ -16,4 +17,5 @@ __all__ = [
     "Position",
     "TrainingState",
     "latest_checkpoint",
+    "mark_ended",
 ]

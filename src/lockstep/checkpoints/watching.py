@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Final, final
+from collections.abc import Mapping
+from typing import Any, Final, Protocol, final, runtime_checkable
 
 from etils import epath
 
@@ -13,6 +14,28 @@ from lockstep.checkpoints.state import TrainingState
 from lockstep.errors import CorruptDataError
 
 LOGGER: Final = logging.getLogger(__name__)
+
+POLL_INTERVAL_S: Final = 1.0
+"""How long an evaluator waits before it looks for a new checkpoint again, in seconds."""
+
+
+@runtime_checkable
+class TakesEvaluations(Protocol):
+    """A callback that receives, in the evaluator, the results of each evaluated checkpoint."""
+
+    def on_checkpoint_evaluated(self, step: int, logs: Mapping[str, Any]) -> None:
+        """Receives the results of one checkpoint.
+
+        Args:
+            step: the step of the checkpoint.
+            logs: the loss and the metrics by name.
+        """
+        ...
+
+
+def describe_evaluation(step: int, logs: Mapping[str, float]) -> str:
+    """Returns the line that an evaluator prints: the step of a checkpoint, and its loss and metrics."""
+    return f"checkpoint of step {step}: {', '.join(f'{name} {value:.4g}' for name, value in logs.items())}"
 
 
 @final

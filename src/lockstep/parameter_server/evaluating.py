@@ -18,7 +18,12 @@ import numpy as np
 
 from lockstep.checkpoints import TrainingState
 from lockstep.checkpoints.tables import StoredTable
-from lockstep.checkpoints.watching import CheckpointWatcher
+from lockstep.checkpoints.watching import (
+    POLL_INTERVAL_S,
+    CheckpointWatcher,
+    TakesEvaluations,
+    describe_evaluation,
+)
 from lockstep.errors import InvalidInputError, LockstepError, UnavailableError
 from lockstep.parameter_server.cluster import Cluster
 from lockstep.parameter_server.coordination.messages import WATCH
@@ -26,8 +31,6 @@ from lockstep.parameter_server.links import Message
 from lockstep.topology import Topology
 
 LOGGER: Final = logging.getLogger(__name__)
-
-POLL_INTERVAL_S: Final = 1.0
 
 
 @runtime_checkable
@@ -37,20 +40,6 @@ class SavesCheckpoints(Protocol):
     @property
     def checkpoint_directory(self) -> str:
         """The directory of the checkpoints."""
-        ...
-
-
-@runtime_checkable
-class TakesEvaluations(Protocol):
-    """A callback of ``fit`` that receives, in the evaluator, the results of each evaluated checkpoint."""
-
-    def on_checkpoint_evaluated(self, step: int, logs: Mapping[str, Any]) -> None:
-        """Receives the results of one checkpoint.
-
-        Args:
-            step: the step of the checkpoint.
-            logs: the loss and the metrics by name.
-        """
         ...
 
 
@@ -176,9 +165,7 @@ class Evaluator:
             return False
         state.apply(self._model)
         logs: dict[str, float] = self._model.evaluate(**self._data, verbose=0, return_dict=True)
-        self._print_line(
-            f"checkpoint of step {step}: {', '.join(f'{name} {value:.4g}' for name, value in logs.items())}"
-        )
+        self._print_line(describe_evaluation(step, logs))
         for callback in self._callbacks:
             callback.on_checkpoint_evaluated(step, logs)
         return True

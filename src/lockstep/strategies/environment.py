@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from lockstep.errors import InvalidInputError, closest
 from lockstep.strategies.backend import prepare_backend
@@ -28,7 +29,7 @@ def from_env(name: str | None = None) -> AbstractStrategy:
 
     The choice is `MultiWorkerMirroredStrategy` if several processes train in step, `TPUStrategy` on a TPU,
     `MirroredStrategy` with several other devices, and `OneDeviceStrategy` with one device. Call this function before
-    the first computation.
+    the first computation. The evaluator of a job trains in step with nobody: its strategy is over its own devices.
 
     Args:
         name: one of `STRATEGY_NAMES`. None and "auto" choose by the environment.
@@ -43,6 +44,8 @@ def from_env(name: str | None = None) -> AbstractStrategy:
             "there is no such strategy", received=name, allowed=STRATEGY_NAMES, action=closest(name, STRATEGY_NAMES)
         )
     topology = Topology.from_env()
+    if topology.task.role == "evaluator":
+        topology = replace(topology, cluster={})
     refuse_parameter_servers(topology)
     chosen, reason = (name, "it was named") if name not in (None, AUTO) else _choose(topology)
     match chosen:

@@ -218,16 +218,20 @@ class Topology:
     def process_id(self) -> int:
         """The rank of this process among those that train in step: 0 is the chief, or worker 0 if there is no chief.
 
+        Without a cluster, it is 0.
+
         Raises:
-            ConfigError: this process is a parameter server or an evaluator, which have no rank.
+            ConfigError: this process is a parameter server or an evaluator of a cluster, which have no rank.
         """
+        if not self.cluster:
+            return 0
         if self.task.role in CHIEF_ROLES:
             return self.task.index
         if self.task.role != "worker":
             raise ConfigError(
                 f"a {self.task.role} has no rank among the synchronous processes", allowed="chief, worker"
             )
-        return self.num_processes - len(self.cluster.get("worker", ())) + self.task.index if self.cluster else 0
+        return self.num_processes - len(self.cluster.get("worker", ())) + self.task.index
 
     @property
     def is_chief(self) -> bool:

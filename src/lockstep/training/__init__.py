@@ -13,6 +13,7 @@ from lockstep.training.export import load_model, save_model
 from lockstep.training.fit_report import FitReport
 from lockstep.training.precision import choose_precision, set_precision
 from lockstep.training.progress import Progress
+from lockstep.training.sidecar_evaluator import SidecarEvaluator
 from lockstep.training.summary import Summary
 from lockstep.training.tensorboard import TensorBoard
 
@@ -23,6 +24,7 @@ __all__ = [
     "Heartbeat",
     "Progress",
     "ScaledLearningRate",
+    "SidecarEvaluator",
     "Summary",
     "TensorBoard",
     "choose_precision",

@@ -18,6 +18,7 @@ import numpy as np
 
 from lockstep.checkpoints import CheckpointDirectory, Position, TrainingState
 from lockstep.checkpoints.backups import AbstractBackups, DirectoryBackups
+from lockstep.checkpoints.ending import mark_ended, unmark_ended
 from lockstep.checkpoints.run_state import RunState, metrics_in
 from lockstep.checkpoints.state import optimizers_of
 from lockstep.checkpoints.turnover import Ranking
@@ -155,6 +156,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._is_first_epoch = True
         open_backups = self._run.open_backups if self._run is not None else None
         self._backups = (open_backups or DirectoryBackups)(self._directory_url, keep=self._keep)
+        unmark_ended(self._directory_url)
         if self._run is not None:
             self._run.exit_stack.callback(self._close_backups)
         if self._keep_best:
@@ -256,9 +258,10 @@ class BackupAndRestore(keras.callbacks.Callback):
             logger.warning("epoch %d was stopped early; the next run restarts this epoch", epoch + 1)
 
     def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Waits until the last state is written."""
+        """Waits until the last state is written, and then records beside it that the training has ended."""
         set_initial_epoch(self.model, 0)
         self._close_backups()
+        mark_ended(self._directory_url)  # an evaluator ends by it
 
     def restore_best(self, model: Any) -> BestCheckpoint:
         """Restores a model from the best checkpoint in the directory, with its optimizer.

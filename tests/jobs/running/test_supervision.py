@@ -250,6 +250,20 @@ def test_an_evaluator_is_launched_again_alone() -> None:
     assert set(_served(_ended("evaluator", FAILED), order=order).stop) == set(SERVED_ROLES)
 
 
+def test_an_evaluator_is_launched_again_alone_beside_workers_that_train_in_step() -> None:
+    evaluator = replace(SERVED.replicas[1], name="evaluator", role="evaluator")
+    order = replace(SERVED, replicas=(*SERVED.replicas[:3], evaluator))
+    others = ("master", "worker-0", "worker-1")
+
+    def step(*ended: ReplicaStatus) -> Step:
+        statuses = {name: _running(name) for name in (*others, "evaluator")} | {one.name: one for one in ended}
+        return next_step(order, statuses=statuses, stop_requested=False, now_s=11.0)
+
+    assert (list(step(_ended("evaluator", KILLED)).restarts), step().stop) == (["evaluator"], ())
+    assert set(step(_ended("evaluator", FAILED)).stop) == set(others)
+    assert set(step(_ended("worker-0", KILLED)).stop) == {"master", "worker-1", "evaluator"}, "they need one another"
+
+
 def test_an_evaluator_has_time_for_the_last_checkpoint_once_the_leader_is_done() -> None:
     evaluator = replace(SERVED.replicas[1], name="evaluator", role="evaluator")
     order = replace(SERVED, replicas=(*SERVED.replicas, evaluator))

@@ -135,16 +135,18 @@ def order_of_next_launch(order: ReplicaOrder, *, last: ReplicaStatus, restart: R
 def restartable_alone(order: GangOrder) -> frozenset[str]:
     """Returns the names of the replicas that are launched again alone, while the others continue.
 
-    Only a job with parameter servers has them. Its workers belong to them: each one works without the others, and its
-    state is on the servers. So do its evaluators, for which nobody waits. The leader does not, because it distributes
-    the work. Parameter servers do only if the job's policy says so: a new server has to be given the state that it
-    lacks. A server does too.
+    Evaluators belong to them in every job, because nobody waits for them. In a job with parameter servers, its workers
+    do too: each one works without the others, and its state is on the servers. The leader does not, because it
+    distributes the work. Parameter servers do only if the job's policy says so: a new server has to be given the state
+    that it lacks. A server does too.
     """
     if _is_server(order):
         return frozenset(replica.name for replica in order.replicas)
     policy = order.restart_policy
-    if policy is None or policy.whole_job or all(replica.role != "ps" for replica in order.replicas):
+    if policy is None or policy.whole_job:
         return frozenset()
+    if all(replica.role != "ps" for replica in order.replicas):
+        return frozenset(replica.name for replica in order.replicas if replica.role == "evaluator")
     kept = () if policy.servers_alone else ("ps",)
     return frozenset(replica.name for replica in order.replicas[1:] if replica.role not in kept)
 
