@@ -23,6 +23,7 @@ from statistics import median
 from typing import Any, Final, final
 
 from harness.environments import InstallationError, versions
+from harness.options import chosen_from, count, counts
 from harness.sides import Side, SideError, SideSpec, take_turns
 from harness.tables import console, show
 from training.cases import CASES
@@ -214,38 +215,17 @@ def prepare_pythons(options: argparse.Namespace) -> dict[str, Path]:
         sys.exit(f"{PROGRAM}: {error}")
 
 
-def chosen(text: str, *, allowed: Sequence[str]) -> list[str]:
-    """Parses names with commas between them."""
-    names = text.split(",")
-    unknown = [name for name in names if name not in allowed]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"no {', '.join(unknown)}; allowed: {', '.join(allowed)}")
-    return names
-
-
-def count(text: str) -> int:
-    """Parses one positive whole number."""
-    if not (text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"received {text}; allowed: a whole number of 1 or more")
-    return int(text)
-
-
-def counts(text: str) -> list[int]:
-    """Parses positive whole numbers with commas between them."""
-    return [count(part) for part in text.split(",")]
-
-
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure training on one GPU, beside PyTorch.")
     parser.add_argument(
         "--models",
-        type=lambda text: chosen(text, allowed=list(CASES)),
+        type=chosen_from(list(CASES)),
         default=list(CASES),
         help=f"default: {','.join(CASES)}",
     )
     parser.add_argument(
         "--sides",
-        type=lambda text: chosen(text, allowed=list(KINDS)),
+        type=chosen_from(list(KINDS)),
         help=f"default: {','.join(KINDS)}; without a GPU, no max-autotune",
     )
     parser.add_argument("--batch-sizes", type=counts, help="of all models (default: each model's own)")

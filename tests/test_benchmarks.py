@@ -13,6 +13,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "benchmarks" / "service.py"
 GPU = ROOT / "benchmarks" / "gpu.py"
+FIT = ROOT / "benchmarks" / "fit.py"
+START = ROOT / "benchmarks" / "start.py"
 SERVING = ROOT / "benchmarks" / "serving.py"
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
@@ -57,6 +59,28 @@ def test_the_prediction_server_is_checked_and_measured(tmp_path: Path) -> None:
     assert (connections, server, errors) == ("2", "lockstep", "0")
     assert float(speed.replace(",", "")) > 0
     assert float(memory.replace(",", "")) > 0
+
+
+def test_each_way_to_train_is_checked_and_measured(tmp_path: Path) -> None:
+    sides = "keras,one-device,mirrored,loop,pure"
+    chosen = ["--cases=dense", "--batch-sizes=256", f"--sides={sides}", "--rounds=2", f"--folder={tmp_path}"]
+    done = subprocess.run([sys.executable, FIT, *chosen], capture_output=True, text=True, timeout=590, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads((tmp_path / "results.json").read_text())
+    found = {one["side"]: one for one in told["results"]}
+    assert list(found) == sides.split(",")
+    losses = [one["more"]["losses"] for one in found.values()]
+    assert all(one == pytest.approx(losses[0], rel=1e-3) for one in losses)
+    assert all(len(one["values"]) == 2 and min(one["values"]) > 0 for one in found.values())
+    assert told["machine"]["cores"] > 0
+
+
+def test_the_way_to_the_first_step_is_measured(tmp_path: Path) -> None:
+    chosen = ["--cases=dense", "--rounds=1", f"--folder={tmp_path}"]
+    done = subprocess.run([sys.executable, START, *chosen], capture_output=True, text=True, timeout=590, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {one["case"] for one in json.loads((tmp_path / "results.json").read_text())["results"]}
+    assert {"dense net 784-128-10, cold", "dense net 784-128-10, warm", "import lockstep", "lockstep --help"} <= rows
 
 
 def test_a_training_step_is_counted_and_measured_without_a_gpu(tmp_path: Path) -> None:
