@@ -157,14 +157,14 @@ class SidecarEvaluator:
             return
         found = self._model.evaluate(**self._arguments, callbacks=self._callbacks, verbose=0, return_dict=True)
         results = metrics_in(found)
-        sys.stdout.write(f"{describe_evaluation(step, results)}\n")
-        sys.stdout.flush()
         for callback in self._callbacks:
             if isinstance(callback, TakesEvaluations):
                 callback.on_checkpoint_evaluated(step, results)
         self._results[step] = results
         self._export_best(step)
-        self._write_results()  # last: an evaluator that is killed before this evaluates the step again
+        self._write_results()  # an evaluator that is killed before this evaluates the step again
+        sys.stdout.write(f"{describe_evaluation(step, results)}\n")
+        sys.stdout.flush()
 
     def _export_best(self, step: int) -> None:
         """Saves the model if the checkpoint that it holds is the best so far."""
