@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
@@ -14,6 +15,7 @@ from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, ProjectOption, connect
 from lockstep.cli.operations import newest_version, split_version
 from lockstep.cli.stream import EntryPrinter, Printing, follow
 from lockstep.cli.times import read_moment
+from lockstep.cli.trials import is_search
 from lockstep.client.following import POLL_S
 from lockstep.errors import InvalidInputError
 
@@ -98,7 +100,7 @@ def logs(
         for entry in islice(client.log_entries(job, filter_text=wanted), limit):
             printer.print(entry)
             is_empty = False
-        if attempt is not None and is_empty:
+        if is_empty:
             _explain_empty(client, job, attempt)
 
 
@@ -141,9 +143,17 @@ def _next_server(client: Client, model: str, version: str, *, after: str) -> str
         time.sleep(POLL_S)
 
 
-def _explain_empty(client: Client, job: str, attempt: int) -> None:
-    """Prints why an attempt has no entries: it does not exist, or its programs never ran."""
-    known = {each["attempt"]: each for each in client.job(job)["lockstep"]["attempts"] or ()}
+def _explain_empty(client: Client, job: str, attempt: int | None) -> None:
+    """Prints why a log has no entries: its attempt does not exist or never ran, or the job is a search."""
+    described = client.job(job)
+    if is_search(described):
+        ERRORS.print(
+            f"job {job} is a search, which has no log of its own; each of its trials has one: "
+            f"lockstep logs {shlex.quote(f'{job}.1')}. To list them: lockstep trials {shlex.quote(job)}"
+        )
+    if attempt is None:
+        return
+    known = {each["attempt"]: each for each in described["lockstep"]["attempts"] or ()}
     found = known.get(attempt)
     if found is None and known and attempt > max(known):
         ERRORS.print(f"job {job} has no attempt {attempt}: its last one so far is {max(known)}")
