@@ -64,6 +64,8 @@ class ExitCode(IntEnum):
     """The container image does not exist, may not be pulled, or cannot be run or built."""
     UNIMPLEMENTED = 25
     """AI Platform has this feature, but Lockstep does not; the message says what to use instead."""
+    DIVERGENCE = 30
+    """The loss or a gradient of a training step was not finite, and training stopped."""
     MEDIA_TYPE = 26
     """The request's content type is not JSON."""
     DEADLINE = 27
@@ -386,6 +388,8 @@ class BackendError(LockstepError):
 
 class DivergenceError(LockstepError):
     """The loss or the gradients of a training step were not finite."""
+
+    exit_code = ExitCode.DIVERGENCE
 
 
 class ModelError(LockstepError):

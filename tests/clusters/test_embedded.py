@@ -30,7 +30,6 @@ from lockstep.jobs.machines.catalogue import load_catalogue
 from lockstep.jobs.running.orders import GANG_ORDER, NO_ROOM, GangEnd, GangOrder, GangOutcome, GangPhase
 from lockstep.processes import ProcessIdentity, find_marked
 from lockstep.processes.ports import reserve_again
-from lockstep.runner.__main__ import NICENESS
 from lockstep.spools import segments_of
 from lockstep.testing.clusters import (
     WAIT,
@@ -372,5 +371,5 @@ def test_busy_programs_do_not_slow_down_the_processes_that_look_after_them(
     assert ray.get(ray.remote(priority).options(num_cpus=0).remote()) == os.getpriority(os.PRIO_PROCESS, 0), (
         "an actor has the priority of the service"
     )
-    assert [int(line) for line in log_lines(order.replicas[0])] == [NICENESS], "a program has a lower one"
+    assert [int(line) for line in log_lines(order.replicas[0])] == [os.getpriority(os.PRIO_PROCESS, 0)]
     embedded.forget("priority")

@@ -163,7 +163,7 @@ def test_the_best_model_is_exported(tmp_path, make_strategy):
     assert np.argmin(history) == 1
     best = backup.restore_best(model)
     assert (best.epoch, best.step, best.metrics["val_loss"]) == (2, 12, min(history))
-    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["12", "30"]
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["12", "30", "training_ended"]
     loaded = load_model(save_model(model, tmp_path / "model"))
     assert loaded.evaluate(inputs, 2 * inputs, verbose=0) == pytest.approx(min(history), rel=1e-6)
     elsewhere = make_linear(OneDeviceStrategy())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 from pydantic import ValidationError
 
@@ -13,9 +13,6 @@ from lockstep.errors import InvalidInputError
 from lockstep.jobs.running.orders import ORDER, STATUS, ReplicaStatus
 from lockstep.processes.families import adopt_orphans
 from lockstep.runner.run import Runner
-
-NICENESS: Final = 5
-"""The niceness of runners and of all that they start. The engine and the service stay responsive beside them."""
 
 
 def _read_line(descriptor: int) -> bytes:
@@ -47,7 +44,6 @@ def main() -> int:
         sys.stderr.write(f"lockstep.runner: {problem}\n")
         return problem.exit_code
     adopt_orphans()
-    os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
     output = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     Runner(order, control=sys.stdin.fileno(), report=lambda status: _reporter(output, status)).run()
     output.flush()
