@@ -15,9 +15,9 @@ from tests.training import restartable
 
 from lockstep.data import Batches, pack
 from lockstep.data.images import encode_image
-from lockstep.errors import InvalidInputError
+from lockstep.errors import InvalidInputError, StorageWriteError
 from lockstep.strategies import MirroredStrategy, OneDeviceStrategy
-from lockstep.training import BackupAndRestore
+from lockstep.training import BackupAndRestore, backup
 
 SCRIPT = Path(restartable.__file__)
 NUM_STEPS = 18  # six an epoch
@@ -233,3 +233,17 @@ def test_a_place_within_an_epoch_needs_data_that_can_go_there(tmp_path):
 def test_arguments_out_of_their_range(tmp_path, arguments):
     with pytest.raises(InvalidInputError, match=next(iter(arguments))):
         BackupAndRestore(tmp_path, **arguments)
+
+
+def test_a_training_ends_well_where_its_end_cannot_be_recorded(tmp_path, monkeypatch, caplog):
+    def fail(directory):
+        raise StorageWriteError(f"the end of the training cannot be recorded in {directory}: no space left on device")
+
+    monkeypatch.setattr(backup, "mark_ended", fail)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    rows = np.ones((4, 2), np.float32)
+    with caplog.at_level(logging.WARNING):
+        history = model.fit(rows, rows[:, :1], verbose=0, callbacks=[BackupAndRestore(tmp_path)])
+    assert history.epoch == [0]
+    assert "no space left on device; an evaluator of this directory may end too early, or too late" in caplog.text

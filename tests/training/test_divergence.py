@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import keras
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tests.training import diverging_process
 from lockstep.data import Batches
 from lockstep.errors import DivergenceError, InvalidInputError
 from lockstep.strategies import CentralStorageStrategy, MirroredStrategy, OneDeviceStrategy, ShardedStrategy
-from lockstep.training import BackupAndRestore, Divergence
+from lockstep.training import BackupAndRestore, Divergence, divergence_origin
 
 STRATEGIES = {
     "none": None,
@@ -316,6 +317,20 @@ def test_what_cannot_be_done_is_refused(tmp_path):
             make_batches(strategy, *rows()), verbose=0, callbacks=[Divergence("restore"), BackupAndRestore(tmp_path)]
         )
 
+    generator = (rows() for _ in range(3))
+    with pytest.raises(InvalidInputError, match="received 'a generator, which can be read once'"):
+        make_model(strategy).fit(
+            generator,
+            steps_per_epoch=2,
+            shuffle=False,
+            verbose=0,
+            callbacks=[Divergence("restore"), BackupAndRestore(tmp_path)],
+        )
+    model = make_model()
+    made_before = keras.callbacks.CallbackList([Divergence()], model=model)
+    with pytest.raises(InvalidInputError, match="received 'a CallbackList that was made before"):
+        model.fit(*rows(), verbose=0, callbacks=made_before)
+
     class Own(keras.Sequential):
         def train_step(self, data):
             return super().train_step(data)
@@ -364,3 +379,14 @@ def test_workers_of_parameter_servers_stop(tmp_path):
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200, check=False)
         assert (done.returncode == 0) == (action == "stop"), done.stdout + done.stderr
         assert said in done.stdout + done.stderr
+
+
+def test_what_is_not_enough_memory_for_the_search_does_not_hide_the_divergence(monkeypatch):
+    def fail(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore")
+
+    monkeypatch.setattr(divergence_origin, "_in_step", fail)
+    model = make_model()
+    model.trainable_variables[0].assign(np.full((3, 8), np.inf))
+    with pytest.raises(DivergenceError, match=r"could not be found \(RESOURCE_EXHAUSTED: Out of memory\)"):
+        train(model, *rows(), Divergence())

@@ -306,11 +306,16 @@ def _wrap_make_function(make_function: Callable[..., Any], kind: str) -> Callabl
         if is_of_keras:
             make_function(self, force or isinstance(found, StepFunction), *args, **kwargs)
             _of_keras.add(getattr(self, attribute))
-        elif found is None or force or found in _of_keras or found.guard is not guard_of(self, kind):
+        elif found is None or force or found in _of_keras or _is_guarded_otherwise(self, kind):
             setattr(self, attribute, make_step_function(self, kind, layout))
         return getattr(self, attribute)
 
     return wrapper
+
+
+def _is_guarded_otherwise(model: Any, kind: str) -> bool:
+    found = getattr(model, f"{kind}_function")
+    return isinstance(found, StepFunction) and found.guard is not guard_of(model, kind)
 
 
 def wrap_make_train_function(make_function: Callable[..., Any]) -> Callable[..., Any]:

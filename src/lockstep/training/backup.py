@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, final
@@ -22,7 +22,7 @@ from lockstep.checkpoints.ending import mark_ended, unmark_ended
 from lockstep.checkpoints.run_state import RunState, metrics_in
 from lockstep.checkpoints.state import optimizers_of
 from lockstep.checkpoints.turnover import Ranking
-from lockstep.errors import InvalidInputError, MissingInputError
+from lockstep.errors import InvalidInputError, MissingInputError, StorageWriteError
 from lockstep.strategies import fitting
 from lockstep.strategies.input import GlobalBatches, OrderedBatches, ResumableData
 from lockstep.strategies.observing import Wait
@@ -156,7 +156,7 @@ class BackupAndRestore(keras.callbacks.Callback):
         self._is_first_epoch = True
         open_backups = self._run.open_backups if self._run is not None else None
         self._backups = (open_backups or DirectoryBackups)(self._directory_url, keep=self._keep)
-        unmark_ended(self._directory_url)
+        self._record(unmark_ended)
         if self._run is not None:
             self._run.exit_stack.callback(self._close_backups)
         if self._keep_best:
@@ -261,7 +261,14 @@ class BackupAndRestore(keras.callbacks.Callback):
         """Waits until the last state is written, and then records beside it that the training has ended."""
         set_initial_epoch(self.model, 0)
         self._close_backups()
-        mark_ended(self._directory_url)  # an evaluator ends by it
+        self._record(mark_ended)  # an evaluator ends by it
+
+    def _record(self, record: Callable[[str], None]) -> None:
+        """Records for evaluators whether this training has ended. If that fails, training goes on without it."""
+        try:
+            record(self._directory_url)
+        except StorageWriteError as error:
+            logger.warning("%s; an evaluator of this directory may end too early, or too late", error)
 
     def restore_best(self, model: Any) -> BestCheckpoint:
         """Restores a model from the best checkpoint in the directory, with its optimizer.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, final
 
@@ -126,6 +127,12 @@ class Divergence(keras.callbacks.Callback, AbstractStepObserver):
                 'Divergence(action="restore") needs checkpoints',
                 action="give fit a lockstep.training.BackupAndRestore too",
             )
+        if isinstance(run.data, types.GeneratorType):
+            raise InvalidInputError(
+                'Divergence(action="restore") reads the data again',
+                received="a generator, which can be read once",
+                allowed="data that can be read again, such as arrays or lockstep.data.Batches",
+            )
         if self._factor < 1:
             try:
                 self._scale_rate(1.0)
@@ -139,6 +146,16 @@ class Divergence(keras.callbacks.Callback, AbstractStepObserver):
     def _scale_rate(self, factor: float) -> None:
         optimizer = self.model.optimizer
         optimizer.learning_rate = float(np.asarray(optimizer.learning_rate)) * factor
+
+    @override
+    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+        """Checks that this is the ``fit`` whose steps are guarded."""
+        if self._run is None or fitting.current_call() is not self._run:
+            raise InvalidInputError(
+                "Divergence guards the steps of the fit that it was given to",
+                received="a CallbackList that was made before, or a loop without fit",
+                allowed="fit(..., callbacks=[Divergence(), ...])",
+            )
 
     @override
     def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:

@@ -115,7 +115,13 @@ def find_origin(model: Any, batch: Any) -> Origin:
         batch: the batch of the step, as ``fit`` passes it to the model's step.
     """
     found = _in_data(batch)
-    return found if found is not None else _in_step(model, batch)
+    if found is not None:
+        return found
+    try:
+        return _in_step(model, batch)
+    except jax.errors.JaxRuntimeError as error:  # such as: not enough memory beside the training
+        reason = str(error).partition("\n")[0]
+        return Origin(text=f"the step is not finite, and where that began could not be found ({reason})")
 
 
 def _in_data(batch: Any) -> Origin | None:
