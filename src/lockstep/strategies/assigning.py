@@ -15,6 +15,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import keras
 
@@ -34,18 +35,23 @@ def wrap_assign(assign: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def separate(variables: Iterable[Any]) -> list[Any]:
-    """Gives each of these variables its own array, by copying arrays that several of them share. Returns the arrays.
+def own_arrays(variables: Iterable[Any]) -> list[Any]:
+    """Returns the arrays of variables, each of them of one variable alone and committed to its devices.
 
-    Variables come to share an array through ``target.assign(online.value)``, where `wrap_assign` sees a plain array.
+    Variables come to share an array through ``target.assign(online.value)``, where `wrap_assign` sees a plain array:
+    it is copied. An array that is not committed is that of a new variable, or of a metric that was reset. The results
+    of a compiled step are committed, so that the step would be compiled again for them.
     """
     seen: set[int] = set()
     values: list[Any] = []
     for variable in variables:
-        value = stored_value(variable)
+        value = found = stored_value(variable)
         if id(value) in seen:
             value = jnp.copy(value)
+        if not value.committed:
+            value = jax.device_put(value, value.sharding)
+        if value is not found:
             set_stored_value(variable, value)
-        seen.add(id(value))
+        seen |= {id(found), id(value)}  # a committed array shares the memory of the one that was not
         values.append(value)
     return values

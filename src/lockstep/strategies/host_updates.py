@@ -76,7 +76,8 @@ def training_step(
             logs, state = model.train_step(given, data)
         _check_untouched(model.trainable_variables, trainable, state[0])
         if guard is not None:
-            logs, state = guard.select(logs, seen.arrays, old=given, new=state, is_good=is_good)
+            (logs, result), state = guard.select(logs, seen.arrays, old=given, new=state, is_good=is_good)
+            logs = logs, _whole(result, layout) if is_compiled else result
         results = [_in_order(update) for update in noted], state[1], state[3]
         return logs, _whole(results, layout) if is_compiled else results
 
@@ -116,7 +117,7 @@ def training_step(
             layout.to_state_devices(list(metrics)),
         )
 
-    return step if guard is None else guard.run(step)
+    return step if guard is None else guard.run(step, replicated=layout.replicated if is_compiled else None)
 
 
 def test_step(model: Any, layout: AbstractLayout) -> Step:

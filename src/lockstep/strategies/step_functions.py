@@ -43,7 +43,7 @@ class StepFunction:
             end.
         concatenates: whether to concatenate the rows of the outputs of an execution's steps. Otherwise, the outputs of
             the last step are returned.
-        takes_groups: whether the step takes and returns a `StateGroup` for each list of Keras's state.
+        group: a function of Keras's lists of values that returns the state that the step takes; None if it takes lists.
         guard: what guards the steps, if anything does.
     """
 
@@ -53,12 +53,12 @@ class StepFunction:
         *,
         num_steps: int,
         concatenates: bool,
-        takes_groups: bool = False,
+        group: Callable[[Any], Any] | None = None,
         guard: StepGuard | None = None,
     ) -> None:
         self._step = step
         self.guard = guard
-        self._takes_groups = takes_groups
+        self._group = group
         self._num_steps = num_steps
         self._concatenates = concatenates
 
@@ -72,8 +72,8 @@ class StepFunction:
         Returns:
             Logs or outputs, and the new state.
         """
-        if self._takes_groups and not isinstance(state[0], StateGroup):  # at the beginning, Keras passes lists
-            state = tuple(StateGroup(group) for group in state)
+        if self._group is not None and not isinstance(state[0], StateGroup):  # in an epoch's first step
+            state = self._group(state)
         outputs, state = self._step(state, next(iterator))
         found = [outputs]
         for batch in itertools.islice(iterator, self._num_steps - 1):
@@ -94,7 +94,7 @@ def make_step_function(model: Any, kind: str, layout: AbstractLayout | None) -> 
         kind: "train", "test" or "predict".
         layout: the layout of the model's variables; None without a strategy.
     """
-    takes_groups = False
+    group: Callable[[Any], Any] | None = None
     guard = guard_of(model, kind)
     if stateful_steps.is_stateful(model, kind):
         if guard is not None:
@@ -107,14 +107,17 @@ def make_step_function(model: Any, kind: str, layout: AbstractLayout | None) -> 
     elif layout is not None and layout.updates_on_host:
         step = _host_step(model, kind, layout, guard)
     else:
-        step, takes_groups = _step(model, kind, layout, guard), _is_compiled(model)
+        shardings = _shardings(model, kind, layout)
+        step = _step(model, kind, layout, guard=guard, shardings=shardings)
+        if _is_compiled(model):
+            group = functools.partial(_grouped, shardings=shardings)
         if kind == stateful_steps.TRAIN and programs.is_watched():
             step = _announcing(model, step)
     return StepFunction(
         step,
         num_steps=model.steps_per_execution,
         concatenates=kind == stateful_steps.PREDICT,
-        takes_groups=takes_groups,
+        group=group,
         guard=guard,
     )
 
@@ -135,7 +138,38 @@ def _is_compiled(model: Any) -> bool:
     return bool(model.jit_compile) and not model.run_eagerly
 
 
-def _step(model: Any, kind: str, layout: AbstractLayout | None, guard: StepGuard | None) -> Step:
+def _shardings(model: Any, kind: str, layout: AbstractLayout | None) -> tuple[StateGroup, ...] | None:
+    if layout is None:
+        return None
+    groups = stateful_steps.state_of(model, kind)
+    return tuple(StateGroup(variable.value.sharding for variable in group) for group in groups)
+
+
+def _grouped(state: Any, *, shardings: tuple[StateGroup, ...] | None) -> tuple[StateGroup, ...]:
+    """Returns the state in groups, with every array committed to its devices.
+
+    New variables and metrics that were reset are not committed, and the results of a step are. Without this, the step
+    would be compiled again for each of these combinations.
+    """
+    if shardings is None:
+        return tuple(StateGroup(group) for group in state)
+    return tuple(
+        StateGroup(
+            value if value.committed else jax.device_put(value, sharding)
+            for value, sharding in zip(group, group_shardings, strict=True)
+        )
+        for group, group_shardings in zip(state, shardings, strict=True)
+    )
+
+
+def _step(
+    model: Any,
+    kind: str,
+    layout: AbstractLayout | None,
+    *,
+    guard: StepGuard | None,
+    shardings: tuple[StateGroup, ...] | None,
+) -> Step:
     is_compiled = _is_compiled(model)
     step: Callable[..., Any] = getattr(model, f"{kind}_step")
     if kind == stateful_steps.PREDICT:
@@ -144,10 +178,8 @@ def _step(model: Any, kind: str, layout: AbstractLayout | None, guard: StepGuard
         step = guard.guarded(step)
     if not is_compiled:
         return step if guard is None else guard.run(step)
-    out_shardings = None
-    if layout is not None:
-        groups = stateful_steps.state_of(model, kind)
-        out_shardings = None, tuple(StateGroup(variable.value.sharding for variable in group) for group in groups)
+    of_outputs = None if guard is None or layout is None else (None, layout.replicated)
+    out_shardings = None if shardings is None else (of_outputs, shardings)
 
     @functools.wraps(step)
     def step_in_groups(state: Any, data: Any, *more: Any) -> Any:
@@ -155,7 +187,7 @@ def _step(model: Any, kind: str, layout: AbstractLayout | None, guard: StepGuard
         return outputs, tuple(StateGroup(group) for group in new_state)
 
     compiled = jax.jit(step_in_groups, donate_argnums=0, out_shardings=out_shardings)
-    return compiled if guard is None else guard.run(compiled)
+    return compiled if guard is None else guard.run(compiled, replicated=None if layout is None else layout.replicated)
 
 
 def _predicting(model: Any, layout: AbstractLayout | None) -> Step:

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, final
 
 import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
+from jax.sharding import NamedSharding
 
 from lockstep.strategies.updates import seen_gradients
 
@@ -100,12 +102,18 @@ class StepGuard:
         ]
         return (outputs, result), tuple(groups)
 
-    def run(self, step: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def run(
+        self, step: Callable[[Any, Any, Any], Any], *, replicated: NamedSharding | None = None
+    ) -> Callable[[Any, Any], Any]:
         """Returns a step for Keras's loop, which notes the results of the checks.
 
         Args:
-            step: the compiled result of `guarded`.
+            step: the result of `guarded`, compiled or not.
+            replicated: the sharding of the result of a check; None if the step does not lay it out.
         """
+        if self._freezes and replicated is not None:
+            # Laid out as the results of steps are: otherwise, the second step would be compiled anew.
+            self._is_good = jax.jit(partial(jnp.array, True), out_shardings=replicated)()
 
         def noting_step(state: Any, data: Any) -> Any:
             (outputs, result), state = step(state, data, self._is_good)

@@ -425,7 +425,7 @@ class _Program:
         )
 
     def _state(self) -> tuple[list[Any], list[Any]]:
-        values = assigning.separate((*self._written, *self._kept))
+        values = assigning.own_arrays((*self._written, *self._kept))
         written, kept = values[: len(self._written)], values[len(self._written) :]
         if self.layout is not None and self.layout.updates_on_host:
             return self.layout.to_compute_devices(written), self.layout.to_compute_devices(kept)
