@@ -17,10 +17,10 @@ from typing import Any, Final, final
 import jax
 import jax.numpy as jnp
 import keras
-from jax.extend.core import get_opaque_trace_state
 
 from lockstep.strategies.epochs import current_layout, place_for_step
 from lockstep.strategies.gathering import whole_value
+from lockstep.upstream.jax_tracing import current_trace
 from lockstep.upstream.keras_layers import layers_of, wrapped_calls
 from lockstep.upstream.keras_trainer import running_state
 
@@ -68,7 +68,7 @@ class _Recorder:
 
     def __init__(self, zeros: Sequence[Any] | None) -> None:
         self._zeros = zeros
-        self._trace = get_opaque_trace_state(convention="flax")
+        self._trace = current_trace()
         self._by_output: dict[int, int] = {}
         self._kept: list[Any] = []  # so that no id is used twice
         self.calls: list[_Call] = []
@@ -81,7 +81,7 @@ class _Recorder:
         def recorded(*args: Any, **kwargs: Any) -> Any:
             num_before = len(self.calls)
             outputs = call(*args, **kwargs)
-            if get_opaque_trace_state(convention="flax") != self._trace:
+            if current_trace() != self._trace:
                 return outputs  # within a loop of a layer, whose values may not leave it
             made = _Call(layer=layer, is_innermost=len(self.calls) == num_before)
             sources = (self._by_output.get(id(leaf)) for leaf in jax.tree.leaves((args, kwargs)))

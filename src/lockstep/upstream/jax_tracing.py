@@ -1,4 +1,4 @@
-"""Whether JAX is tracing, and which inputs of a traced program are used."""
+"""Whether and what JAX traces, and which inputs of a traced program are used."""
 
 # JAX is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
@@ -15,6 +15,14 @@ from jax.interpreters import partial_eval
 def is_tracing() -> bool:
     """Whether a function is being traced in this thread. JAX's public interface only tells it for values."""
     return not core.trace_state_clean()
+
+
+def current_trace() -> Any:
+    """Returns what tells traces apart: equal within one trace, and different within a loop's or a branch's own trace.
+
+    It is public, but JAX moved it from `jax.core` to `jax.extend.core` in its version 0.10.
+    """
+    return core.get_opaque_trace_state(convention="flax")
 
 
 def used_inputs(jaxpr: Any) -> list[bool]:
