@@ -27,7 +27,6 @@ from harness.options import chosen_from, count, counts
 from harness.sides import Side, SideError, SideSpec, take_turns
 from harness.tables import console, show
 from training.cases import CASES
-from training.peaks import PEAKS, TERA, peak_of
 from training.rounds import Check, Order, Ready, Round
 from training.sides import (
     KINDS,
@@ -42,6 +41,7 @@ from training.sides import (
 HERE: Final = Path(__file__).resolve().parent
 PROGRAM: Final = "benchmarks/gpu.py"
 GIB: Final = 2**30
+TERA: Final = 10**12
 OPERATIONS_TOLERANCE: Final = 1e-3
 LOSS_TOLERANCE: Final = 1e-4
 CHANGE_TOLERANCE: Final = 0.1
@@ -145,6 +145,8 @@ def run_case(options: argparse.Namespace, model: str, batch_size: int, operation
         specs[name] = spec_of(name, python=python, order=order, gpu=options.gpu)
     heard = take_turns(specs, num_rounds=options.rounds, logs=options.folder / "logs" / f"{model}-{batch_size}")
     units = options.steps * batch_size * case.units_of(size)
+    known = Ready(**heard[OURS].ready).peak_rate if heard[OURS].ready else None
+    peak_rate = options.peak_tflops * TERA if options.peak_tflops else known
     for name, one in heard.items():
         found, done = results[name], [Round(**said) for said in one.rounds]
         found.error = one.error
@@ -157,10 +159,9 @@ def run_case(options: argparse.Namespace, model: str, batch_size: int, operation
         found.peak_gib = max(item.peak_bytes for item in done) / GIB
         if not all(math.isfinite(item.loss) for item in done):
             found.error = f"{KINDS[name].title} came to the losses {[item.loss for item in done]}"
-        peak = options.peak_tflops * TERA if options.peak_tflops else peak_of(found.device)
-        if peak is not None and options.size == "full":
+        if peak_rate is not None and options.size == "full":
             examples_per_s = median(found.units_per_s) / case.units_of(size)
-            found.utilisation = TRAINING * operations * examples_per_s / peak
+            found.utilisation = TRAINING * operations * examples_per_s / peak_rate
     return list(results.values())
 
 
@@ -235,9 +236,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--smoke", action="store_true", help="small sizes, as without a GPU")
     parser.add_argument("--lockstep", type=Path, help="a Python with Lockstep, JAX for the GPU, and KerasHub")
     parser.add_argument("--pytorch", type=Path, help="a Python with torch and torchvision")
-    parser.add_argument(
-        "--peak-tflops", type=float, help=f"the GPU's rate in bfloat16; known of {', '.join(PEAKS)} without it"
-    )
+    parser.add_argument("--peak-tflops", type=float, help="the GPU's rate in bfloat16 (default: as published)")
     parser.add_argument("--folder", type=Path, default=HERE / ".data" / "gpu", help="where environments are kept")
     parser.add_argument("--json", type=Path, help="where the figures are written (default: gpu.json in the folder)")
     options = parser.parse_args()

@@ -11,6 +11,7 @@ from harness.protocol import own_peak_bytes
 
 from lockstep.planning.operations import matrix_operations
 from lockstep.strategies import OneDeviceStrategy
+from lockstep.training.peaks import find_peak
 from training.cases import (
     CASES,
     MOMENTUM,
@@ -145,7 +146,9 @@ def measure(order: Order) -> None:
     def peak() -> int:
         return (device.memory_stats() or {}).get("peak_bytes_in_use") or own_peak_bytes()
 
-    serve(order, train, begun=begun, device=device.device_kind, peak=peak)
+    found = find_peak(device.device_kind)
+    rate = found.rate("bfloat16") if found else None
+    serve(order, train, begun=begun, device=device.device_kind, peak=peak, peak_rate=rate)
 
 
 if __name__ == "__main__":

@@ -63,10 +63,13 @@ class Ready:
     Attributes:
         device: the device's own name.
         compile_s: from the model's making to the end of its first step, in seconds.
+        peak_rate: the device's published peak rate in bfloat16, in operations per second. Only Lockstep's side says it;
+            None where it is not known.
     """
 
     device: str
     compile_s: float
+    peak_rate: float | None = None
 
 
 @final
@@ -97,7 +100,15 @@ def tell(said: Check | Ready) -> None:
     protocol.say(asdict(said))
 
 
-def serve(order: Order, train: Callable[[int], float], *, begun: float, device: str, peak: Callable[[], int]) -> None:
+def serve(
+    order: Order,
+    train: Callable[[int], float],
+    *,
+    begun: float,
+    device: str,
+    peak: Callable[[], int],
+    peak_rate: float | None = None,
+) -> None:
     """Takes the first steps, then a round for each line of standard input.
 
     Args:
@@ -106,9 +117,10 @@ def serve(order: Order, train: Callable[[int], float], *, begun: float, device: 
         begun: when the making of the model began, by ``time.perf_counter``.
         device: the device's name.
         peak: returns the most memory so far, in bytes.
+        peak_rate: see `Ready`.
     """
     train(order.steps_per_execution)
-    tell(Ready(device=device, compile_s=time.perf_counter() - begun))
+    tell(Ready(device=device, compile_s=time.perf_counter() - begun, peak_rate=peak_rate))
     train(order.num_steps)  # warm-up
 
     def round_of() -> dict[str, Any]:
