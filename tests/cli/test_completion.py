@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pexpect
 import pytest
 import typer
 from tests.cli.test_models import BOX, Site
@@ -28,6 +30,7 @@ from lockstep.testing.served import HOME_TOKEN, Served
 TIMEOUT_S = 60
 SHELLS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 COMMAND = Path(sys.executable).parent / "lockstep"
+CLEAR_LINE = "\x15"
 
 
 @pytest.fixture(scope="module")
@@ -141,9 +144,13 @@ def test_bash_completes_with_the_script(tmp_path: Path) -> None:
             f"source <(lockstep completion bash); COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1};"
             "_lockstep_completion lockstep; printf '%s\\n' \"${COMPREPLY[@]}\""
         )
-        env = {**os.environ, "PATH": f"{COMMAND.parent}:{os.environ['PATH']}", "LOCKSTEP_HOME": str(tmp_path)}
         done = subprocess.run(
-            ["bash", "--norc", "-c", program], env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+            ["bash", "--norc", "-c", program],
+            env=_shell_env(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=True,
         )
         assert done.stderr == ""
         return sorted(done.stdout.split())
@@ -152,3 +159,46 @@ def test_bash_completes_with_the_script(tmp_path: Path) -> None:
     assert ask("lockstep", "submit") == ["submit", "submit-prediction"]
     assert ask("lockstep", "models", "r") == ["rollback"]
     assert ask("lockstep", "jobs", "--js") == ["--json"]
+
+
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+def test_fish_completes_with_the_script(tmp_path: Path) -> None:
+    def ask(line: str) -> list[str]:
+        program = f"lockstep completion fish | source; complete --do-complete {shlex.quote(line)}"
+        done = subprocess.run(
+            ["fish", "--no-config", "--command", program],
+            env=_shell_env(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=True,
+        )
+        assert done.stderr == ""
+        return sorted(found.partition("\t")[0] for found in done.stdout.splitlines())
+
+    assert ask("lockstep sub") == ["submit", "submit-prediction"]
+    assert ask("lockstep models r") == ["rollback"]
+    assert ask("lockstep jobs --format ") == ["csv", "json", "table"]
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+def test_zsh_completes_with_the_script(tmp_path: Path) -> None:
+    # zsh completes in its line editor only, so it needs a terminal.
+    shell = pexpect.spawn("zsh", ["-f", "-i"], env=_shell_env(tmp_path), timeout=TIMEOUT_S, encoding="utf-8")
+    with shell:
+        shell.sendline(
+            "PROMPT=; autoload -Uz compinit; compinit -u -D; source <(lockstep completion zsh); print SET UP"
+        )
+        shell.expect("SET UP\r")
+        for line, found in (
+            ("lockstep models r", "rollback"),
+            ("lockstep desc", "describe"),
+            ("lockstep jobs --format ", "csv +json +table"),
+        ):
+            shell.send(f"{CLEAR_LINE}{line}\t")
+            shell.expect(found)
+
+
+def _shell_env(home: Path) -> Any:
+    found = {"PATH": f"{COMMAND.parent}:{os.environ['PATH']}", "HOME": str(home), "LOCKSTEP_HOME": str(home)}
+    return {**os.environ, **found, "TERM": "xterm"}
