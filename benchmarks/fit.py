@@ -1,9 +1,12 @@
 """Measures training on a processor beside plain Keras on JAX, PyTorch and Keras on TensorFlow, in turn.
 
-``python benchmarks/fit.py [--cases a,b] [--sides a,b] [--batch-sizes 64,256] [--rounds N]``. Each peer gets an
-environment of its own in the folder, once: 2 GB. With ``UV_TORCH_BACKEND=cpu``, uv takes the smaller PyTorch for
-processors. Sides begin with the same weights; their first losses are compared before anything is measured. One process
-works at a time, and each has all cores. Prints a table as Markdown, medians over rounds, and writes JSON.
+``python benchmarks/fit.py [--cases a,b] [--sides a,b] [--batch-sizes 64,256] [--processes N] [--rounds N]``. Each peer
+gets an environment of its own in the folder, once: 6 GB. With ``UV_TORCH_BACKEND=cpu``, uv takes the smaller PyTorch
+for processors. Sides begin with the same weights; their first losses are compared before anything is measured. One side
+works at a time, and has all cores. Prints a table as Markdown, medians over rounds, and writes JSON.
+
+With ``--processes N``, each side trains in N processes of this machine, each of which has the batch's size of rows.
+Sums go by gloo on both sides.
 """
 
 from __future__ import annotations
@@ -11,14 +14,14 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, final
 
 from fitting.cases import CASES
 from harness.environments import InstallationError, install, versions
 from harness.machine import machine_line
-from harness.options import add_harness_options, chosen_from, counts
+from harness.options import add_harness_options, chosen_from, count, counts
 from harness.results import Result, write_results
 from harness.sides import Heard, SideSpec, environment_of, take_turns
 from harness.tables import console, show
@@ -44,6 +47,8 @@ class Kind:
         shown: the packages whose versions are stated.
         order: more of its order.
         environment: variables of its process.
+        is_alone: whether it can train in one process.
+        is_joint: whether it can train in several.
     """
 
     title: str
@@ -52,6 +57,8 @@ class Kind:
     order: dict[str, Any]
     environment: dict[str, str]
     peer: str = ""
+    is_alone: bool = True
+    is_joint: bool = False
 
 
 JAX: Final = {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
@@ -76,6 +83,7 @@ def _torch(title: str, *, compiles: bool) -> Kind:
         shown=("torch",),
         order={"compiles": compiles},
         environment={"CUDA_VISIBLE_DEVICES": ""},
+        is_joint=True,
     )
 
 
@@ -85,6 +93,9 @@ KINDS: Final = {
     "mirrored": _ours("Lockstep, Mirrored, 2 virtual devices", strategy="mirrored", environment=TWO_DEVICES),
     "loop": _ours("Lockstep, OneDevice, `strategy.run`", way="loop"),
     "pure": _ours("Lockstep, OneDevice, `strategy.compile`", way="pure"),
+    "multi-worker": replace(
+        _ours("Lockstep, MultiWorkerMirrored", strategy="multi-worker"), is_alone=False, is_joint=True
+    ),
     "pytorch": _torch("PyTorch, eager", compiles=False),
     "pytorch-compiled": _torch("PyTorch, `torch.compile`", compiles=True),
     "tensorflow": Kind(
@@ -96,7 +107,10 @@ KINDS: Final = {
         environment={"KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""},
     ),
 }
-OURS: Final = "one-device"
+OURS: Final = ("one-device", "multi-worker")
+"""What the others are compared with: one process, and several."""
+JOINT_CASES: Final = ("wide",)
+"""What is trained in several processes by default: what they send counts."""
 
 
 def prepare_pythons(names: list[str], folder: Path) -> dict[str, Path]:
@@ -127,23 +141,26 @@ def check(case: str, heard: dict[str, Heard]) -> None:
 
 
 def measure(case: str, batch_size: int, pythons: dict[str, Path], options: argparse.Namespace) -> list[Result]:
-    """Measures all sides with one model and batch size."""
-    specs = {
-        name: SideSpec(
-            title=KINDS[name].title,
-            python=python,
-            module=KINDS[name].module,
-            order={**KINDS[name].order, "case": case, "batch_size": batch_size},
-            environment=environment_of(KINDS[name].environment),
-        )
-        for name, python in pythons.items()
-    }
-    heard = take_turns(specs, num_rounds=options.rounds, logs=options.folder / "logs" / f"{case}-{batch_size}")
+    """Measures all sides with one model and batch size, which is that of a process."""
+    specs: dict[str, SideSpec] = {}
+    for name, python in pythons.items():
+        kind, module = KINDS[name], KINDS[name].module
+        order = {**kind.order, "case": case, "batch_size": batch_size * options.processes}
+        if options.processes > 1:
+            order |= {"module": module, "num_processes": options.processes}
+            module = "fitting.ranks"
+        environment = environment_of(kind.environment)
+        specs[name] = SideSpec(title=kind.title, python=python, module=module, order=order, environment=environment)
+    logs = options.folder / "logs" / f"{case}-{batch_size}-{options.processes}"
+    heard = take_turns(specs, num_rounds=options.rounds, logs=logs)
     check(case, heard)
-    num_steps = CASES[case].steps_of(batch_size)
+    num_steps = CASES[case].steps_of(batch_size * options.processes)
+    title = f"{CASES[case].title}, batch {batch_size}"
+    if options.processes > 1:
+        title += f" in each of {options.processes} processes"
     return [
         Result(
-            case=f"{CASES[case].title}, batch {batch_size}",
+            case=title,
             side=name,
             unit="milliseconds a step",
             values=[said["wall_s"] / num_steps * MILLISECONDS for said in one.rounds],
@@ -161,11 +178,11 @@ def measure(case: str, batch_size: int, pythons: dict[str, Path], options: argpa
 
 def show_results(results: list[Result]) -> None:
     """Prints a row for each case and side."""
-    ours = {one.case: one.median for one in results if one.side == OURS}
+    ours = {one.case: one.median for one in results if one.side in OURS}
     rows = []
     for one in results:
         first, own = one.more.get("first_step_s"), ours.get(one.case)
-        ratio = "" if one.side == OURS or own is None or one.median is None else f"{one.median / own:.2f}"
+        ratio = "" if one.side in OURS or own is None or one.median is None else f"{one.median / own:.2f}"
         processor = sorted(one.more["processor_ms"])
         middle = f"{processor[len(processor) // 2]:,.2f}" if processor else ""
         peak = one.more["peak_mib"]
@@ -186,15 +203,20 @@ def show_results(results: list[Result]) -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure training on a processor, beside its peers.")
-    parser.add_argument(
-        "--cases", type=chosen_from(list(CASES)), default=list(CASES), help=f"default: {','.join(CASES)}"
-    )
-    parser.add_argument(
-        "--sides", type=chosen_from(list(KINDS)), default=list(KINDS), help=f"default: {','.join(KINDS)}"
-    )
+    parser.add_argument("--cases", type=chosen_from(list(CASES)), help=f"default: {','.join(CASES)}")
+    parser.add_argument("--sides", type=chosen_from(list(KINDS)), help=f"of {','.join(KINDS)} (default: all)")
+    parser.add_argument("--processes", type=count, default=1, help="in how many a side trains (default: 1)")
     parser.add_argument("--batch-sizes", type=counts, help="of all models (default: each model's own)")
     add_harness_options(parser, folder=HERE / ".data" / "fit", num_rounds=5)
-    return parser.parse_args()
+    options = parser.parse_args()
+    is_joint = options.processes > 1
+    able = [name for name, kind in KINDS.items() if (kind.is_joint if is_joint else kind.is_alone)]
+    unable = [name for name in options.sides or [] if name not in able]
+    if unable:
+        parser.error(f"--processes {options.processes}: not {', '.join(unable)}; allowed: {', '.join(able)}")
+    options.sides = options.sides or able
+    options.cases = options.cases or list(JOINT_CASES if is_joint else CASES)
+    return options
 
 
 def main() -> None:

@@ -75,6 +75,24 @@ def test_each_way_to_train_is_checked_and_measured(tmp_path: Path) -> None:
     assert told["machine"]["cores"] > 0
 
 
+def test_processes_train_on_the_rows_of_one_batch(tmp_path: Path) -> None:
+    chosen = ["--processes=2", "--sides=multi-worker", "--cases=dense", "--rounds=2", f"--folder={tmp_path}"]
+    done = subprocess.run([sys.executable, FIT, *chosen], capture_output=True, text=True, timeout=590, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    one, two = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert (one["case"], two["case"]) == tuple(
+        f"dense net 784-128-10, batch {size} in each of 2 processes" for size in (64, 256)
+    )
+    assert len(one["values"]) == len(two["values"]) == 2
+
+
+def test_a_side_that_trains_in_one_process_is_not_started_in_two() -> None:
+    chosen = ["--processes=2", "--sides=keras"]
+    done = subprocess.run([sys.executable, FIT, *chosen], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "--processes 2: not keras; allowed: multi-worker, pytorch" in done.stderr
+
+
 def test_the_way_to_the_first_step_is_measured(tmp_path: Path) -> None:
     chosen = ["--cases=dense", "--rounds=1", f"--folder={tmp_path}"]
     done = subprocess.run([sys.executable, START, *chosen], capture_output=True, text=True, timeout=590, check=False)

@@ -9,7 +9,6 @@ import numpy as np
 
 SEED: Final = 0
 NUM_CLASSES: Final = 10
-RATE: Final = 1e-3
 EPSILON: Final = 1e-7
 """Adam's, as Keras has it."""
 NUM_CHECKED_STEPS: Final = 3
@@ -25,6 +24,7 @@ class Case:
         shape: the shape of an example.
         batch_sizes: rows of a batch.
         num_steps: steps of a round, with a batch of 64 rows.
+        rate: the learning rate. A wide net's first losses differ less between sides with a small one.
         is_checked: whether each side begins with the same weights, so that their losses are compared.
     """
 
@@ -32,6 +32,7 @@ class Case:
     shape: tuple[int, ...]
     batch_sizes: tuple[int, ...]
     num_steps: int
+    rate: float = 1e-3
     is_checked: bool = True
 
     def steps_of(self, batch_size: int) -> int:
@@ -43,6 +44,7 @@ CASES: Final = {
     "dense": Case(title="dense net 784-128-10", shape=(784,), batch_sizes=(64, 256), num_steps=1600),
     "cnn": Case(title="CNN, 32 and 64 filters, 28x28", shape=(28, 28, 1), batch_sizes=(64, 256), num_steps=120),
     "lstm": Case(title="LSTM(128), 28 steps of 28", shape=(28, 28), batch_sizes=(64, 256), num_steps=160),
+    "wide": Case(title="dense net 784-4x2400-10", shape=(784,), batch_sizes=(64,), num_steps=12, rate=1e-5),
     "densenet121": Case(
         title="DenseNet121, 64x64", shape=(64, 64, 3), batch_sizes=(32,), num_steps=4, is_checked=False
     ),

@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from fitting.cases import CASES, EPSILON, NUM_CLASSES, RATE, make_weights
+from fitting.cases import CASES, EPSILON, NUM_CLASSES, make_weights
 
 
 def make_model(name: str) -> Any:
@@ -17,6 +17,11 @@ def make_model(name: str) -> Any:
     layers = keras.layers
     if name == "dense":
         outputs = layers.Dense(NUM_CLASSES)(layers.Dense(128, activation="relu")(inputs))
+    elif name == "wide":
+        hidden = inputs
+        for _ in range(4):
+            hidden = layers.Dense(2400, activation="relu")(hidden)
+        outputs = layers.Dense(NUM_CLASSES)(hidden)
     elif name == "cnn":
         hidden = layers.MaxPooling2D()(layers.Conv2D(32, 3, activation="relu")(inputs))
         hidden = layers.MaxPooling2D()(layers.Conv2D(64, 3, activation="relu")(hidden))
@@ -30,7 +35,7 @@ def make_model(name: str) -> Any:
         outputs = network(inputs)
     model = keras.Model(inputs, outputs)
     model.compile(
-        keras.optimizers.Adam(RATE, epsilon=EPSILON), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        keras.optimizers.Adam(case.rate, epsilon=EPSILON), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     )
     if case.is_checked:
         trained = model.trainable_variables

@@ -24,6 +24,7 @@ import keras  # noqa: E402
 STRATEGIES = {
     "one-device": lockstep.strategies.OneDeviceStrategy,
     "mirrored": lockstep.strategies.MirroredStrategy,
+    "multi-worker": lockstep.strategies.MultiWorkerMirroredStrategy,
 }
 
 

@@ -1,8 +1,14 @@
-"""PyTorch, as its guides write training: ``python -m fitting.torch_side ORDER``; needs torch and torchvision."""
+"""PyTorch, as its guides write training: ``python -m fitting.torch_side ORDER``; needs torch and torchvision.
+
+With ``WORLD_SIZE`` in the environment, as torchrun sets it, each process takes its rows of each batch, and
+DistributedDataParallel averages the gradients by gloo.
+"""
 
 from __future__ import annotations
 
+import os
 import time
+from itertools import pairwise
 from typing import Any
 
 from harness.protocol import own_peak_bytes, read_order, say, serve_rounds
@@ -11,10 +17,10 @@ BEGUN = time.perf_counter()
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from torch import nn  # noqa: E402
+from torch import distributed, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from fitting.cases import CASES, EPSILON, NUM_CHECKED_STEPS, NUM_CLASSES, RATE, make_examples, make_weights  # noqa: E402
+from fitting.cases import CASES, EPSILON, NUM_CHECKED_STEPS, NUM_CLASSES, make_examples, make_weights  # noqa: E402
 
 HIDDEN = 128
 
@@ -48,6 +54,10 @@ def make_model(name: str) -> nn.Module:
     torch.manual_seed(0)
     if name == "dense":
         return nn.Sequential(nn.Linear(784, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, NUM_CLASSES))
+    if name == "wide":
+        widths = (784, *[2400] * 4)
+        hidden = [layer for width in pairwise(widths) for layer in (nn.Linear(*width), nn.ReLU())]
+        return nn.Sequential(*hidden, nn.Linear(widths[-1], NUM_CLASSES))
     if name == "cnn":
         return Cnn()
     if name == "lstm":
@@ -84,13 +94,18 @@ def _keras_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 def main() -> None:
     order = read_order()
     case, batch_size = CASES[order["case"]], order["batch_size"]
+    rank, count = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     model = make_model(order["case"])
     if case.is_checked:
         set_weights(model)
     if order["case"] in ("cnn", "densenet121"):
         model = model.to(memory_format=torch.channels_last)
     trained = [one for one in model.parameters() if one.requires_grad]
-    optimizer = torch.optim.Adam(trained, RATE, eps=EPSILON, fused=True)
+    if count > 1:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // count))
+        distributed.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    optimizer = torch.optim.Adam(trained, case.rate, eps=EPSILON, fused=True)
 
     def loss_of(inputs: Any, labels: Any) -> Any:
         return functional.cross_entropy(model(inputs), labels)
@@ -101,17 +116,23 @@ def main() -> None:
 
     def step(rows: Any) -> Any:
         optimizer.zero_grad(set_to_none=True)
+        rows = rows.tensor_split(count)[rank]
         loss = loss_fn(inputs[rows], labels[rows])
         loss.backward()
         optimizer.step()
         return loss.detach()
 
+    def mean(loss: Any) -> float:
+        if count > 1:
+            distributed.all_reduce(loss)
+        return float(loss) / count
+
     first = torch.arange(batch_size)
     started = time.perf_counter()
-    losses = [float(step(first))]
+    losses = [mean(step(first))]
     ended = time.perf_counter()
     if case.is_checked:
-        losses += [float(step(first)) for _ in range(NUM_CHECKED_STEPS - 1)]
+        losses += [mean(step(first)) for _ in range(NUM_CHECKED_STEPS - 1)]
     say(
         {
             "first_step_s": ended - started,

@@ -11,6 +11,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
+from lockstep.kept_memory import keep_memory_with_keras
+
 if TYPE_CHECKING:
     from lockstep import checkpoints, client, data, errors, parameter_server, storage, strategies, topology, training
     from lockstep.client import Client, Job, Predictor
@@ -85,6 +87,7 @@ def _select_backend() -> None:
         from lockstep.strategies.backend import require_jax_backend  # fast: Keras is imported already
 
         require_jax_backend()
+    keep_memory_with_keras()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,3 @@
-import ctypes
 import os
 import subprocess
 import sys
@@ -110,17 +109,6 @@ def test_the_option_that_is_set_does_not_end_a_process():
     subprocess.run([sys.executable, "-c", program], env={**os.environ, "XLA_FLAGS": option}, check=True, timeout=60)
 
 
-def test_memory_is_kept_unless_a_person_set_up_the_c_library(monkeypatch):
-    for name in [name for name in os.environ if name.startswith(("MALLOC_", "GLIBC_TUNABLES"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert not xla_cpu.keep_freed_memory()
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert xla_cpu.keep_freed_memory() == hasattr(ctypes.CDLL(None), "mallopt")
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
-    assert not xla_cpu.keep_freed_memory()
-
-
 @pytest.mark.parametrize(
     ("shape", "width", "is_kept"),
     [
@@ -164,3 +152,44 @@ def test_other_products_are_left_alone() -> None:
     assert not is_narrow(narrow, jax.ShapeDtypeStruct((1024, 8), np.float32), (1,), (1,)), "a layer's forward step"
     assert not is_narrow(narrow, wide, (), (), ((0,), (0,)))
     assert not is_narrow(jax.ShapeDtypeStruct((256, 8), np.float64), wide, (0,), (0,))
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (3, 5, 4), (2, 3, 5, 4)])
+def test_a_weight_gradient_is_a_product_that_nothing_transposes(shape):
+    replace(Stage.BACKEND)
+    rng = np.random.default_rng(0)
+    inputs, weights = rng.normal(size=shape), rng.normal(size=(shape[-1], 6))
+    gradient = jax.jit(jax.grad(lambda weights, inputs: jnp.sum(jnp.tanh(inputs @ weights))))
+    arrays = jnp.asarray(weights, jnp.float32), jnp.asarray(inputs, jnp.float32)
+    program = gradient.lower(*arrays).as_text()
+    assert "stablehlo.transpose" not in program
+    assert "-> tensor<4x6xf32>" in program
+    rows = inputs.reshape(-1, shape[-1])
+    np.testing.assert_allclose(gradient(*arrays), rows.T @ (1 - np.tanh(rows @ weights) ** 2), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("products", "shapes"),
+    [
+        pytest.param("ij,jk->ki", ((3, 4), (4, 5)), id="over-the-last-dim"),
+        pytest.param("bij,bik->bkj", ((2, 3, 4), (2, 3, 5)), id="of-a-batch"),
+        pytest.param("ijk,il->klj", ((2, 3, 4), (2, 5)), id="in-another-order"),
+    ],
+)
+def test_other_transposes_stay(products, shapes):
+    replace(Stage.BACKEND)
+    given, _, order = products.partition("->")
+    left, right = given.split(",")
+    over = [left.index(name) for name in left if name in right and name not in order]
+    batch = [left.index(name) for name in left if name in right and name in order]
+    numbers = (over, [right.index(left[dim]) for dim in over]), (batch, [right.index(left[dim]) for dim in batch])
+    made = list(dict.fromkeys([left[dim] for dim in batch] + [name for name in left + right if name in order]))
+
+    def transposed(one, two):
+        return lax.transpose(lax.dot_general(one, two, numbers), [made.index(name) for name in order])
+
+    rng = np.random.default_rng(0)
+    arrays = [jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in shapes]
+    compiled = jax.jit(transposed)
+    assert "stablehlo.transpose" in compiled.lower(*arrays).as_text()
+    np.testing.assert_allclose(compiled(*arrays), np.einsum(products, *arrays), rtol=1e-4, atol=1e-5)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Self, final
 
 from lockstep.errors import InvalidInputError
-from lockstep.strategies import fitting, xla_cpu
+from lockstep.strategies import fitting
 from lockstep.strategies.datasets import (
     DistributedDataset,
     InputOptions,
@@ -60,8 +60,6 @@ class AbstractStrategy(AbstractGround):
         input_context: InputContext | None = None,
     ) -> None:
         replace(Stage.STRATEGY)
-        if layout.devices[0].platform == "cpu":
-            xla_cpu.keep_freed_memory()
         if layout.runs is not None:
             fitting.train_only_within(layout)
         self._topology = topology

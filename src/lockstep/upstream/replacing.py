@@ -140,7 +140,7 @@ def _put(owner: Any, row: Replacement, *, original: Any, wrapper: Any) -> None:
 
     del original
     for platform, rule in wrapper.items():
-        register_lowering(owner, rule, platform=platform)
+        register_lowering(owner, rule, platform=platform, is_cached=row.is_cached)
 
 
 def _warn_of_versions() -> None:

@@ -33,6 +33,8 @@ class Replacement:
         wrapper: the function that takes the original and returns its replacement, "module:function".
         effect: what the function does after the replacement.
         removable_when: the change of Keras or JAX that would make the row unnecessary.
+        is_cached: for a primitive, whether JAX may lower equal uses of it once. False if the rule looks at what its
+            operands come from.
     """
 
     stage: Stage
@@ -42,6 +44,7 @@ class Replacement:
     wrapper: str
     effect: str
     removable_when: str
+    is_cached: bool = True
 
     @property
     def title(self) -> str:
@@ -120,7 +123,7 @@ def _optimizes(owner: str) -> tuple[Replacement, ...]:
     )
 
 
-def _lowers(name: str, wrapper: str, effect: str, removable_when: str) -> Replacement:
+def _lowers(name: str, wrapper: str, effect: str, removable_when: str, *, is_cached: bool = True) -> Replacement:
     return Replacement(
         stage=Stage.BACKEND,
         owner="lowering",
@@ -129,6 +132,7 @@ def _lowers(name: str, wrapper: str, effect: str, removable_when: str) -> Replac
         wrapper=wrapper,
         effect=effect,
         removable_when=removable_when,
+        is_cached=is_cached,
     )
 
 
@@ -286,6 +290,13 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         f"{_XLA_CPU}:lowering_narrow_products",
         "keeps XLA from rearranging a wide layer's weight gradient on CPUs",
         "XLA's matrix products on CPUs pack the narrower operand",
+    ),
+    _lowers(
+        "transpose_p",
+        f"{_XLA_CPU}:lowering_transposed_products",
+        "exchanges the operands of a weight gradient on CPUs, because XLA does not merge its transpose across devices",
+        "JAX writes weight gradients without a transpose, or XLA merges a transpose with the product behind a sum",
+        is_cached=False,
     ),
     _lowers(
         "conv_general_dilated_p",

@@ -32,12 +32,30 @@ for step in range(30):
 print("WARNING: the learning rate is high", flush=True)
 time.sleep(600)
 """
+TRIAL: Final = """
+import sys
+import lockstep
+given = dict(word.removeprefix("--").split("=") for word in sys.argv[1:])
+for step in range(3):
+    lockstep.report(float(given["rate"]) * 10 + len(given["activation"]) / (step + 1), step=step)
+"""
+SEARCH: Final = {
+    "goal": "MINIMIZE",
+    "algorithm": "GRID_SEARCH",
+    "maxTrials": 4,
+    "maxParallelTrials": 4,
+    "hyperparameterMetricTag": "loss",
+    "params": [
+        {"parameterName": "rate", "type": "DISCRETE", "discreteValues": [0.01, 0.1]},
+        {"parameterName": "activation", "type": "CATEGORICAL", "categoricalValues": ["relu", "gelu_tanh"]},
+    ],
+}
 _NOT_PAGES: Final = ("/download", "/first-error", "{path:path}")
 """The ends of paths that answer with a file or another address."""
 
 
 def fill_jobs(bench: Bench) -> None:
-    """Has jobs that ended, with logs and curves, one that runs and two that wait."""
+    """Has jobs that ended, with logs and curves, a search, a job that runs and two that wait."""
     for number, name in enumerate(("resnet_1", "resnet_2")):
         job = record_job(bench, name, num_workers=3, num_entries=60, args=["--epochs=10", f"--seed={number}"])
         bench.store.set_labels(job.uid, labels=LABELS, version=None)
@@ -49,6 +67,8 @@ def fill_jobs(bench: Bench) -> None:
             write_curve(job, run=run, tag="epoch_accuracy", values=[1 - value / 3 for value in values])
     failed = bench.create("fails", "raise ValueError('the labels have shape (32, 10), and the model (32, 12)')")
     bench.step_until(failed.job_id, lambda job: job.state is JobState.FAILED)
+    bench.create("search", TRIAL, hyperparameters=SEARCH)
+    bench.step_until_state("search", JobState.SUCCEEDED)
     bench.create("runs", PROGRAM)
     bench.step_until_state("runs", JobState.RUNNING)
     for name in ("waits", "waits_longer"):
@@ -98,5 +118,7 @@ def paths_of_pages(bench: Bench) -> dict[str, str]:
         found[name] = path.format(**values) + queries.get(path, "")
     found["job-running"] = "/projects/local/jobs/runs"
     found["job-failed"] = "/projects/local/jobs/fails"
+    found["search"] = "/projects/local/jobs/search"
+    found["trial"] = "/projects/local/jobs/search.2"
     found["job-cloned"] = "/projects/local/jobs:new?clone=resnet_1"
     return found

@@ -1,0 +1,66 @@
+"""Starts the processes of a side that trains in several: ``python -m fitting.ranks ORDER``.
+
+Lines of standard input go to all processes. What the first process says is passed on; the others' answers are not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+
+from harness.protocol import read_order
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns ports of the loopback interface on which nobody listens now."""
+    with ExitStack() as stack:
+        found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in found]
+
+
+def main() -> int:
+    """Returns the first process's exit status."""
+    order = read_order()
+    count = order["num_processes"]
+    *ports, meeting = free_ports(count + 1)
+    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+    processes: list[subprocess.Popen[bytes]] = []
+    for rank in range(count):
+        known = {
+            "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}}),
+            # PyTorch's names, as torchrun sets them.
+            "RANK": str(rank),
+            "WORLD_SIZE": str(count),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(meeting),
+        }
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-m", order["module"], json.dumps(order)],
+                stdin=subprocess.PIPE,
+                stdout=None if rank == 0 else subprocess.DEVNULL,
+                bufsize=0,
+                env={**os.environ, **known},
+            )
+        )
+    try:
+        for line in sys.stdin:
+            for process in processes:
+                assert process.stdin is not None
+                process.stdin.write(line.encode())
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        return max(process.wait() for process in processes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
