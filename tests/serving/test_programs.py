@@ -33,7 +33,7 @@ def programs(*, run_s: float = 0.0, row_s: float = 0.0) -> Programs:
     [
         (programs(), 8),
         (programs(run_s=2 * LONG_RUN_S), 8),
-        (programs(row_s=2 * LONG_RUN_S), 1),
+        (programs(row_s=10 * LONG_RUN_S), 1),
     ],
     ids=["short runs", "a row takes less time in a larger batch", "each row takes the same time"],
 )
