@@ -26,8 +26,7 @@ from lockstep.runner.redaction import Redactor
 from lockstep.spools import URL_FILE, keep_segment, segments_in, write_whole
 from lockstep.storage import QUICK_POLICY, AbstractBucket, open_bucket
 
-FLUSH_INTERVAL_S: Final = 0.4
-"""With the half second between two looks of a page of the console, a line is seen within a second."""
+FLUSH_INTERVAL_S: Final = 0.5
 SEGMENT_BYTES: Final = 256 * 1024
 BUFFER_BYTES: Final = 8 * 1024 * 1024
 LINE_BYTES: Final = 64 * 1024
