@@ -435,7 +435,7 @@ def test_two_processes_give_the_numbers_of_one_device(tmp_path, stage, model_par
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_on_tpus_gradients_are_scattered_from_stage_two_on(stage):
+def test_on_tpus_gradients_are_scattered_under_every_stage(stage):
     needs_tpu_compiler()
     root = Path(__file__).parents[2]
     env = Target.parse("v5e:2x2").environment({**os.environ, "JAX_PLATFORMS": "cpu"})
@@ -443,7 +443,7 @@ def test_on_tpus_gradients_are_scattered_from_stage_two_on(stage):
     ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout.splitlines()[-1])
-    assert ("4 reduce-scatter" in found["there"][1]) == (stage > 1)
+    assert "4 reduce-scatter" in found["there"][1]
     assert "4 all-gather" in found["there"][1]
     parameters, optimizer = found["here"][:2]
     assert parameters == pytest.approx(4 if stage == 3 else 16, rel=0.01)  # MiB
