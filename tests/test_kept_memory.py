@@ -84,6 +84,20 @@ def test_a_process_that_does_not_import_keras_keeps_its_settings() -> None:
     assert arenas_of(CALLING) > 1
 
 
+def test_a_finder_of_keras_that_was_there_before_is_asked() -> None:
+    finder = """
+import sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "keras":
+            print("asked")
+sys.meta_path.insert(0, Finder())
+import lockstep, keras
+"""
+    done = subprocess.run([sys.executable, "-c", finder], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "asked\n"
+
+
 def test_memory_is_kept_unless_a_person_set_up_the_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert not kept_memory.keep_freed_memory()

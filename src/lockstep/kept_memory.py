@@ -40,11 +40,13 @@ def keep_memory_with_keras() -> None:
 
 @final
 class _KerasNotice(MetaPathFinder):
-    """Finds no module. Python asks it for each module that is imported, until Keras is."""
+    """Finds no module.
+
+    It stays in the list of finders. Python goes through the list meanwhile, and would skip the one that follows.
+    """
 
     def find_spec(self, fullname: str, *_: Any) -> None:
-        if fullname == "keras" and self in sys.meta_path:
-            sys.meta_path.remove(self)
+        if fullname == "keras":
             keep_freed_memory()
 
 

@@ -168,6 +168,18 @@ def test_a_weight_gradient_is_a_product_that_nothing_transposes(shape):
     np.testing.assert_allclose(gradient(*arrays), rows.T @ (1 - np.tanh(rows @ weights) ** 2), rtol=1e-4, atol=1e-5)
 
 
+def test_each_operand_of_an_exchanged_product_keeps_its_precision():
+    replace(Stage.BACKEND)
+
+    def gradient(inputs, gradients):
+        over_rows = (((0,), (0,)), ((), ()))
+        return lax.dot_general(gradients, inputs, over_rows, precision=("highest", "default")).T
+
+    program = jax.jit(gradient).lower(jnp.ones((5, 4)), jnp.ones((5, 6))).as_text()
+    (kept,) = [line for line in program.splitlines() if "-> tensor<4x6xf32>" in line and "dot_general" in line]
+    assert "precision = [DEFAULT, HIGHEST]" in kept
+
+
 @pytest.mark.parametrize(
     ("products", "shapes"),
     [

@@ -84,14 +84,16 @@ def swap_product(transposed: Any, permutation: Sequence[int]) -> Any:
     exchanged = [*range(num_left, len(permutation)), *range(num_left)]
     if numbers.lhs_batching_dimensions or not is_over_rows or list(permutation) != exchanged:
         return None
+    if product.algorithm is not None:  # it may be another one for the left operand than for the right one
+        return None
+    precisions = product.precision_config
     kind = transposed.type
     return stablehlo.DotGeneralOp(
         ir.RankedTensorType.get([kind.shape[dim] for dim in permutation], kind.element_type),
         right,
         left,
         numbers,
-        precision_config=product.precision_config,
-        algorithm=product.algorithm,
+        precision_config=None if precisions is None else ir.ArrayAttr.get(list(precisions)[::-1]),
     ).result
 
 
