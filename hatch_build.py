@@ -39,14 +39,11 @@ class Script(NamedTuple):  # Hatch loads this file in a way that dataclasses do 
     name: str
 
 
+_HTMX = "oF7JgXhDW9UXCy/k1ZYFUQgzu/rm19ORWPSPNL91vPluB2PB9+MV55tyQdH/w7o2EAbTYUG5SDW1R60mdkdqGg=="
+
 SCRIPTS = (
-    Script(
-        package="htmx.org",
-        version="4.0.1",
-        sha512="oF7JgXhDW9UXCy/k1ZYFUQgzu/rm19ORWPSPNL91vPluB2PB9+MV55tyQdH/w7o2EAbTYUG5SDW1R60mdkdqGg==",
-        path="package/dist/htmx.min.js",
-        name="htmx.js",
-    ),
+    Script(package="htmx.org", version="4.0.1", sha512=_HTMX, path="package/dist/htmx.min.js", name="htmx.js"),
+    Script(package="htmx.org", version="4.0.1", sha512=_HTMX, path="package/dist/ext/hx-sse.min.js", name="hx-sse.js"),
 )
 
 

@@ -1,8 +1,9 @@
-"""Open pages of the console, as browsers have them: ``python -m workloads.browsers URL COOKIE SECONDS PATH...``.
+"""Open pages of the console, as browsers have them: ``python -m workloads.browsers URL COOKIES SECONDS PATH...``.
 
-Each path is a page that is open. It is read once, and then its live parts are asked for again as htmx does: at the
-intervals that they say, with the etag of what the page has, and where a part is replaced, as the new one says. A
-process of its own, so that the browsers are not what is measured. Prints what was seen as JSON.
+Each path is a page that is open, in a browser of its own: with the cookie of a session of its own. It is read once, and
+then its live parts are asked for again as htmx does: at the intervals that they say, with the etag of what the page
+has, and where a part is replaced, as the new one says. Its streams of events stay open. A process of its own, so that
+the browsers are not what is measured. Prints what was seen as JSON.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, final
 
 import httpx
 
 from workloads.probes import module_command, module_environment
 
+STREAM: Final = re.compile(r"hx-sse:connect=\"([^\"]*)\"")
 ELEMENT: Final = re.compile(r"<\w+ [^>]*hx-get=\"[^>]*>")
 ATTRIBUTE: Final = re.compile(r"(hx-get|hx-trigger)=\"([^\"]*)\"")
 EVERY: Final = re.compile(r"every (\d+)(ms|s)")
@@ -38,11 +41,13 @@ class Seen:
 
     Attributes:
         statuses: the number of answers by status.
+        num_events: the number of events of their streams.
         num_bytes: the bytes of their contents.
         delays_s: the time from when a line was printed to when a page had it, of each line and page.
     """
 
     statuses: Counter[str] = field(default_factory=Counter)
+    num_events: int = 0
     num_bytes: int = 0
     delays_s: list[float] = field(default_factory=list)
 
@@ -58,24 +63,20 @@ def live_parts(page: str) -> dict[str, float]:
     return found
 
 
-async def poll(client: httpx.AsyncClient, path: str, every_s: float, seen: Seen, *, until_s: float) -> None:
+async def poll(client: httpx.AsyncClient, path: str, every_s: float, seen: Seen, until_s: float) -> None:
     """Asks for one live part again and again."""
-    etag, is_first = "", True
+    etag = ""
     while True:
         await asyncio.sleep(every_s)
         if time.monotonic() > until_s:
             return
         headers = {"hx-request": "true", **({"if-none-match": etag} if etag else {})}
         answer = await client.get(path, headers=headers)
-        now_s = time.time()
         seen.statuses[str(answer.status_code)] += 1
         seen.num_bytes += len(answer.content)
         if answer.status_code != 200:
             continue
         etag = answer.headers.get("etag", "")
-        if not is_first:  # the first look finds what was printed while the other pages were opened
-            seen.delays_s.extend(now_s - float(printed) for printed in PRINTED.findall(answer.text))
-        is_first = False
         following = [part for part in live_parts(answer.text) if part.partition("?")[0] == path.partition("?")[0]]
         if not following:
             return  # it does not change any more
@@ -83,26 +84,59 @@ async def poll(client: httpx.AsyncClient, path: str, every_s: float, seen: Seen,
             path, etag = following[0], ""
 
 
-async def run(url: str, cookie: str, seconds: float, paths: Sequence[str]) -> Seen:
+async def follow(client: httpx.AsyncClient, path: str, seen: Seen, until_s: float) -> None:
+    """Reads a stream of events."""
+    with suppress(TimeoutError):
+        async with (
+            asyncio.timeout_at(asyncio.get_running_loop().time() + until_s - time.monotonic()),
+            client.stream("GET", path, headers={"hx-request": "true"}) as answer,
+        ):
+            answer.raise_for_status()
+            is_first, printed = True, list[float]()
+            async for line in answer.aiter_lines():
+                if line:
+                    now_s = time.time()
+                    printed += [now_s - float(moment) for moment in PRINTED.findall(line)]
+                    seen.num_bytes += len(line)
+                    continue
+                if not is_first:  # the first event has what was printed while the other pages were opened
+                    seen.delays_s.extend(printed)
+                seen.num_events += bool(printed)
+                is_first, printed = is_first and not printed, []
+
+
+async def run(url: str, cookies: Sequence[str], seconds: float, paths: Sequence[str]) -> Seen:
     """Has all pages open for a time, which begins when they are read and a line of standard input has come."""
     seen = Seen()
-    limits = httpx.Limits(max_connections=2 * len(paths), max_keepalive_connections=2 * len(paths))
-    async with httpx.AsyncClient(
-        base_url=url, cookies={"lockstep_session": cookie}, limits=limits, timeout=30, trust_env=False
-    ) as client:
-        pages = [(await client.get(path)).raise_for_status().text for path in paths]
+    async with AsyncExitStack() as stack:
+        looks: list[Callable[[float], Awaitable[None]]] = []
+        for path, cookie in zip(paths, cookies, strict=True):
+            browser = httpx.AsyncClient(
+                base_url=url,
+                cookies={"lockstep_session": cookie},
+                limits=httpx.Limits(keepalive_expiry=4),  # the service closes a connection that is idle for 5 s
+                timeout=30,
+                trust_env=False,
+            )
+            client = await stack.enter_async_context(browser)
+            page = (await client.get(path)).raise_for_status().text
+            for part, every_s in live_parts(page).items():
+                looks.append(partial(poll, client, part, every_s, seen))
+            for stream in STREAM.findall(page):
+                looks.append(partial(follow, client, html.unescape(stream), seen))
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         until_s = time.monotonic() + seconds
-        parts = [part for page in pages for part in live_parts(page).items()]
-        await asyncio.gather(*(poll(client, part, every_s, seen, until_s=until_s) for part, every_s in parts))
+        await asyncio.gather(*(look(until_s) for look in looks))
     return seen
 
 
 @contextmanager
-def open_pages(url: str, cookie: str, paths: Sequence[str], *, seconds: float) -> Iterator[Callable[[], Any]]:
+def open_pages(
+    url: str, cookies: Sequence[str], paths: Sequence[str], *, seconds: float
+) -> Iterator[Callable[[], Any]]:
     """Opens pages in a process of their own; yields what has them look for a time, and returns what they saw."""
-    command = module_command("browsers", url, cookie, str(seconds), *paths)
+    command = module_command("browsers", url, ",".join(cookies), str(seconds), *paths)
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=module_environment()
     ) as process:
@@ -117,9 +151,8 @@ def open_pages(url: str, cookie: str, paths: Sequence[str], *, seconds: float) -
 
 
 def main() -> None:
-    url, cookie, seconds, *paths = sys.argv[1:]
-    seen = asyncio.run(run(url, cookie, float(seconds), paths))
-    json.dump({"statuses": seen.statuses, "num_bytes": seen.num_bytes, "delays_s": seen.delays_s}, sys.stdout)
+    url, cookies, seconds, *paths = sys.argv[1:]
+    json.dump(vars(asyncio.run(run(url, cookies.split(","), float(seconds), paths))), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -145,7 +145,7 @@ def measure_paints(url: str, cookie: str, sizes: Sizes) -> None:
             browser.quit()
 
 
-def measure_open_pages(service: Surroundings, cookie: str, package: str, sizes: Sizes) -> None:
+def measure_open_pages(service: Surroundings, cookies: Sequence[str], package: str, sizes: Sizes) -> None:
     """Has pages open while a job runs, and shows what the service costs with and without them."""
     lines = int(10 * (5 * sizes.watch_s + 60))
     url = service.address.url
@@ -161,19 +161,22 @@ def measure_open_pages(service: Surroundings, cookie: str, package: str, sizes: 
             (f"{NUM_PAGES} pages of a running job", jobs * 2),
             (f"{NUM_PAGES} lists, with 20 different filters", filters[:NUM_PAGES]),
         ):
-            pages = open_pages(url, cookie, paths, seconds=sizes.watch_s) if paths else nobody(sizes.watch_s)
+            pages = open_pages(url, cookies, paths, seconds=sizes.watch_s) if paths else nobody(sizes.watch_s)
             with pages as look:
                 before_s, started = processor_s(service.pid), time.perf_counter()
                 seen = look()
                 share = (processor_s(service.pid) - before_s) / (time.perf_counter() - started)
             delays = seen["delays_s"]
             late = [f"{percentile(delays, part) * 1000:.0f}" for part in (0.5, 0.99)] if delays else ["", ""]
-            asked = sum(seen["statuses"].values())
+            asked, events = sum(seen["statuses"].values()), seen["num_events"]
             same = asked - seen["statuses"].get("200", 0)
-            rows.append((what, f"{share:.3f}", f"{asked:,}", f"{same:,}", *late))
+            rows.append((what, f"{share:.3f}", f"{asked:,}", f"{same:,}", f"{events:,}", *late))
         client.cancel_job("watched")
         wait_for_end(client, "watched")
-    show(("open pages", "cores of the service", "looks", "of them unchanged", "p50 of a line, ms", "p99, ms"), rows)
+    show(
+        ("open pages", "cores of the service", "looks", "of them unchanged", "events", "p50 of a line, ms", "p99, ms"),
+        rows,
+    )
 
 
 @contextmanager
@@ -182,7 +185,7 @@ def nobody(seconds: float) -> Iterator[Callable[[], dict[str, Any]]]:
 
     def look() -> dict[str, Any]:
         time.sleep(seconds)
-        return {"statuses": {}, "delays_s": []}
+        return {"statuses": {}, "num_events": 0, "delays_s": []}
 
     yield look
 
@@ -195,4 +198,4 @@ def measure(sizes: Sizes) -> None:
         cookie = sign_in(client)
         measure_pages(service.address.url, cookie, sizes)
         measure_paints(service.address.url, cookie, sizes)
-        measure_open_pages(service, cookie, service.stage("prints", PRINTS), sizes)
+        measure_open_pages(service, [sign_in(client) for _ in range(NUM_PAGES)], service.stage("prints", PRINTS), sizes)

@@ -68,6 +68,9 @@ class FakeClient:
     def jobs(self, *, filter_text: str, limit: int) -> list[dict[str, Any]]:
         return list(self.found.values())[:limit]
 
+    def trials(self, name: str) -> list[dict[str, Any]]:
+        return [{"jobId": other} for other in self.found if other.startswith(f"{name}.")]
+
     def metric_pages(self, job_id: str, *, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         self.queries.append(query)
         yield from self.series

@@ -135,17 +135,6 @@ def test_a_server_that_followed_is_printed_before_the_version_is_said_to_have_fa
     assert [ENTRY.sub("", line) for line in done.stdout.splitlines()] == ["m v1 a 0", "m v1 a 1", "m v1 b 0"]
 
 
-def test_an_empty_log_of_a_search_names_its_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    searching = {"trainingOutput": {"isHyperparameterTuningJob": True}, "lockstep": {"replicas": []}}
-    monkeypatch.setattr(FakeClient, "job", lambda *_: searching)
-    monkeypatch.setattr(FakeClient, "log_entries", lambda *_, **__: iter(()))
-    done = CliRunner().invoke(app, ["logs", "s"], catch_exceptions=False)
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert "each of its trials has one: lockstep logs s.1. To list them: lockstep trials s" in " ".join(
-        done.stderr.split()
-    )
-
-
 @pytest.mark.parametrize("arguments", [[], ["j", "--model", "m"]])
 def test_either_a_job_or_a_model_is_named(arguments: list[str]) -> None:
     done = CliRunner().invoke(app, ["logs", *arguments])

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from lockstep.cli.commands import make_app
 from lockstep.cli.tensorboard import command
-from lockstep.cli.tensorboard.folders import Mirror, folder_here, lay_out
+from lockstep.cli.tensorboard.folders import Mirror, Runs, folder_here
 from lockstep.errors import InvalidInputError, MissingInputError, PortInUseError
 
 EVENTS = "tensorboard/train/events.out.tfevents.1"
@@ -71,8 +71,9 @@ def test_files_of_this_machine_are_read_where_they_are(tmp_path: Path) -> None:
     (tmp_path / "bucket").mkdir()
     assert folder_here(here, is_on_this_machine=False) is None
     (tmp_path / "runs").mkdir()
-    mirrors = lay_out(fake, fake.found, folder=tmp_path / "runs")  # type: ignore[arg-type]
-    assert len(mirrors) == 1
+    runs = Runs(fake, fake.found, folder=tmp_path / "runs")  # type: ignore[arg-type]
+    runs.sync()
+    assert runs.may_change
     assert (tmp_path / "runs" / "here").readlink() == tmp_path / "bucket"
     assert (tmp_path / "runs" / "there" / "train" / "events.out.tfevents.1").read_bytes() == b"abc"
     del there["lockstep"]["outputs"]["tensorboard"]

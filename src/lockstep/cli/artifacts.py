@@ -21,6 +21,7 @@ from lockstep.cli.console import (
     local_time,
     size,
 )
+from lockstep.cli.trials import explain_search, is_search
 from lockstep.errors import InvalidInputError, MissingInputError, NotFoundError, counted
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def artifacts(
         raise InvalidInputError("--to", received=to, allowed="only with --fetch")
     with connect(project) as client:
         found = chosen(client.artifacts(job), paths or (), job=job)
+        if not found and is_search(described := client.job(job)):
+            ERRORS.print(explain_search(described, "lockstep artifacts", what="artifacts"))
         if not fetch:
             return Answer(
                 show=lambda: _show(found),

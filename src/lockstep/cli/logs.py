@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Final
@@ -15,7 +14,7 @@ from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, ProjectOption, connect
 from lockstep.cli.operations import newest_version, split_version
 from lockstep.cli.stream import EntryPrinter, Printing, follow
 from lockstep.cli.times import read_moment
-from lockstep.cli.trials import is_search
+from lockstep.cli.trials import explain_search, is_search
 from lockstep.client.following import POLL_S
 from lockstep.errors import InvalidInputError
 
@@ -147,10 +146,7 @@ def _explain_empty(client: Client, job: str, attempt: int | None) -> None:
     """Prints why a log has no entries: its attempt does not exist or never ran, or the job is a search."""
     described = client.job(job)
     if is_search(described):
-        ERRORS.print(
-            f"job {job} is a search, which has no log of its own; each of its trials has one: "
-            f"lockstep logs {shlex.quote(f'{job}.1')}. To list them: lockstep trials {shlex.quote(job)}"
-        )
+        ERRORS.print(explain_search(described, "lockstep logs", what="log"))
     if attempt is None:
         return
     known = {each["attempt"]: each for each in described["lockstep"]["attempts"] or ()}

@@ -9,9 +9,10 @@ import typer
 
 from lockstep.cli.answers import Column, Format, answers, print_rows
 from lockstep.cli.completing import complete_job, complete_version
-from lockstep.cli.console import DEFAULT_PROJECT, OUTPUT, ProjectOption, connect, print_json, size
+from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, connect, print_json, size
 from lockstep.cli.operations import newest_version, split_version
 from lockstep.cli.times import read_moment
+from lockstep.cli.trials import explain_search, is_search
 from lockstep.errors import InvalidInputError
 from lockstep.jobs.running.metrics import Unit
 
@@ -83,14 +84,18 @@ def metrics(
     with connect(project) as client:
         if output_format is Format.CSV:
             print_rows((), columns=COLUMNS)
+        is_empty = True
         for page in _pages(client, job=job, model=model, query=query):
             for series in page["series"]:
+                is_empty = False
                 if output_format is Format.JSON:
                     print_json(series)
                 elif table is None:
                     print_rows(_points(series), columns=COLUMNS, has_header=False)
                 else:
                     _add(table, series, interval_s=page["intervalSeconds"])
+        if is_empty and job is not None and is_search(described := client.job(job)):
+            ERRORS.print(explain_search(described, "lockstep metrics", what="metrics"))
     if table is not None:
         OUTPUT.print(table if table.row_count else "no metrics")
 

@@ -10,14 +10,15 @@ import sys
 import termios
 import threading
 import tty
-from collections.abc import Iterator
-from typing import Annotated, Final, final
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, final
 
 import typer
 
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, JobArgument, ProjectOption, connect
+from lockstep.cli.trials import explain_search, is_search
 from lockstep.client.shell_connection import ShellConnection
-from lockstep.errors import ExitCode, UnavailableError
+from lockstep.errors import ExitCode, UnavailableError, WrongStateError
 from lockstep.jobs.running.shell_frames import SHELL_END, TERMINAL, FrameKind, ShellEnd, ShellRequest, Terminal
 
 READ_BYTES: Final = 32 * 1024
@@ -49,7 +50,7 @@ def execute(
     wanted = has_terminal if terminal is None else terminal
     request = ShellRequest(command=tuple(command or ()), terminal=_terminal() if wanted else None)
     with connect(project) as client:
-        name = replica if replica is not None else _first_replica(client.job(job)["lockstep"]["replicas"], job)
+        name = replica if replica is not None else _first_replica(client.job(job))
         shell = client.open_shell(job, replica=name, request=request)
     with contextlib.closing(shell), _raw_terminal() if wanted and has_terminal else contextlib.nullcontext():
         end = _Session(shell, follows_window=request.terminal is not None).run()
@@ -58,9 +59,12 @@ def execute(
     raise typer.Exit(ExitCode.UNAVAILABLE if end.exit_code is None else end.exit_code)
 
 
-def _first_replica(replicas: list[dict[str, object]], job: str) -> str:
+def _first_replica(job: Mapping[str, Any]) -> str:
+    replicas = job["lockstep"]["replicas"]
+    if is_search(job):
+        raise WrongStateError(explain_search(job, "lockstep exec", what="program"))
     if not replicas:
-        raise UnavailableError(f"job {job} has no replicas now", action="wait until it runs")
+        raise UnavailableError(f"job {job['jobId']} has no replicas now", action="wait until it runs")
     return str(replicas[0]["name"])
 
 

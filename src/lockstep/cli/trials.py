@@ -38,6 +38,21 @@ def is_search(job: Mapping[str, Any]) -> bool:
     return isinstance(output, Mapping) and bool(output.get("isHyperparameterTuningJob"))
 
 
+def explain_search(job: Mapping[str, Any], command: str, *, what: str) -> str:
+    """Returns why a search has nothing that a command could show, and which commands show that of its trials.
+
+    Args:
+        job: the search, in the contract's JSON form.
+        command: the command, such as "lockstep logs".
+        what: what the search lacks, such as "log".
+    """
+    name = job["jobId"]
+    return (
+        f"job {name} is a search, which has no {what} of its own; each of its trials has: "
+        f"{command} {shlex.quote(f'{name}.1')}. To list them: lockstep trials {shlex.quote(name)}"
+    )
+
+
 def print_trials(job: Mapping[str, Any]) -> None:
     """Prints the best trials of a search, for its summary.
 

@@ -59,6 +59,8 @@ def fetch_profile(
 
 def _first_replica(job: Mapping[str, Any], *, name: str) -> str:
     replicas = job.get("lockstep", {}).get("replicas", [])
+    if job.get("trainingOutput", {}).get("isHyperparameterTuningJob"):
+        raise WrongStateError(f"job {name} is a search, which trains nothing itself", action="name one of its trials")
     if not replicas:
         raise WrongStateError(f"job {name} is {job['state']}: only a running job can be profiled")
     trains = (replica for replica in replicas if replica["progress"] and replica["progress"]["step"] is not None)

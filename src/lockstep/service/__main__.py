@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from types import FrameType
+from typing import Any, Final, final
 
 import uvicorn
 from sqlalchemy import Engine
@@ -353,6 +354,24 @@ def _certificate(settings: Settings) -> str | None:
     return read_certificate(settings.tls_certificate, key=settings.tls_key)
 
 
+@final
+class _Server(uvicorn.Server):
+    """A server that says when it begins to shut down: it waits for the requests that are being answered.
+
+    Args:
+        config: how it is set.
+        ending: set when it begins to shut down.
+    """
+
+    def __init__(self, config: uvicorn.Config, *, ending: threading.Event) -> None:
+        super().__init__(config)
+        self._ending = ending
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._ending.set()
+        super().handle_exit(sig, frame)
+
+
 def _server(context: ServiceContext) -> uvicorn.Server:
     """Returns the server of the REST interface. SIGTERM and SIGINT end it."""
     config = uvicorn.Config(
@@ -366,9 +385,9 @@ def _server(context: ServiceContext) -> uvicorn.Server:
         ssl_certfile=context.settings.tls_certificate,
         ssl_keyfile=context.settings.tls_key,
     )
-    server = uvicorn.Server(config)
+    server = _Server(config, ending=context.ending)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: setattr(server, "should_exit", True))
+        signal.signal(number, server.handle_exit)
     return server
 
 

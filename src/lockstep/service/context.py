@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import final
 
@@ -79,6 +80,7 @@ class ServiceContext:
         sign_in_links: the links that open the console signed in.
         checkup: examines the service's own machine.
         final_usages: what finished jobs used.
+        ending: set when the service begins to shut down, so that what waits for something ends.
     """
 
     settings: Settings
@@ -113,6 +115,7 @@ class ServiceContext:
     sign_in_links: SignInLinks = field(default_factory=SignInLinks)
     checkup: Checkup = field(default_factory=Checkup)
     final_usages: FinalUsages = field(default_factory=FinalUsages)
+    ending: threading.Event = field(default_factory=threading.Event)
 
     @property
     def budgets(self) -> list[BudgetState]:

@@ -85,15 +85,10 @@ class StreamedBody(Response):
         Raises:
             OverloadedError: If too many are under way.
         """
-
-        async def send_soon(message: Message) -> None:
-            async with asyncio.timeout(SEND_S):
-                await send(message)
-
         try:
             with self._streams.opened():
                 body = StreamingResponse(self._pieces(), headers=self._sent_headers, media_type=self.media_type)
-                await body(scope, receive, send_soon)
+                await body(scope, receive, sends_soon(send))
         except TimeoutError:
             return  # without the end of the response: the server then closes the connection
         finally:
@@ -102,6 +97,16 @@ class StreamedBody(Response):
     async def _pieces(self) -> AsyncIterator[bytes]:
         while piece := await run_in(Pool.DOWNLOAD, self._read):
             yield piece
+
+
+def sends_soon(send: Send) -> Send:
+    """Returns what sends a message, and raises `TimeoutError` if its receiver takes nothing for `SEND_S`."""
+
+    async def send_soon(message: Message) -> None:
+        async with asyncio.timeout(SEND_S):
+            await send(message)
+
+    return send_soon
 
 
 def stream_file(file: BinaryIO, *, name: str, size_bytes: int, streams: Streams) -> StreamedBody:

@@ -5,11 +5,59 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from html import unescape
+from typing import Any, final
 
 import httpx
 
 from lockstep.testing.served import HOME_TOKEN, Served
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """A server-sent event.
+
+    Attributes:
+        html: what is put into the page; "" if nothing is.
+        name: its name; "" if it has none.
+        position: where a reader goes on after it; "" if it does not say.
+    """
+
+    html: str
+    name: str
+    position: str
+
+
+@contextmanager
+def following(browser: httpx.Client, page: str, *, last: str = "") -> Iterator[Iterator[Event]]:
+    """Yields the events of the stream that a page, or a part of one, opens.
+
+    Args:
+        browser: who reads.
+        page: the page's HTML.
+        last: the position of the last event that a reader had; "" if it had none.
+    """
+    found = re.search(r'hx-sse:connect="([^"]+)"', page)
+    assert found is not None, page
+    headers = {"hx-request": "true", **({"last-event-id": last} if last else {})}
+    with browser.stream("GET", unescape(found[1]), headers=headers, timeout=30) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield _events(answer.iter_lines())
+
+
+def _events(lines: Iterator[str]) -> Iterator[Event]:
+    fields: dict[str, list[str]] = {}
+    for line in lines:
+        if line:
+            name, _, value = line.partition(": ")
+            fields.setdefault(name, []).append(value)
+        elif fields:
+            if {"data", "event", "id"} & fields.keys():
+                texts = {name: "\n".join(fields.get(name, [])) for name in ("data", "event", "id")}
+                yield Event(html=texts["data"], name=texts["event"], position=texts["id"])
+            fields = {}
 
 
 @contextmanager

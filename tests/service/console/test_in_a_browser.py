@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -84,6 +85,30 @@ def test_a_job_is_watched_filtered_and_cancelled_and_nothing_of_it_is_run(browse
     browser.until(lambda: browser.text("h1") == "Sign in")
     assert browser.requested() == {browser.url}, "nothing leaves the machine"
     assert browser.problems() == [], "no script fails, and the content security policy is kept"
+
+
+def test_a_log_is_followed_by_one_stream_that_rests_while_nobody_looks(browser: Browser, bench: Bench) -> None:
+    job = record_job(bench, "job_1", num_entries=40)
+    bench.store.update(job.uid, state=JobState.RUNNING, end_time_s=None)
+    write_log(job, 0, 9)
+    browser.sign_in()
+    browser.open("/projects/local/jobs/job_1")
+    browser.until(lambda: "line 9" in browser.text("#log-entries"))
+    write_log(job, 10, 19)
+    browser.until(lambda: "line 19" in browser.text("#log-entries"))
+    page = browser.driver.current_window_handle
+    browser.driver.switch_to.new_window("tab")
+    browser.open("/costs")
+    write_log(job, 20, 29)
+    browser.driver.switch_to.window(page)
+    browser.until(lambda: "line 29" in browser.text("#log-entries"))
+    assert len(browser.statuses("/projects/local/jobs/job_1/log/live")) == 2, "one before, one after"
+    bench.store.update(job.uid, state=JobState.SUCCEEDED, end_time_s=job.create_time_s + 1)
+    write_log(job, 30, 39)
+    browser.until(lambda: "The log is complete." in browser.text("#growing"))
+    shown = re.findall(r"line (\d+)", browser.text("#log-entries"))
+    assert [int(number) for number in shown] == list(range(40)), "each entry once, in order"
+    assert browser.problems() == []
 
 
 def test_a_long_log_stays_bounded_and_a_link_to_an_entry_opens_there(browser: Browser, bench: Bench) -> None:

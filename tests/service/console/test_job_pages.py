@@ -15,7 +15,6 @@ from tests.service.recorded_jobs import MASTER, record_job, write_curve, write_l
 
 from lockstep.errors import StorageError
 from lockstep.jobs.running.orders import ProgramEnd
-from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Scope
 from lockstep.service.console.charts import Across, Line, chart, ticks
 from lockstep.service.console.pages import job_events, job_log_search
@@ -115,7 +114,7 @@ def test_an_error_in_a_filter_stands_under_its_box_and_is_marked(browser: httpx.
     assert re.search(r'role="alert"><p class="error">filter: column 21', page)
     assert f"severity&gt;=ERROR AND &lt;b&gt;:1\n{' ' * 20}^" in page
     assert _lines(page) == []
-    assert 'hx-trigger="every 500ms"' not in page
+    assert "hx-sse:connect" not in page
     shown = browser.get(JOB, params={"filter": "textPayload:7"}).text
     assert (_lines(shown), 'role="alert"' in shown) == (["7"], False)
 
@@ -329,20 +328,6 @@ def test_events_are_shown_with_causes_and_thousands_a_page_at_a_time(
     assert seen == [f"{number:02d}" for number in reversed(range(60))]
     assert "<strong>enqueued</strong>" in events
     assert browser.get(f"{JOB}/events?page=999999999999").status_code == 200
-
-
-def test_a_job_that_runs_shows_new_entries_as_they_come(browser: httpx.Client, bench: Bench) -> None:
-    job = record_job(bench, "j")
-    bench.store.update(job.uid, state=JobState.RUNNING, end_time_s=None, replicas=[])
-    write_log(job, 0, 9)
-    page = browser.get(JOB).text
-    assert ('data-follow="on"' in page, _lines(page)) == (True, _numbers(0, 10))
-    asks = re.search(r'<li class="muted later" hx-get="([^"]+)" hx-trigger="every 500ms"', page)
-    assert asks is not None
-    path = unescape(asks[1])
-    assert browser.get(path).status_code == 204
-    write_log(job, 10, 11)
-    assert _lines(browser.get(path).text) == ["10", "11"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from sqlalchemy.exc import OperationalError
+from tests.service.console.signed_in import following
 
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Scope
@@ -89,15 +90,9 @@ def test_a_job_that_runs_shows_its_states_its_log_and_that_it_may_be_cancelled(
     for event in ("enqueued", "preparing", "started"):
         assert f"<strong>{event}</strong>" in shown
     assert 'hx-get="/projects/local/jobs/j/status" hx-trigger="every 2s"' in shown
-    entries, asks = "", "/projects/local/jobs/j/log?filter=&cursor="
-    while "a line" not in entries:
-        bench.step()
-        entries = browser.get(asks).text
-        found = re.search(r'hx-get="([^"]+)"', entries)
-        if found is None:
-            continue  # nothing was printed yet
-        asks = found[1].replace("&amp;", "&")
-    assert browser.get(asks).status_code == 204, "the program prints no more"
+    whole = re.sub(r"(/log/live)\?[^\"]*", r"\1", shown)
+    with following(browser, whole) as stream:
+        assert "a line" in next(event.html for event in stream if event.html)
     token = re.search(r'name="csrf_token" value="(\w+)"', shown)
     assert token is not None
     part = browser.post("/projects/local/jobs/j/cancel", headers={"hx-request": "true", "x-csrf-token": token[1]})
@@ -108,12 +103,15 @@ def test_a_job_that_runs_shows_its_states_its_log_and_that_it_may_be_cancelled(
     assert 'hx-trigger="every 2s"' not in shown
 
 
-def test_the_log_of_a_job_that_waits_is_asked_for_again(browser: httpx.Client, bench: Bench) -> None:
-    bench.create("j", "pass")
+def test_the_log_of_a_job_that_waits_is_followed(browser: httpx.Client, bench: Bench) -> None:
+    bench.create("j", "print('a line')")
     shown = browser.get("/projects/local/jobs/j").text
-    assert re.search(
-        r'<li class="muted later" hx-get="/projects/local/jobs/j/log\?[^"]*" hx-trigger="every 500ms"', shown
-    )
+    with following(browser, shown) as stream:
+        bench.step_until_state("j", JobState.SUCCEEDED)
+        events = list(stream)
+    assert "a line" in "".join(event.html for event in events)
+    assert "The log is complete." in events[-2].html
+    assert events[-1].name == "over"
 
 
 def test_nothing_of_a_job_is_taken_for_html(browser: httpx.Client, bench: Bench) -> None:

@@ -15,7 +15,7 @@ import typer
 
 from lockstep.cli.completing import complete_job
 from lockstep.cli.console import DEFAULT_PROJECT, ERRORS, OUTPUT, ProjectOption, connect
-from lockstep.cli.tensorboard.folders import Mirror, lay_out
+from lockstep.cli.tensorboard.folders import Runs
 from lockstep.errors import LockstepError, MissingInputError, PortInUseError, StorageError, UnavailableError
 from lockstep.processes.guarded import GuardedProcesses
 from lockstep.processes.guardian import GuardedProgram
@@ -46,18 +46,19 @@ def tensorboard(
 ) -> None:
     """Start TensorBoard on the event files of one or several jobs. Ctrl-C ends it.
 
-    Files in a folder of this machine are read where they are. Others are downloaded, and kept in step while it runs.
+    Of a search, it shows all trials, also those that begin later. Files in a folder of this machine are read where they
+    are. Others are downloaded, and kept in step while it runs.
     """
     if importlib.util.find_spec("tensorboard") is None:
         raise MissingInputError("TensorBoard is not installed", action="pip install tensorboard")
     chosen_port = free_port(host, first=port or FIRST_PORT, count=1 if port else NUM_PORTS)
     with connect(project) as client, tempfile.TemporaryDirectory(prefix="lockstep-tensorboard-") as made:
-        found = {name: client.job(name) for name in dict.fromkeys(jobs)}
         folder = Path(made, "runs")
         folder.mkdir()
         with OUTPUT.status("fetching event files"):
-            mirrors = lay_out(client, found, folder=folder)
-        serve(client, mirrors, folder=folder, host=host, port=chosen_port, sync_every_s=sync_every, names=list(found))
+            runs = Runs(client, jobs, folder=folder)
+            runs.sync()
+        serve(client, runs, host=host, port=chosen_port, sync_every_s=sync_every, names=list(dict.fromkeys(jobs)))
 
 
 def free_port(host: str, *, first: int, count: int) -> int:
@@ -86,9 +87,8 @@ def free_port(host: str, *, first: int, count: int) -> int:
 
 def serve(
     client: Client,
-    mirrors: Sequence[Mirror],
+    runs: Runs,
     *,
-    folder: Path,
     host: str,
     port: int,
     sync_every_s: float,
@@ -98,8 +98,7 @@ def serve(
 
     Args:
         client: a client of the service, which may be restarted meanwhile.
-        mirrors: the copies to keep in step.
-        folder: the folder that TensorBoard reads, with a folder for each job.
+        runs: the folder that TensorBoard reads.
         host: the address to listen on.
         port: the port to listen on.
         sync_every_s: the time between two downloads, in seconds.
@@ -108,16 +107,16 @@ def serve(
     Raises:
         LockstepError: TensorBoard does not start, or ends.
     """
-    log = folder.parent / "tensorboard.log"
+    log = runs.folder.parent / "tensorboard.log"
     command = (sys.executable, "-P", "-m", "tensorboard.main")
-    options = (f"--logdir={folder}", f"--host={host}", f"--port={port}", "--reload_interval=5")
+    options = (f"--logdir={runs.folder}", f"--host={host}", f"--port={port}", "--reload_interval=5")
     program = GuardedProgram(name=_PROGRAM, command=(*command, *options), output=str(log))
-    running = GuardedProcesses([program], cwd=folder)
+    running = GuardedProcesses([program], cwd=runs.folder)
     url = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
     try:
         _await_answer(running, url=url, log=log)
         OUTPUT.print(f"TensorBoard shows {', '.join(names)} at {url} (Ctrl-C ends it)", soft_wrap=True)
-        _keep_in_step(client, mirrors, running=running, log=log, sync_every_s=sync_every_s)
+        _keep_in_step(client, runs, running=running, log=log, sync_every_s=sync_every_s)
     except KeyboardInterrupt:  # the usual end
         ERRORS.print("\nTensorBoard has ended", style="dim")
     finally:
@@ -145,19 +144,16 @@ def _check_runs(running: GuardedProcesses, *, log: Path) -> None:
         raise LockstepError(f"TensorBoard ended with exit code {code}: {_last_line(log)}")
 
 
-def _keep_in_step(
-    client: Client, mirrors: Sequence[Mirror], *, running: GuardedProcesses, log: Path, sync_every_s: float
-) -> None:
+def _keep_in_step(client: Client, runs: Runs, *, running: GuardedProcesses, log: Path, sync_every_s: float) -> None:
     is_away = False
     while True:
         running.wait(timeout_s=sync_every_s)
         _check_runs(running, log=log)
-        if not mirrors:  # the files are on this machine
+        if not runs.may_change:
             continue
         try:
             client.find_again()
-            for mirror in mirrors:
-                mirror.sync()
+            runs.sync()
             is_away = False
         except (UnavailableError, StorageError) as problem:
             if not is_away:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 from lockstep.cli.artifacts import target_of
+from lockstep.cli.trials import is_search
 from lockstep.errors import InvalidInputError, MissingInputError, NotFoundError
 from lockstep.jobs.running.states import TERMINAL
 from lockstep.storage import local_path
@@ -97,26 +98,57 @@ class Mirror:
                     copy.write(data)
 
 
-def lay_out(client: Client, jobs: Mapping[str, Mapping[str, Any]], *, folder: Path) -> list[Mirror]:
-    """Makes one folder for each job, and returns the copies that have to be kept in step.
+@final
+class Runs:
+    """The folder that TensorBoard reads: one folder for each job, and for each trial of a search.
 
     Args:
         client: a client of the service.
-        jobs: the jobs by name, in the contract's JSON form.
+        names: the names of the jobs.
         folder: an empty folder.
-
-    Raises:
-        LockstepError: the event files of a job cannot be fetched.
     """
-    mirrors: list[Mirror] = []
-    for name, job in jobs.items():
-        place = folder / name
-        here = folder_here(job, is_on_this_machine=client.is_on_this_machine)
+
+    def __init__(self, client: Client, names: Iterable[str], *, folder: Path) -> None:
+        self.folder = folder
+        self._client = client
+        self._shown: set[str] = set()
+        self._searches: list[str] = []
+        self._mirrors: list[Mirror] = []
+        for name in dict.fromkeys(names):
+            job = client.job(name)
+            if is_search(job):
+                self._searches.append(name)
+            else:
+                self._add(job)
+
+    @property
+    def may_change(self) -> bool:
+        """Whether `sync` has anything to do: some files are not on this machine, or a search may begin new trials."""
+        return bool(self._mirrors or self._searches)
+
+    def sync(self) -> None:
+        """Adds the trials that have begun, and fetches what is new.
+
+        Raises:
+            LockstepError: the event files of a job cannot be fetched.
+        """
+        for name in self._searches.copy():
+            is_over = self._client.job(name)["state"] in TERMINAL  # asked first: later no trial begins
+            for trial in self._client.trials(name):
+                if trial["jobId"] not in self._shown:
+                    self._add(self._client.job(trial["jobId"]))
+            if is_over:
+                self._searches.remove(name)
+        for mirror in self._mirrors:
+            mirror.sync()
+
+    def _add(self, job: Mapping[str, Any]) -> None:
+        name = job["jobId"]
+        place = self.folder / name
+        here = folder_here(job, is_on_this_machine=self._client.is_on_this_machine)
         if here is not None:
             place.symlink_to(here, target_is_directory=True)
-            continue
-        place.mkdir()
-        mirror = Mirror(client, name, folder=place)
-        mirror.sync()
-        mirrors.append(mirror)
-    return mirrors
+        else:
+            place.mkdir()
+            self._mirrors.append(Mirror(self._client, name, folder=place))
+        self._shown.add(name)

@@ -61,6 +61,7 @@ def top(
                 document={"jobs": [view.to_json() for view in views]} if job is None else views[0].to_json(),
                 rows=[row for view in views for row in view.to_rows(is_alone=job is not None)],
                 columns=COLUMNS,
+                hint="" if job is None else next_command(views[0].job),
             )
         views = watch(client, read=read, draw=draw, interval_s=interval, is_endless=job is None)
     return Answer(show=lambda: None, hint=next_command(views[0].job) if job is not None and views else "")

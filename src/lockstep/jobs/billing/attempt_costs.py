@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final, final
 
-from lockstep.jobs.billing.bills import COST_DECIMALS, LINE_DECIMALS, ReplicaUsage, round_half_up
+from lockstep.jobs.billing.bills import COST_DECIMALS, HOUR_US, LINE_DECIMALS, ReplicaUsage, round_half_up
+from lockstep.jobs.input.spec import AcceleratorConfig
 from lockstep.jobs.machines.catalogue import Catalogue
 
 TIME_DECIMALS: Final = 3
@@ -57,7 +59,7 @@ def split_bill(
         shown_units = units_before.add(mine, decimals=LINE_DECIMALS, half_up=False)
         share = Fraction(0) if not whole or cost_usd is None else Fraction(cost_usd) * mine_usd / whole
         shown_usd = usd_before.add(share, decimals=COST_DECIMALS, half_up=True)
-        seconds = sum((usage.hours for usage in usages), Fraction(0)) * 3600
+        seconds = Fraction(sum(usage.length_us for usage in usages), HOUR_US) * 3600
         found.append(
             AttemptCost(
                 machine_s=round_half_up(seconds, decimals=TIME_DECIMALS),
@@ -88,11 +90,15 @@ def _cut(value: Fraction, *, decimals: int) -> Decimal:
 
 
 def _units(usages: Sequence[ReplicaUsage], *, catalogue: Catalogue) -> Fraction:
-    rates = [
-        catalogue.units_per_hour(usage.machine_type, accelerator=usage.accelerator, region=usage.region)
-        for usage in usages
-    ]
-    return sum((rate * usage.hours for rate, usage in zip(rates, usages, strict=True) if rate), Fraction(0))
+    lengths_us: Counter[tuple[str, AcceleratorConfig | None, str | None]] = Counter()
+    for usage in usages:
+        lengths_us[usage.machine_type, usage.accelerator, usage.region] += usage.length_us
+    total = Fraction(0)
+    for (machine_type, accelerator, region), length_us in lengths_us.items():
+        rate = catalogue.units_per_hour(machine_type, accelerator=accelerator, region=region)
+        if rate:
+            total += rate * Fraction(length_us, HOUR_US)
+    return total
 
 
 def _is_priced(usages: Sequence[ReplicaUsage], *, catalogue: Catalogue) -> bool:

@@ -15,7 +15,7 @@ from lockstep.service.api.requests import Context, Name, Project
 from lockstep.service.api.resources import timestamp
 from lockstep.service.api.routes import make_router
 from lockstep.service.notifications.webhooks import WebhookState
-from lockstep.service.store import Delivery, WebhookRecord
+from lockstep.service.store import Delivery, GangPart, WebhookRecord
 
 router = make_router()
 operators_router = make_router()
@@ -35,7 +35,7 @@ def job_deliveries(
     project: Project, job_id: Name, number: Annotated[int, Path(ge=0, lt=MAX_JOB_WEBHOOKS)], context: Context
 ) -> DeliveryListForm:
     """Returns the last deliveries of a job's webhook, the latest first. Webhooks are numbered from 0."""
-    job = context.jobs.get(project=project, job_id=job_id)
+    job = context.jobs.get(project=project, job_id=job_id, gang=GangPart.NONE)
     return _delivery_list(context.webhooks.deliveries_of_job(job.uid, number=number))
 
 

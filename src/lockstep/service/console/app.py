@@ -19,12 +19,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lockstep.errors import AuthenticationError, LockstepError, NotFoundError, UnavailableError
 from lockstep.service.console.asking import Ask, Asking
 from lockstep.service.console.assets_served import serve_asset
+from lockstep.service.console.event_streams import EventStreams, Growth
 from lockstep.service.console.forms import Form, read_form
 from lockstep.service.console.layout import page
 from lockstep.service.console.live import LivePart, LiveParts, is_kept_while_unchanged, shared_view
 from lockstep.service.console.pages.signin import signin_page
-from lockstep.service.console.paths import ASKS, CHANGES, PARTS, STAMPS, VIEWS, WITH_FILES, Render, Stamp
+from lockstep.service.console.paths import (
+    ASKS,
+    CHANGES,
+    PARTS,
+    STAMPS,
+    STREAMS,
+    VIEWS,
+    WITH_FILES,
+    Follow,
+    Render,
+    Stamp,
+)
 from lockstep.service.console.signing_in import (
+    COOKIE,
     CSRF_FIELD,
     CSRF_HEADER,
     Session,
@@ -68,6 +81,7 @@ class Console:
         authenticator = Authenticator(home_token=context.token, keys=context.keys)
         self._sign_ins = SignIns(authenticator=authenticator, sessions=context.sessions, links=context.sign_in_links)
         self._parts = LiveParts()
+        self._streams = EventStreams(is_ending=context.ending.is_set)
         own = (
             Route("/", _to_jobs),
             Route("/assets/{digest}/{name}", serve_asset),
@@ -81,6 +95,7 @@ class Console:
             Route(path, self._part(render, fresh_s, stamp_of=STAMPS.get(path)), methods=["GET"])
             for path, (render, fresh_s) in PARTS.items()
         )
+        streams = (Route(path, self._stream(follow), methods=["GET"]) for path, follow in STREAMS.items())
         changes = (
             Route(path, self._page(render, takes_files=path in WITH_FILES), methods=["POST"])
             for path, render in CHANGES.items()
@@ -88,7 +103,7 @@ class Console:
         asks = (Route(path, self._asks(ask, method=method), methods=[method]) for path, (method, ask) in ASKS.items())
         self.app: ASGIApp = _Headers(
             Starlette(
-                routes=[*own, *views, *parts, *changes, *asks],
+                routes=[*own, *views, *parts, *streams, *changes, *asks],
                 exception_handlers={LockstepError: _on_error, 404: _on_missing},
             )
         )
@@ -154,6 +169,34 @@ class Console:
 
             key = (view.principal, request.url.path, request.url.query)
             return (await self._parts.get(key, make, fresh_s=fresh_s)).answer(request)
+
+        return serve
+
+    def _stream(self, follow: Follow) -> Callable[[Request], Awaitable[Response]]:
+        """Returns what serves a stream of what grows, to those who are signed in."""
+        pool = pool_of(follow) or Pool.CONSOLE
+
+        async def serve(request: Request) -> Response:
+            try:
+                view = shared_view(await self._run(self._sign_ins.find, request))
+            except AuthenticationError:
+                return _to_signin(request)
+
+            async def look(position: str) -> Growth:
+                return await self._run(follow, request, view, self._context, position, pool=pool)
+
+            async def admit() -> None:
+                if self._sign_ins.recall(request) is None:
+                    await self._run(self._sign_ins.find, request)
+
+            shown = [(name, value) for name, value in request.query_params.multi_items() if name != "cursor"]
+            return self._streams.respond(
+                (view.principal, request.url.path, tuple(shown)),
+                look,
+                position=request.headers.get("last-event-id") or request.query_params.get("cursor", ""),
+                session=request.cookies[COOKIE],
+                admit=admit,
+            )
 
         return serve
 

@@ -15,6 +15,7 @@ from lockstep.errors import NotFoundError
 KINDS: Final = {
     "style.css": "text/css",
     "htmx.js": "text/javascript",
+    "hx-sse.js": "text/javascript",
     "console.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }

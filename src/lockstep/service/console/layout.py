@@ -67,7 +67,7 @@ def page(
         h.title[f"{title} · Lockstep"],
         h.link(rel="stylesheet", href=asset_url("style.css")),
         h.link(rel="icon", href=asset_url("icon.svg"), type="image/svg+xml"),
-        h.script(src=asset_url("htmx.js"), defer=True) if has_asset("htmx.js") else None,
+        (h.script(src=asset_url(name), defer=True) for name in ("htmx.js", "hx-sse.js") if has_asset(name)),
         h.script(src=asset_url("console.js"), defer=True),
     ]
     headers = {} if session is None else {"hx-headers:inherited": f'{{"{CSRF_HEADER}": "{session.csrf_token}"}}'}

@@ -1,7 +1,7 @@
 """The live parts of pages: each is made once for all who look at it, and sent only to those who do not have it yet.
 
-A part is asked for again every second or two by each open page. Polls rather than a stream of events: a browser opens
-six connections to a server at most, so the seventh open tab with a stream would get nothing any more.
+A part is asked for again every second or two by each open page. What grows, a log, is sent instead: see
+`lockstep.service.console.event_streams`.
 """
 
 from __future__ import annotations

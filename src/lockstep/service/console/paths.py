@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lockstep.service.console.asking import Ask
+from lockstep.service.console.event_streams import Growth
 from lockstep.service.console.pages import (
     access,
     cluster,
@@ -43,6 +44,8 @@ from lockstep.service.context import ServiceContext
 
 Render = Callable[[Request, Session, ServiceContext], h.Node | Response]
 """Makes a page, or a part of one. Blocks."""
+Follow = Callable[[Request, Session, ServiceContext, str], Growth]
+"""Looks once for what comes after a position. Blocks."""
 Stamp = Callable[[Request, Session, ServiceContext], int]
 """Counts the changes of what a part shows. Blocks."""
 
@@ -76,7 +79,7 @@ VIEWS: Final[Mapping[str, Render]] = {
 PARTS: Final[Mapping[str, tuple[Render, float]]] = {
     "/jobs/table": (jobs.show_table, 1.9),
     f"{_JOB}/status": (job.show_status, 1.0),
-    f"{_JOB}/log": (job_log.show_more, 0.2),
+    f"{_JOB}/log": (job_log.show_more, 0.5),
     f"{_JOB}/metrics": (job_metrics.show, 3.0),
     f"{_JOB}/curves": (job_curves.show, 5.0),
     f"{_JOB}/artifacts": (job_artifacts.show, 1.0),
@@ -86,12 +89,16 @@ PARTS: Final[Mapping[str, tuple[Render, float]]] = {
     f"{_MODEL}/requests": (model_watching.show_requests, 3.0),
     f"{_MODEL}/servers": (model_watching.show_servers, 3.0),
     f"{_MODEL}/cost": (model_watching.show_cost, 5.0),
-    f"{_MODEL}/versions/{{version}}/log/more": (server_log.show_more, 0.2),
     costs.REPORT_PATH: (costs.show_report, 10.0),
     "/cluster/now": (cluster.show_now, 1.0),
     health.CHECKS_PATH: (health.show_checks, 0.5),
 }
 """The parts that open pages ask for again and again, and how long each is used for all who look, in seconds."""
+STREAMS: Final[Mapping[str, Follow]] = {
+    f"{_JOB}/log/live": job_log.follow,
+    f"{_MODEL}/versions/{{version}}/log/live": server_log.follow,
+}
+"""What open pages receive as it grows."""
 STAMPS: Final[Mapping[str, Stamp]] = {"/jobs/table": jobs.count_changes}
 """Of the parts that stay the same for long: the number of changes of what they show, which is cheaper to read."""
 CHANGES: Final[Mapping[str, Render]] = {

@@ -23,7 +23,7 @@ from lockstep.service.store import SessionStore
 COOKIE: Final = "lockstep_session"
 LASTS_S: Final = 12 * 3600.0
 """How long a session is valid, in seconds."""
-RECALLED_S: Final = 1.0
+RECALLED_S: Final = 5.0
 """How long a session that was found is used without looking it up again, in seconds. Then a revoked key is noticed."""
 MAX_RECALLED: Final = 1000
 CSRF_HEADER: Final = "x-csrf-token"

@@ -8,7 +8,7 @@ from lockstep.service.store.billing.spending import (
     UnsummedNode,
 )
 from lockstep.service.store.billing.storage_sizes import KeepingJob, StoredSizeStore
-from lockstep.service.store.control.job_rows import RanJob
+from lockstep.service.store.control.job_rows import GangPart, RanJob
 from lockstep.service.store.control.jobs import JobStore
 from lockstep.service.store.control.lease import Holder, Lease, LeaseLostError, holder_of
 from lockstep.service.store.control.listing import NEWEST_FIRST, ORDER_KEYS, JobOrder
@@ -54,6 +54,7 @@ __all__ = [
     "EndedAttempt",
     "EventNote",
     "Feed",
+    "GangPart",
     "Holder",
     "JobKind",
     "JobOrder",

@@ -15,6 +15,7 @@ from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 
 from lockstep.errors import UnavailableError
+from lockstep.service.store.json_texts import parse_json
 from lockstep.service.store.postgres import allow_long, connect_postgres
 from lockstep.service.store.tables import JOBS
 
@@ -56,7 +57,7 @@ def connect_database(url: str, *, password: str | None = None) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() == POSTGRESQL:
         return connect_postgres(parsed, password=password)
-    engine = create_engine(parsed)
+    engine = create_engine(parsed, json_deserializer=parse_json)
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine

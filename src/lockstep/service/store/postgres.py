@@ -13,6 +13,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, 
 from sqlalchemy.exc import ArgumentError
 
 from lockstep.errors import InvalidInputError, UnavailableError
+from lockstep.service.store.json_texts import parse_json
 
 SCHEME: Final = "postgresql+psycopg"
 EXAMPLE: Final = f"{SCHEME}://lockstep@db.example.com/lockstep"
@@ -87,6 +88,7 @@ def connect_postgres(url: URL, *, password: str | None) -> Engine:
         max_overflow=MAX_OVERFLOW,
         pool_timeout=POOL_TIMEOUT_S,
         pool_pre_ping=True,
+        json_deserializer=parse_json,
     )
 
     @event.listens_for(engine, "do_connect")

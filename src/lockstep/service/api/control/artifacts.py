@@ -18,6 +18,7 @@ from lockstep.service.api.requests import Context, JobName, Project
 from lockstep.service.api.resources import timestamp
 from lockstep.service.api.routes import make_router
 from lockstep.service.control.job_outputs import Artifact, list_artifacts, open_artifact
+from lockstep.service.store import GangPart
 from lockstep.service.streams import StreamedBody, stream_file
 from lockstep.service.threads import Pool, runs_in
 
@@ -39,7 +40,7 @@ def artifacts(
 
     The logs begin a page of their own, so that the page before them may be short or empty.
     """
-    job = context.jobs.get(project=project, job_id=job_id)
+    job = context.jobs.get(project=project, job_id=job_id, gang=GangPart.NONE)
     found, following = list_artifacts(
         job,
         bucket=context.settings.bucket,
@@ -57,7 +58,7 @@ def artifacts(
 @runs_in(Pool.BUCKET)
 def artifact(project: Project, job_id: JobName, path: _Path, context: Context) -> StreamedBody:
     """Returns a file that a job left, piece by piece."""
-    job = context.jobs.get(project=project, job_id=job_id)
+    job = context.jobs.get(project=project, job_id=job_id, gang=GangPart.NONE)
     file, size_bytes = open_artifact(job, path, bucket=context.settings.bucket)
     return stream_file(file, name=path.rpartition("/")[2], size_bytes=size_bytes, streams=context.streams)
 

@@ -15,7 +15,7 @@ from lockstep.service.api.requests import Context, JobName, Project
 from lockstep.service.api.routes import make_router
 from lockstep.service.context import ServiceContext
 from lockstep.service.control.job_inputs import training_input_of
-from lockstep.service.store import JobRecord
+from lockstep.service.store import GangPart, JobRecord
 
 router = make_router()
 
@@ -27,7 +27,7 @@ def get_config(project: Project, job_id: JobName, context: Context) -> JobConfig
 
     Of the replicas, the first of each role is shown.
     """
-    job = context.jobs.get(project=project, job_id=job_id)
+    job = context.jobs.get(project=project, job_id=job_id, gang=GangPart.NONE)
     form: JobConfigForm = {"submitted": submitted_document(job), "ignored": []}
     try:
         request = _request(job)

@@ -67,7 +67,7 @@ from lockstep.service.notifications.webhooks import read_job_key, seal_webhooks
 from lockstep.service.prediction.job_models import find_models
 from lockstep.service.security.job_folders import job_folders
 from lockstep.service.security.locations import check_location
-from lockstep.service.store import NEWEST_FIRST, ORDER_KEYS, JobKind, JobOrder, JobRecord
+from lockstep.service.store import NEWEST_FIRST, ORDER_KEYS, GangPart, JobKind, JobOrder, JobRecord
 from lockstep.storage import QUICK_POLICY, check_shared_url, may_succeed_later, open_bucket
 
 router = make_router()
@@ -142,7 +142,7 @@ def _preview(request: JobRequest, *, project: str, context: Context) -> PreviewF
 
 def _check_name(job_id: str, *, project: str, context: Context) -> None:
     with contextlib.suppress(NotFoundError):
-        context.jobs.get(project=project, job_id=job_id)
+        context.jobs.get(project=project, job_id=job_id, gang=GangPart.NONE)
         raise ConflictError(f"jobId: project {project} has a job {job_id!r} already", action="choose another name")
 
 
@@ -404,7 +404,7 @@ def patch(
     paths = [path for path in update_mask.split(",") if path]
     if any(path != "labels" and not path.startswith("labels.") for path in paths) or not paths:
         raise InvalidInputError("updateMask", received=update_mask, allowed="labels")
-    job = context.jobs.get(project=project, job_id=job_id)
+    job = context.jobs.get(project=project, job_id=job_id, gang=GangPart.NONE)
     etag = body.get("etag")
     if etag is not None and etag != job_etag(job):
         raise ConflictError(f"job {job_id} changed since it was read", received=etag, action="read it again")
@@ -423,7 +423,7 @@ def patch(
 @requires_scope(Scope.SUBMITTER)
 def cancel(project: Project, job_id: JobName, context: Context, principal: RequestPrincipal) -> EmptyForm:
     """``projects.jobs.cancel``. Returns at once; the job ends soon after."""
-    job = context.jobs.get(project=project, job_id=job_id)
+    job = context.jobs.get(project=project, job_id=job_id, gang=GangPart.NONE)
     if job.state in TERMINAL:
         raise WrongStateError(f"job {job_id} is over already: {job.state}")
     if job.state is JobState.CANCELLING:  # the first request decides the end reason
@@ -439,7 +439,7 @@ def cancel(project: Project, job_id: JobName, context: Context, principal: Reque
 @requires_scope(Scope.VIEWER)
 def events(project: Project, job_id: JobName, context: Context) -> EventListForm:
     """Returns the events of a job, with their times and causes (Lockstep's own route)."""
-    job = context.jobs.get(project=project, job_id=job_id)
+    job = context.jobs.get(project=project, job_id=job_id, gang=GangPart.NONE)
     return {"events": event_resources(context.jobs.events(job.uid))}
 
 
@@ -447,5 +447,5 @@ def events(project: Project, job_id: JobName, context: Context) -> EventListForm
 @requires_scope(Scope.VIEWER)
 def models(project: Project, job_id: JobName, context: Context) -> JobModelListForm:
     """Returns the ``.keras`` files that a job saved (Lockstep's own route)."""
-    found = find_models(context.jobs.get(project=project, job_id=job_id))
+    found = find_models(context.jobs.get(project=project, job_id=job_id, gang=GangPart.NONE))
     return {"models": [{"url": model.url, "sizeBytes": str(model.size_bytes)} for model in found]}

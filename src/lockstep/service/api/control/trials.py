@@ -29,7 +29,7 @@ from lockstep.service.api.resources import timestamp
 from lockstep.service.api.routes import make_router
 from lockstep.service.billing.usages import job_usage
 from lockstep.service.context import ServiceContext
-from lockstep.service.store import JobKind, JobRecord
+from lockstep.service.store import GangPart, JobKind, JobRecord
 from lockstep.service.tuning.results import is_stopped_early, result_of
 
 DEFAULT_PAGE_SIZE: Final = 100
@@ -55,7 +55,7 @@ def trials(
     """
     if page_token and not (page_token.isascii() and page_token.isdecimal() and len(page_token) <= MAX_DIGITS):
         raise InvalidInputError("pageToken was not issued by this service", received=page_token)
-    search = context.jobs.get(project=project, job_id=job_id)
+    search = context.jobs.get(project=project, job_id=job_id, gang=GangPart.NONE)
     if search.kind is not JobKind.SEARCH:
         raise WrongStateError(f"job {job_id} does not search hyperparameters, so it has no trials")
     first, size = int(page_token or 0), min(page_size or DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE)

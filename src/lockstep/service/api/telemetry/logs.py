@@ -20,7 +20,7 @@ from lockstep.service.api.routes import make_router
 from lockstep.service.api.telemetry.servers import find_server
 from lockstep.service.control.job_inputs import order_of
 from lockstep.service.prediction.servers import server_name
-from lockstep.service.store import JobRecord
+from lockstep.service.store import GangPart, JobRecord
 from lockstep.service.telemetry.log_history import MAX_REPLICAS, Bounds, EarlierPage, LogHistory, choose_replicas
 from lockstep.service.telemetry.logs import Cursor, LogPage, read_log
 from lockstep.service.threads import Pool, runs_in
@@ -53,14 +53,16 @@ def job_entries(
     ``at`` is "end" or the ``insertId`` of an entry. Then the page also has ``earlier``, if there are entries before it.
     With it as ``before``, the next page has those. Both read a few replicas, and the page says which.
     """
-    job = context.jobs.get(project=project, job_id=job_id)
+    job = context.jobs.get(project=project, job_id=job_id, gang=GangPart.ORDER)
     if sum(map(bool, (cursor, at, before))) > 1:
         raise InvalidInputError("cursor, at and before exclude each other", action="send one of them")
     asked = tuple(replica or ())
     if not at and not before:
+        job = context.jobs.with_replicas(job, asked or None)
         return _page(job, context, filter_text=filter_text, cursor=cursor, size=page_size, replicas=asked)
     bounds = Bounds.decode(before) if before else None
     names = choose_replicas(job, asked=asked, at=at, bounds=bounds)
+    job = context.jobs.with_replicas(job, names)
     history = LogHistory(job=job, replicas=names, segments=context.segments, listings=context.listings)
     holds = parse_log_filter(filter_text)
     if bounds is not None:
@@ -94,8 +96,7 @@ def replica_groups(project: str, job_id: str, context: Context, chosen: Sequence
         One group, empty for all replicas, if there are at most `MAX_REPLICAS` or one was chosen; else those of the
         gang from the chosen group on, `MAX_REPLICAS` at a time.
     """
-    order = order_of(context.jobs.get(project=project, job_id=job_id))
-    names = [] if order is None else [replica.name for replica in order.replicas]
+    names = _names(context.jobs.get(project=project, job_id=job_id, gang=GangPart.ORDER))
     if len(chosen) == 1 or len(names) <= MAX_REPLICAS:
         return [list(chosen)]
     groups = [names[start : start + MAX_REPLICAS] for start in range(0, len(names), MAX_REPLICAS)]
@@ -123,6 +124,11 @@ def server_entries(
     record = context.models.get_version(project=project, model=model, name=version)
     job = find_server(record, name=server, context=context)
     return _page(job, context, filter_text=filter_text, cursor=cursor, size=page_size, server=server_name(job))
+
+
+def _names(job: JobRecord) -> list[str]:
+    order = order_of(job)
+    return [] if order is None else [replica.name for replica in order.replicas]
 
 
 def _page(

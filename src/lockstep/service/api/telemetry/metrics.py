@@ -18,7 +18,7 @@ from lockstep.service.api.routes import make_router
 from lockstep.service.api.telemetry.servers import find_server
 from lockstep.service.context import ServiceContext
 from lockstep.service.prediction.servers import server_name
-from lockstep.service.store import JobRecord, VersionRecord
+from lockstep.service.store import GangPart, JobRecord, VersionRecord
 from lockstep.service.telemetry.series import SeriesPage, SeriesQuery, read_series
 from lockstep.service.threads import Pool, runs_in
 
@@ -59,7 +59,7 @@ def metrics(
         until_s=read_time(until, what="until"),
         max_points=max_points,
     )
-    job = context.jobs.get(project=project, job_id=job_id)
+    job = context.jobs.get(project=project, job_id=job_id, gang=GangPart.ORDER)
     page = read_series(job, query=query, first=int(page_token or 0), now_s=time.time())
     return JSONResponse(series_form(page))  # not serialized by FastAPI, which would visit each point
 

@@ -14,6 +14,7 @@ from lockstep.service.api.forms import ScalarsForm
 from lockstep.service.api.requests import Context, JobName, Project
 from lockstep.service.api.routes import make_router
 from lockstep.service.control.job_outputs import open_output
+from lockstep.service.store import GangPart
 from lockstep.service.telemetry.scalars import Scalars, TagCurve
 from lockstep.service.threads import Pool, runs_in
 
@@ -34,7 +35,7 @@ def scalars(
     max_points: Annotated[int, Query(alias="maxPoints", ge=1, le=MAX_POINTS)] = 500,
 ) -> Annotated[JSONResponse, ScalarsForm]:
     """Returns the curves of a job by run and tag, thinned evenly. A batch prediction has none."""
-    job = context.jobs.get(project=project, job_id=job_id)
+    job = context.jobs.get(project=project, job_id=job_id, gang=GangPart.NONE)
     if OUTPUT not in job.outputs:
         return JSONResponse(_form(Scalars(runs=(), notes=(), more=False)))
     folder = open_output(job, OUTPUT, bucket=context.settings.bucket)

@@ -10,11 +10,11 @@ from urllib.parse import urlencode
 
 import htpy as h
 from starlette.requests import Request
-from starlette.responses import Response
 
 from lockstep.errors import InvalidInputError, LockstepError, NotFoundError, PermissionDeniedError
 from lockstep.service.api.telemetry import logs as logs_api
 from lockstep.service.console.calls import call
+from lockstep.service.console.event_streams import Growth, growing_item, note_element
 from lockstep.service.console.layout import filter_field, job_path
 from lockstep.service.console.log_text import colored
 from lockstep.service.console.signing_in import Session
@@ -23,7 +23,6 @@ from lockstep.service.telemetry.log_history import MAX_REPLICAS
 from lockstep.service.threads import Pool, runs_in
 
 PAGE_SIZE: Final = 500
-LIVE: Final = "every 500ms"
 RETRY: Final = "every 5s"
 START: Final = "start"
 END: Final = "end"
@@ -104,10 +103,11 @@ def log_section(session: Session, context: ServiceContext, *, view: LogView, job
         shown = replace(shown, replicas=tuple(names[:MAX_REPLICAS]))
     chosen = replace(view, replicas=(view.choice,) if view.choice else (), at="", before="", cursor="")
     problem: InvalidInputError | None = None
+    items: Sequence[h.Node]
     try:
         items = _entries(session, context, shown)
     except InvalidInputError as error:
-        items, problem = None, error
+        items, problem = (), error
     follows = problem is None and shown.at == END
     return h.section("#log")[
         h.h2["Log"],
@@ -133,16 +133,27 @@ def log_section(session: Session, context: ServiceContext, *, view: LogView, job
 
 
 @runs_in(Pool.BUCKET)
-def show_more(request: Request, session: Session, context: ServiceContext) -> h.Node | Response:
-    """Returns the entries after a cursor, or before a place.
-
-    The status is 204 if there are none yet, so that the reader's own item asks again.
-    """
+def show_more(request: Request, session: Session, context: ServiceContext) -> h.Node:
+    """Returns the entries after a cursor, or before a place."""
     try:
-        found = _entries(session, context, LogView.of(request))
+        return _entries(session, context, LogView.of(request))
     except InvalidInputError as error:
         return h.li(".alert", role="alert")[str(error)]
-    return Response(status_code=204) if found is None else found
+
+
+@runs_in(Pool.BUCKET)
+def follow(request: Request, session: Session, context: ServiceContext, cursor: str) -> Growth:
+    """Returns the entries after a cursor, for a stream of them.
+
+    Raises:
+        LockstepError: If the log cannot be read, or not by this reader.
+    """
+    view = replace(LogView.of(request), at="", before="", cursor=cursor)
+    found = read_page(session, context, view, page_size=PAGE_SIZE)
+    entries = h.fragment[(_item(view, entry) for entry in found["entries"])]
+    is_over = found["complete"] and not found["more"]
+    end = note_element(_complete(found)) if is_over else None
+    return Growth.of(entries, end, position=found["cursor"], has_more=found["more"], is_over=is_over)
 
 
 def read_page(session: Session, context: ServiceContext, view: LogView, *, page_size: int) -> Mapping[str, Any]:
@@ -174,10 +185,8 @@ def read_page(session: Session, context: ServiceContext, view: LogView, *, page_
     )
 
 
-def _entries(session: Session, context: ServiceContext, view: LogView) -> Sequence[h.Node] | None:
-    """Returns the entries of a view, with an item that leads to those before them, and one that asks for the next ones.
-
-    None if the log has not grown, so that the reader's own item can ask again.
+def _entries(session: Session, context: ServiceContext, view: LogView) -> Sequence[h.Node]:
+    """Returns the entries of a view, with an item that leads to those before them, and one that has the next ones come.
 
     Raises:
         InvalidInputError: If the filter, or something else that the reader chose, is not valid.
@@ -199,20 +208,17 @@ def _entries(session: Session, context: ServiceContext, view: LogView) -> Sequen
     if view.before:
         return items
     if found["complete"] and not found["more"]:
-        return [*items, h.li(".muted")["The log is complete.", _missing(found["numMissing"])]]
-    if view.cursor and found["cursor"] == view.cursor and not found["more"]:
-        return None
-    asks = {
-        "hx-get": view.part(at="", before="", cursor=found["cursor"]),
-        "hx-trigger": "intersect once" if found["more"] and view.at != END else LIVE,
-        "hx-swap": "outerHTML",
-    }
-    later = view.page(at="", before="", cursor=found["cursor"])
-    return [*items, h.li(".muted.later", asks)[h.a(href=later)["Later entries"] if found["more"] else "…"]]
+        return [*items, h.li(".muted")[_complete(found)]]
+    following = {"at": "", "before": "", "cursor": found["cursor"]}
+    if found["more"] and view.at != END:
+        asks = {"hx-get": view.part(**following), "hx-trigger": "intersect once", "hx-swap": "outerHTML"}
+        return [*items, h.li(".muted.later", asks)[h.a(href=view.page(**following))["Later entries"]]]
+    return [*items, growing_item(view.part("/live", **following))]
 
 
-def _missing(number: int) -> str:
-    return f" {number:,} entries never reached the bucket." if number else ""
+def _complete(found: Mapping[str, Any]) -> str:
+    number = found["numMissing"]
+    return "The log is complete." + (f" {number:,} entries never reached the bucket." if number else "")
 
 
 def _earlier(view: LogView, *, before: str, is_searching: bool) -> h.Element:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import htpy as h
 from starlette.requests import Request
-from starlette.responses import Response
 
 from lockstep.errors import InvalidInputError
 from lockstep.service.api.telemetry import logs as logs_api
 from lockstep.service.console.calls import call
+from lockstep.service.console.event_streams import Growth, growing_item, note_element
 from lockstep.service.console.layout import filter_field, model_path, page
 from lockstep.service.console.log_text import colored
 from lockstep.service.console.signing_in import Session
@@ -19,7 +20,7 @@ from lockstep.service.context import ServiceContext
 from lockstep.service.threads import Pool, runs_in
 
 PAGE_SIZE: Final = 500
-LIVE: Final = "every 1s"
+COMPLETE: Final = "The log is complete."
 
 
 @runs_in(Pool.BUCKET)
@@ -37,9 +38,7 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
             filter_field(filter_text, example="severity>=WARNING"),
             h.button(type="submit")["Show"],
         ],
-        h.ol("#log-entries", data_follow="on", tabindex="0", aria_label="Log")[
-            _entries(session, context, names=names, path=path, server=server, filter_text=filter_text, cursor="")
-        ],
+        h.ol("#log-entries", data_follow="on", tabindex="0", aria_label="Log")[_entries(request, session, context)],
         title=f"Log of {what} of {names['model']}/{names['version']}",
         session=session,
         path="/models",
@@ -48,58 +47,43 @@ def show(request: Request, session: Session, context: ServiceContext) -> h.Eleme
 
 
 @runs_in(Pool.BUCKET)
-def show_more(request: Request, session: Session, context: ServiceContext) -> h.Node | Response:
-    """Returns the entries after a cursor; status 204 if there are none yet, so that the reader asks again."""
-    names = {name: request.path_params[name] for name in ("project", "model", "version")}
-    query = request.query_params
-    found = _entries(
-        session,
-        context,
-        names=names,
-        path=request.url.path.removesuffix("/more"),
-        server=query.get("server", ""),
-        filter_text=query.get("filter", ""),
-        cursor=query.get("cursor", ""),
-    )
-    return Response(status_code=204) if found is None else found
+def follow(request: Request, session: Session, context: ServiceContext, cursor: str) -> Growth:
+    """Returns the entries after a cursor, for a stream of them.
+
+    Raises:
+        LockstepError: If the log cannot be read, or not by this reader.
+    """
+    found = _read(session, context, request, cursor=cursor)
+    entries = h.fragment[(_item(entry) for entry in found["entries"])]
+    is_over = found["complete"] and not found["more"]
+    end = note_element(COMPLETE) if is_over else None
+    return Growth.of(entries, end, position=found["cursor"], has_more=found["more"], is_over=is_over)
 
 
-def _entries(
-    session: Session,
-    context: ServiceContext,
-    *,
-    names: dict[str, str],
-    path: str,
-    server: str,
-    filter_text: str,
-    cursor: str,
-) -> h.Node:
-    """Returns the entries after a cursor, and an item that asks for the next ones; None if the log has not grown."""
+def _entries(request: Request, session: Session, context: ServiceContext) -> h.Node:
+    """Returns the first entries, and an item that has the next ones come."""
     try:
-        found = call(
-            logs_api.server_entries,
-            session.principal,
-            context,
-            **names,
-            server=server,
-            filter_text=filter_text,
-            cursor=cursor,
-            page_size=PAGE_SIZE,
-        )
+        found = _read(session, context, request, cursor="")
     except InvalidInputError as error:
         return [h.li(".error", role="alert")[str(error)]]
-    items: list[h.Node] = [_item(entry) for entry in found["entries"]]
+    items = [_item(entry) for entry in found["entries"]]
     if found["complete"] and not found["more"]:
-        return [*items, h.li(".muted")["The log is complete."]]
-    if cursor and found["cursor"] == cursor and not found["more"]:
-        return None
-    query = urlencode({"server": found["server"], "filter": filter_text, "cursor": found["cursor"]})
-    asks = {
-        "hx-get": f"{path}/more?{query}",
-        "hx-trigger": "load" if found["more"] else LIVE,
-        "hx-swap": "outerHTML",
-    }
-    return [*items, h.li(".muted", asks)["…"]]
+        return [*items, h.li(".muted")[COMPLETE]]
+    query = {"server": found["server"], "filter": request.query_params.get("filter", ""), "cursor": found["cursor"]}
+    return [*items, growing_item(f"{request.url.path}/live?{urlencode(query)}")]
+
+
+def _read(session: Session, context: ServiceContext, request: Request, *, cursor: str) -> Mapping[str, Any]:
+    return call(
+        logs_api.server_entries,
+        session.principal,
+        context,
+        **{name: request.path_params[name] for name in ("project", "model", "version")},
+        server=request.query_params.get("server", ""),
+        filter_text=request.query_params.get("filter", ""),
+        cursor=cursor,
+        page_size=PAGE_SIZE,
+    )
 
 
 def _item(entry: dict[str, Any]) -> h.Element:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from enum import Flag, auto
 from typing import Any, Final, TypeVar, final
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select
@@ -50,11 +51,31 @@ class RanJob:
     is_final: bool
 
 
-def read_jobs(connection: Connection, condition: ColumnElement[bool]) -> list[JobRecord]:
-    """Returns the jobs for which a condition holds, the oldest first."""
-    query = select(JOBS).where(condition).order_by(JOBS.c.create_time_s, JOBS.c.uid)
+class GangPart(Flag):
+    """What of a job's gang is read with the job. Of a thousand replicas, each takes long to read."""
+
+    ORDER = auto()
+    """The order, which names the replicas."""
+    REPLICAS = auto()
+    """What the replicas have reported."""
+    NONE = 0
+    WHOLE = ORDER | REPLICAS
+
+
+def read_jobs(
+    connection: Connection, condition: ColumnElement[bool], *, gang: GangPart = GangPart.WHOLE
+) -> list[JobRecord]:
+    """Returns the jobs for which a condition holds, the oldest first.
+
+    Args:
+        connection: a connection within a transaction.
+        condition: the condition.
+        gang: what of their gangs is read. The records are empty where something is not.
+    """
+    columns = [column for column in JOBS.c if column is not JOBS.c.gang_order or gang & GangPart.ORDER]
+    query = select(*columns).where(condition).order_by(JOBS.c.create_time_s, JOBS.c.uid)
     rows = connection.execute(query).mappings().all()
-    replicas = read_replicas(connection, condition) if rows else {}
+    replicas = read_replicas(connection, condition) if rows and gang & GangPart.REPLICAS else {}
     return [_record(row, replicas=replicas.get(row["uid"], ())) for row in rows]
 
 

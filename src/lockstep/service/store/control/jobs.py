@@ -33,6 +33,7 @@ from lockstep.jobs.security.access import HOME_LABEL
 from lockstep.service.store.control.changes import count_change, read_changes
 from lockstep.service.store.control.job_rows import (
     ATTEMPT,
+    GangPart,
     Made,
     RanJob,
     attempt_record,
@@ -43,10 +44,10 @@ from lockstep.service.store.control.job_rows import (
 )
 from lockstep.service.store.control.listing import NEWEST_FIRST, JobOrder, conditions_of, select_jobs
 from lockstep.service.store.control.records import AttemptRecord, EventNote, JobKind, JobRecord, RecordedEvent
-from lockstep.service.store.control.replicas import ReplicaRecord, write_replicas
+from lockstep.service.store.control.replicas import ReplicaRecord, read_replicas, write_replicas
 from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.notifications.webhooks import NewWebhook, add_job_webhooks
-from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
+from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOB_REPLICAS, JOBS
 
 _QUEUED: Final = JobState.QUEUED.value
 _UNFINISHED: Final = tuple(state.value for state in JobState if state not in TERMINAL)
@@ -149,16 +150,29 @@ class JobStore:
             ) from None
         return self.get_by_uid(uid)
 
-    def get(self, *, project: str, job_id: str) -> JobRecord:
+    def get(self, *, project: str, job_id: str, gang: GangPart = GangPart.WHOLE) -> JobRecord:
         """Returns a job that somebody submitted, or a trial of one.
+
+        Args:
+            project: the project.
+            job_id: the name of the job.
+            gang: what of its gang is read. The record is empty where something is not.
 
         Raises:
             NotFoundError: If the project has no job of this name.
         """
-        found = self._oldest_first(and_(JOBS.c.project == project, JOBS.c.job_id == job_id, _READ_AS_JOB))
+        named = and_(JOBS.c.project == project, JOBS.c.job_id == job_id, _READ_AS_JOB)
+        with reading(self._engine) as connection:
+            found = read_jobs(connection, named, gang=gang)
         if not found:
             raise NotFoundError(f"project {project} has no job {job_id!r}", action="see `lockstep jobs`")
         return found[0]
+
+    def with_replicas(self, job: JobRecord, names: Collection[str] | None) -> JobRecord:
+        """Returns a job with the replicas of these names, or with all if None, as they are now."""
+        some = and_(JOBS.c.uid == job.uid, true() if names is None else JOB_REPLICAS.c.name.in_(names))
+        with reading(self._engine) as connection:
+            return replace(job, replicas=read_replicas(connection, some).get(job.uid, ()))
 
     def scan(
         self,

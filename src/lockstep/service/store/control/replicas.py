@@ -66,7 +66,7 @@ def read_replicas(connection: Connection, of: ColumnElement[bool]) -> dict[str, 
 
     Args:
         connection: a connection within a transaction.
-        of: the condition that selects the jobs.
+        of: the condition that selects the jobs, or some of their replicas.
     """
     query = (
         select(JOB_REPLICAS)
