@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
+import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 from tests.service.console.signed_in import following, signed_in, submit
 from tests.service.recorded_jobs import record_job, write_log
 
+import lockstep.service.__main__ as service_module
 from lockstep.errors import AuthenticationError, NotFoundError, StorageError
 from lockstep.jobs.running.states import JobState
 from lockstep.service.console import event_streams
@@ -264,6 +268,24 @@ def test_streams_end_when_the_service_does(browser: httpx.Client, service: Serve
     with following(browser, browser.get(JOB).text) as stream:
         service.context.ending.set()
         assert list(stream) == []
+
+
+def test_a_service_that_is_told_to_end_ends_its_streams_first(
+    browser: httpx.Client, service: Served, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_log(running_job(bench), 0, 9)
+    page = browser.get(JOB).text
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests' process keeps its own
+    server = service_module._server(service.context)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with httpx.Client(base_url=url, cookies=browser.cookies) as reader, following(reader, page) as stream:
+            server.handle_exit(signal.SIGTERM, None)
+            assert list(stream) == [], "a stream that is cut off raises an error"
+        thread.join(timeout=10)
+    assert not thread.is_alive()
 
 
 def test_a_cursor_of_nobody_ends_the_stream(browser: httpx.Client, bench: Bench) -> None:
