@@ -25,7 +25,7 @@ from lockstep.errors import (
     UnavailableError,
     WrongStateError,
 )
-from lockstep.jobs.running.shell_frames import SHELL_END, FrameKind, ShellEnd, ShellRequest, encode_frame
+from lockstep.jobs.running.shell_frames import SHELL_END, FrameKind, FrameReader, ShellEnd, ShellRequest, encode_frame
 from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.control import shell_route
@@ -210,6 +210,39 @@ def test_an_engine_that_goes_away_is_said_before_the_end(
     _, end = _run(_client(service), "true")
     assert end == ShellEnd(problem="the engine does not answer")
     assert broken.is_closed
+
+
+class Ended(AbstractShell):
+    """A shell whose command has ended, and takes no input any more, before its last output was received."""
+
+    def __init__(self) -> None:
+        self.refused = threading.Event()
+        self.closed = threading.Event()
+        self.left = [b"", encode_frame(FrameKind.END, SHELL_END.dump_json(ShellEnd(exit_code=4)))]
+
+    def send(self, data: bytes) -> None:
+        if self.refused.is_set() or FrameReader().feed(data)[0].kind is not FrameKind.START:
+            self.refused.set()
+            raise UnavailableError("the shell accepts no input: Broken pipe")
+
+    def receive(self, *, timeout_s: float) -> bytes | None:
+        assert self.refused.wait(30), "the input comes first"
+        time.sleep(0.2)  # time for who carries the input to do something wrong
+        return self.left.pop(0) if self.left and not self.closed.is_set() else None
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_input_for_a_command_that_has_ended_does_not_take_its_exit_code(
+    bench: Bench, service: Served, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.cluster, "open_shell", lambda *_, **__: Ended())
+    shell = _client(service).open_shell(job, replica=MASTER, request=ShellRequest(command=("true",)))
+    shell.send(FrameKind.INPUT_END)
+    (frame,) = shell.frames()
+    assert SHELL_END.validate_json(frame.payload) == ShellEnd(exit_code=4)
+    shell.close()
 
 
 class Endless(AbstractShell):

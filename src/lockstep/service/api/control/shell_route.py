@@ -151,10 +151,11 @@ async def _relay(websocket: WebSocket, opened: AbstractShell) -> None:
     async with anyio.create_task_group() as tasks:
 
         async def carry_input() -> None:
-            with contextlib.suppress(WebSocketDisconnect, KeyError, LockstepError):
+            with contextlib.suppress(WebSocketDisconnect, KeyError):
                 while True:
                     data = await websocket.receive_bytes()
-                    await anyio.to_thread.run_sync(opened.send, data, limiter=limiter)
+                    with contextlib.suppress(LockstepError):  # it has ended; its last output has yet to be received
+                        await anyio.to_thread.run_sync(opened.send, data, limiter=limiter)
             await anyio.to_thread.run_sync(opened.close)
 
         limiter = anyio.CapacityLimiter(2)  # shells do not use the threads that other requests need
