@@ -54,11 +54,12 @@ def test_it_is_built_and_loads_nothing_from_elsewhere(clone: Path) -> None:
     [
         {"nowhere.md": "page does not exist", "costs.md#no-such-heading": "anchor does not exist"},
         {"data": "a folder"},
-        pytest.param({"nowhere.md": "page does not exist"}, marks=pytest.mark.heavy),
-        pytest.param({"costs.md#no-such-heading": "anchor does not exist"}, marks=pytest.mark.heavy),
+        {"nowhere.md": "page does not exist"},
+        {"costs.md#no-such-heading": "anchor does not exist"},
     ],
     ids=" and ".join,
 )
+@pytest.mark.heavy
 def test_a_dead_link_ends_the_build(clone: Path, saying: dict[str, str]) -> None:
     with (clone / "docs" / "queue.md").open("a") as page:
         page.writelines(f"\n[a link]({link})\n" for link in saying)

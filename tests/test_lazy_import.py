@@ -67,6 +67,7 @@ def test_an_unknown_name_is_an_attribute_error():
     assert "AttributeError: module 'lockstep' has no attribute 'no_such_room'" in done.stderr
 
 
+@pytest.mark.heavy
 def test_devices_are_simulated_on_request_and_what_a_person_set_stays(tmp_path):
     done = run(
         """
@@ -88,6 +89,7 @@ def test_devices_are_simulated_on_request_and_what_a_person_set_stays(tmp_path):
     ], done.stderr
 
 
+@pytest.mark.heavy
 def test_compiled_programs_are_kept_in_the_home_folder(tmp_path):
     env = {"LOCKSTEP_HOME": str(tmp_path)}
     code = """

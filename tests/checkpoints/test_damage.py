@@ -74,6 +74,7 @@ def restored_step(folder):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.heavy
 def test_any_damage_to_any_file_of_the_latest_is_noticed(tmp_path, caplog, damage):
     save(tmp_path, 1, 2)
     names = {path.name for path in files_of(tmp_path, 2)}

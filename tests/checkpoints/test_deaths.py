@@ -25,6 +25,7 @@ def test_scripts_that_end_at_once_leave_a_whole_checkpoint(tmp_path):
         assert directory.restore().read().arrays["trainable"]
 
 
+@pytest.mark.heavy
 def test_a_process_that_dies_while_it_writes_leaves_nothing_visible(tmp_path):
     folder = tmp_path / "checkpoints"
     with job(tmp_path, [dying_process.__file__, folder, "die"], num_processes=2, env=ENV) as processes:

@@ -39,10 +39,11 @@ def run(folder, arguments, *, num_processes, **variables):
     ("num_processes", "names"),
     [
         (2, ["sharded-3"]),
-        pytest.param(2, STRATEGIES, marks=pytest.mark.heavy),
-        pytest.param(4, STRATEGIES[:4], marks=pytest.mark.heavy),
+        (2, STRATEGIES),
+        (4, STRATEGIES[:4]),
     ],
 )
+@pytest.mark.heavy
 def test_another_number_of_processes_restores_what_was_saved(saved, tmp_path, num_processes, names):
     target = tmp_path / "target"
     target.mkdir()

@@ -37,6 +37,7 @@ def test_each_process_writes_and_reads_its_own_shards_and_nothing_is_gathered(tm
         assert noted["restoring"]["exchanged"] < 100
 
 
+@pytest.mark.heavy
 def test_where_one_process_has_a_nan_none_saves(tmp_path):
     env = {"JAX_NUM_CPU_DEVICES": "2", "NPROC": "8", "PYTHONPATH": str(ROOT)}
     arguments = [not_finite_process.__file__, tmp_path / "checkpoints"]

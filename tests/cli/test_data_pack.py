@@ -322,6 +322,7 @@ def test_damage_can_be_the_end(pets: str, bucket: str) -> None:
 TIMEOUT_S = 60
 
 
+@pytest.mark.heavy
 def test_an_interrupted_run_goes_on(tmp_path: Path, bucket: str) -> None:
     np.save(tmp_path / "x.npy", np.arange(60_000).reshape(20_000, 3))
     command = [sys.executable, "-m", "lockstep.cli.main", "data", "pack", str(tmp_path / "x.npy"), bucket]
@@ -364,6 +365,7 @@ def test_progress_is_a_line_now_and_then_where_there_is_no_terminal() -> None:
 
 
 @pytest.mark.parametrize("total", [None, 5000])
+@pytest.mark.heavy
 def test_progress_is_a_bar_on_a_terminal(total: int | None) -> None:
     screen = io.StringIO()
     console: Any = Console(file=screen, force_terminal=True, width=100)

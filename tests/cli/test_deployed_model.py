@@ -128,6 +128,7 @@ def test_a_second_version_becomes_the_default_and_the_first_can_be_named(
         assert client.predict("sums", [[1.0, 2.0]], version="v1") == [[3.0]]
 
 
+@pytest.mark.heavy
 def test_no_request_is_lost_while_the_traffic_moves_and_a_version_goes(machine: Machine) -> None:
     """Runs real servers. The versions are those of the tests before: v1 returns 3, and v2, the default, 6."""
     right, stop = {"v1": [[3.0]], "v2": [[6.0]]}, threading.Event()

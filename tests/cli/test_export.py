@@ -53,6 +53,7 @@ def _run(folder: Path, *arguments: str, code: int = 0) -> str:
     return done.stderr if code else done.stdout
 
 
+@pytest.mark.heavy
 def test_a_file_of_a_folder_or_a_bucket_is_exported_beside_you(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,6 +194,7 @@ def _check_attempt(attempt: dict[str, Any], *, first_s: float, last_s: float, sl
 
 
 @pytest.mark.timeout(500)
+@pytest.mark.heavy
 def test_a_service_with_process_1_as_its_parent_outlives_the_engines_head(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def plan(folder, *arguments, script=None, **variables):
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.heavy
 def test_a_script_is_planned_with_its_own_arguments_on_several_hosts(tmp_path):
     needs_tpu_compiler()
     # A shell that is part of some job: the plan is made in one process all the same.
@@ -97,13 +98,14 @@ def test_cpus_stand_in_where_there_is_no_compiler_for_tpus(tmp_path):
     ("script", "message"),
     [
         ("print('I train nothing')", "ended before its first training step"),
-        pytest.param("raise SystemExit(3)", "failed with exit code 3 before its first", marks=pytest.mark.heavy),
+        ("raise SystemExit(3)", "failed with exit code 3 before its first"),
         (
             "from lockstep.strategies import MirroredStrategy\nMirroredStrategy(['gpu:0'])",
             "there is no such device; received 'gpu:0'",
         ),
     ],
 )
+@pytest.mark.heavy
 def test_a_script_that_does_not_come_to_a_step(tmp_path, script, message):
     done = plan(tmp_path, "train.py", "--on", "cpu:2", script=script)
     assert done.returncode != 0

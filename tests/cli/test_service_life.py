@@ -293,6 +293,7 @@ def test_down_waits_for_a_service_that_is_starting(tmp_path: Path) -> None:
     assert other.processes() == []
 
 
+@pytest.mark.heavy
 def test_a_port_in_use_and_a_bucket_that_cannot_be_written_are_said(tmp_path: Path, refuse: Callable[..., str]) -> None:
     other = Machine(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -206,11 +206,12 @@ def _driver(home: Home) -> ProcessIdentity:
     "number",
     [
         signal.SIGKILL,
-        pytest.param(signal.SIGABRT, marks=pytest.mark.heavy),
-        pytest.param(signal.SIGTERM, marks=pytest.mark.heavy),
-        pytest.param(signal.SIGSTOP, marks=pytest.mark.heavy),  # which hangs for as long as Ray may take
+        signal.SIGABRT,
+        signal.SIGTERM,
+        signal.SIGSTOP,  # which hangs for as long as Ray may take
     ],
 )
+@pytest.mark.heavy
 def test_a_driver_that_dies_or_hangs_is_replaced_and_gangs_run_on(
     embedded: AbstractCluster, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
@@ -358,6 +359,7 @@ def test_its_processes_import_nothing_from_the_services_folder(connected: None) 
     assert str(Path.cwd()) not in found
 
 
+@pytest.mark.heavy
 def test_busy_programs_do_not_slow_down_the_processes_that_look_after_them(
     connected: None, embedded: AbstractCluster, tmp_path: Path
 ) -> None:

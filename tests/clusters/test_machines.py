@@ -120,6 +120,7 @@ def test_a_local_machine_becomes_a_node_of_its_name_and_leaves_nothing_behind(cl
     wait_until(lambda: not cluster.nodes())
 
 
+@pytest.mark.heavy
 def test_a_machine_whose_starter_died_before_it_wrote_its_number_down_is_found(cluster: AbstractCluster) -> None:
     machines = machines_of(cluster)
     machines.create("test-cpu-0-fedcba", node_type="cpu")

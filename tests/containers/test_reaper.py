@@ -63,6 +63,7 @@ def image(fake: FakeContainerEngine) -> FakeContainerEngine:
     return fake
 
 
+@pytest.mark.heavy
 def test_containers_of_dead_runners_go_and_those_of_living_ones_stay(
     image: FakeContainerEngine, tmp_path: Path
 ) -> None:

@@ -63,6 +63,7 @@ def test_multi_worker_custom_loop_goes_on_where_it_was(programs: Path, tmp_path:
     assert numbers("loss", begun) + numbers("loss", ended) == pytest.approx(numbers("loss", whole), abs=2e-4)
 
 
+@pytest.mark.heavy
 def test_input(programs: Path) -> None:
     output = run("guides/input.py", "--simulate", 4, cache=programs)
     assert "batch 0: [[0, 1], [2, 3], [4, 5], [6, 7]]" in output

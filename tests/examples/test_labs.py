@@ -31,6 +31,7 @@ def test_mirrored_custom_loop(programs: Path) -> None:
     assert first <= second + 0.1
 
 
+@pytest.mark.heavy
 def test_tpu(programs: Path, tmp_path: Path) -> None:
     arguments = ("--rows", 500, "--epochs", 3, "--simulate", 4, "--folder", tmp_path)
     output = run("labs/tpu.py", *arguments, cache=programs)

@@ -78,6 +78,7 @@ def generated(output: str) -> str:
     return output.partition("generated: ")[2].partition("\nmodel saved")[0]
 
 
+@pytest.mark.heavy
 def test_text_is_packed_without_padding(bucket: Path) -> None:
     manifests = [read_manifest(str(bucket), name="text", split=split) for split in ("train", "test")]
     num_tokens = 6 * (sum(map(len, SENTENCES)) + 2)  # a token at each end of a document

@@ -166,6 +166,7 @@ def test_every_script_is_told_of() -> None:
 
 
 @pytest.mark.parametrize("name", [_light(name) for name in sorted(EXPECTED)])
+@pytest.mark.heavy
 def test_a_migrated_script_prints_what_tensorflow_printed(name: str, tmp_path: Path) -> None:
     _assert_equal(_run(name, tmp_path), EXPECTED[name])
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ SHAPES = st.lists(st.lists(st.integers(1, 5), max_size=3).map(tuple), min_size=4
 
 @settings(deadline=None, max_examples=8)
 @given(shapes=SHAPES, num_servers=st.integers(1, 3), num_shards=st.integers(1, 3), missing=st.sets(st.integers(0, 3)))
+@pytest.mark.heavy
 def test_what_goes_in_comes_out(
     shapes: list[tuple[int, ...]], num_servers: int, num_shards: int, missing: set[int]
 ) -> None:

@@ -22,7 +22,6 @@ from lockstep.strategies.programs import Program
 needs_tpu_compiler()
 
 V5E = Target.parse("v5e:2x4")
-IN_MAKE_TEST = {("dense", "own_rows"), ("depthwise", "two_devices_have_the_same")}
 
 
 @pytest.fixture(autouse=True)
@@ -260,13 +259,12 @@ def test_a_sharded_state_takes_its_share():
 @pytest.mark.parametrize(
     ("groups", "rows", "sharing"),
     [
-        pytest.param(
-            groups, rows, sharing, id=f"{kind}-{name}", marks=() if (kind, name) in IN_MAKE_TEST else pytest.mark.heavy
-        )
+        pytest.param(groups, rows, sharing, id=f"{kind}-{name}")
         for groups, kind in ((1, "dense"), (4, "grouped"), (16, "depthwise"))
         for rows, sharing, name in ((16, 8, "own_rows"), (12, 4, "two_devices_have_the_same"))
     ],
 )
+@pytest.mark.heavy
 def test_gradients_are_summed_over_devices_whose_rows_differ_and_no_batch_is_gathered(rows, sharing, groups):
     """The compiler for TPUs has a partitioner of its own version, which nobody can run here: its text is read."""
 

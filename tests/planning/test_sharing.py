@@ -22,9 +22,8 @@ print(len({shard.data.unsafe_buffer_pointer() for shard in variable.value.addres
 
 
 # Keras computes the initial value of a variable on every device where all copies together take 250 MiB or more.
-@pytest.mark.parametrize(
-    "num_columns", [pytest.param(64, id="small", marks=pytest.mark.heavy), pytest.param(4096, id="large")]
-)
+@pytest.mark.parametrize("num_columns", [pytest.param(64, id="small"), pytest.param(4096, id="large")])
+@pytest.mark.heavy
 def test_all_copies_of_a_variable_are_one_buffer(num_columns):
     command = [sys.executable, "-c", SCRIPT, str(num_columns)]
     found = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)

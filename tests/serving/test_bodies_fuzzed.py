@@ -87,6 +87,7 @@ SERVED: dict[str, tuple[Callable[[], Served], str]] = {
 
 
 @pytest.mark.parametrize("name", SERVED)
+@pytest.mark.heavy
 def test_a_body_is_answered_by_predictions_or_by_what_is_wrong_with_it(name: str) -> None:
     make, fitting = SERVED[name]
     statuses: set[int] = set()

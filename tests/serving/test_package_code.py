@@ -102,10 +102,12 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., ServedModel]]:
 PROGRAM_FLAG = ("--program=my_job.train",)
 
 
+@pytest.mark.heavy
 def test_layers_and_functions_of_a_package_are_served(job: Job, serve: Callable[..., ServedModel]) -> None:
     assert serve(job.model("layers"), packages=[job.package]).predict([[1.0, 2.0]]) == [[3.0, 5.0]]
 
 
+@pytest.mark.heavy
 def test_a_model_of_the_programs_own_class_is_served(job: Job, serve: Callable[..., ServedModel]) -> None:
     server = serve(job.model("whole"), packages=[job.package], flags=PROGRAM_FLAG)
     assert server.predict([[1.0, 2.0]]) == [[11.0]]

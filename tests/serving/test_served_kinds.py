@@ -90,6 +90,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
 
+@pytest.mark.heavy
 def test_the_second_server_of_a_version_compiles_nothing(tmp_path: Path, model_url: str) -> None:
     programs = tmp_path / "node" / "v"
     found: list[tuple[int, int]] = []

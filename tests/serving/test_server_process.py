@@ -74,7 +74,8 @@ def test_it_has_nothing_of_the_services_secrets_and_shows_none_of_its_own(server
     assert TOKEN not in repr(server.order)
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, pytest.param(signal.SIGKILL, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.heavy
 def test_a_server_that_hangs_or_dies_is_ended_within_seconds(
     model_url: str, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -189,6 +190,7 @@ def test_a_server_without_a_token_does_not_start(
     assert capsys.readouterr().err.startswith("LOCKSTEP_SERVER_TOKEN is not set; set it to")
 
 
+@pytest.mark.heavy
 def test_a_port_that_is_taken_is_refused(run_main: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -59,6 +59,7 @@ def test_no_row_is_lost_and_none_comes_twice(num_workers):
         assert worker == [[math.gcd(len(rows), 2 * num_workers), rows] for rows in expected]
 
 
+@pytest.mark.heavy
 def test_a_batch_is_what_the_workers_read_for_it(found):
     # Two batches of three rows a worker and step; the second worker has but two batches in all.
     expected = [

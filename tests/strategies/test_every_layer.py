@@ -30,10 +30,7 @@ MOST = 1e-4
 
 IN_MAKE_TEST = {
     ("pooling", "mirrored", "over_some"),
-    ("depthwise_2d", "model_parallel", "even"),
     ("convolutions_1d", "central_storage", "over_some"),
-    ("convolutions_3d", "sharded_3", "fewer_than_devices"),
-    ("attention", "sharded_2", "over_some"),
 }
 IN_MAKE_TEST_CUT = {("convolutions_2d", "over_none")}
 IN_MAKE_TEST_RUN = {("grouped_2d", "over_some")}

@@ -61,13 +61,14 @@ def train_until(folder, what, *, victim, num_processes=2):
     ("num_processes", "what", "victim", "happened"),
     [
         (2, "kill", 1, "died: its connection ended without a goodbye"),
-        pytest.param(3, "kill", 1, "died: its connection ended without a goodbye", marks=pytest.mark.heavy),
-        pytest.param(3, "kill", 0, "died: its connection ended without a goodbye", marks=pytest.mark.heavy),
-        pytest.param(4, "stop", 1, "hangs or cannot be reached", marks=pytest.mark.heavy),
-        pytest.param(3, "stop", 0, "hangs or cannot be reached", marks=pytest.mark.heavy),
-        pytest.param(3, "leave", 1, "has ended its program, but others start fit", marks=pytest.mark.heavy),
+        (3, "kill", 1, "died: its connection ended without a goodbye"),
+        (3, "kill", 0, "died: its connection ended without a goodbye"),
+        (4, "stop", 1, "hangs or cannot be reached"),
+        (3, "stop", 0, "hangs or cannot be reached"),
+        (3, "leave", 1, "has ended its program, but others start fit"),
     ],
 )
+@pytest.mark.heavy
 def test_who_is_lost_in_training_is_the_last_thing_that_the_others_say(tmp_path, num_processes, what, victim, happened):
     with train_until(tmp_path, what, victim=victim, num_processes=num_processes) as processes:
         for process in processes.values():
@@ -84,18 +85,13 @@ def test_who_is_lost_in_training_is_the_last_thing_that_the_others_say(tmp_path,
 @pytest.mark.parametrize(
     ("what", "difference"),
     [
-        pytest.param(
-            "another model",
-            "the processes differ at variable sequential/dense/kernel: chief 0",
-            marks=pytest.mark.heavy,
-        ),
-        pytest.param(
-            "another optimizer", "the processes differ at variable sgd/learning_rate", marks=pytest.mark.heavy
-        ),
+        ("another model", "the processes differ at variable sequential/dense/kernel: chief 0"),
+        ("another optimizer", "the processes differ at variable sgd/learning_rate"),
         ("other data", "the processes differ at the first batch: chief 0"),
-        pytest.param("another method", "starts fit and worker 0", marks=pytest.mark.heavy),
+        ("another method", "starts fit and worker 0"),
     ],
 )
+@pytest.mark.heavy
 def test_processes_that_do_not_do_the_same_are_told_so(tmp_path, what, difference):
     with train_until(tmp_path, what, victim=1) as processes:
         for process in processes.values():
@@ -103,6 +99,7 @@ def test_processes_that_do_not_do_the_same_are_told_so(tmp_path, what, differenc
             assert difference in process.last_line
 
 
+@pytest.mark.heavy
 def test_processes_with_different_seeds_are_told_so(tmp_path):
     code = (
         "import os, json, keras; from lockstep.strategies import from_env;"
@@ -114,9 +111,8 @@ def test_processes_with_different_seeds_are_told_so(tmp_path):
             assert "the processes were given different random seeds; received [1, 0]" in process.last_line
 
 
-@pytest.mark.parametrize(
-    "strategy", ["MultiWorkerMirroredStrategy", pytest.param("ShardedStrategy", marks=pytest.mark.heavy)]
-)
+@pytest.mark.parametrize("strategy", ["MultiWorkerMirroredStrategy", "ShardedStrategy"])
+@pytest.mark.heavy
 def test_processes_with_different_numbers_of_devices_are_told_so(tmp_path, strategy):
     code = f"from lockstep.strategies import {strategy}; {strategy}()"
     counts = {0: "1", 1: "3"}
@@ -128,6 +124,7 @@ def test_processes_with_different_numbers_of_devices_are_told_so(tmp_path, strat
             assert "different numbers of devices; received [1, 3]" in process.last_line
 
 
+@pytest.mark.heavy
 def test_the_chief_s_seed_is_everyone_s_where_nobody_set_one(tmp_path):
     code = (
         "from lockstep.strategies import from_env; strategy = from_env(); import keras\n"

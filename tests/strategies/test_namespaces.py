@@ -107,6 +107,7 @@ def test_a_cut_cable_ends_all_processes_within_the_bound(tmp_path, cut_off):
             assert f"(rank {named}, {net.addresses[named]}:{PORT})" in process.last_line
 
 
+@pytest.mark.heavy
 def test_training_over_addresses_of_their_own_and_a_cut_cable(tmp_path):
     # The machine's name leads to the loopback interface in each namespace: the addresses that the collectives take are
     # those by which the processes have met.

@@ -89,19 +89,15 @@ def assert_same(model, history, expected, expected_history):
     ("strategy", "scope", "has_rnn"),
     [
         ("sharded", "full", False),
-        *(
-            pytest.param(*cell, marks=pytest.mark.heavy)
-            for cell in [
-                ("one_device", "full", True),
-                ("mirrored", "full", True),
-                ("central_storage", "full", True),
-                ("one_device", "larger_than", False),
-                ("mirrored", "activations", False),
-                ("sharded", "list_of_layers", True),
-            ]
-        ),
+        ("one_device", "full", True),
+        ("mirrored", "full", True),
+        ("central_storage", "full", True),
+        ("one_device", "larger_than", False),
+        ("mirrored", "activations", False),
+        ("sharded", "list_of_layers", True),
     ],
 )
+@pytest.mark.heavy
 def test_fit_gives_the_numbers_of_one_device_that_keeps_all_activations(strategy, scope, has_rnn):
     model, history = train(STRATEGIES[strategy](), SCOPES[scope], has_rnn=has_rnn)
     assert_same(model, history, *train(OneDeviceStrategy("cpu:0"), None, has_rnn=has_rnn))

@@ -167,17 +167,9 @@ def on_one_device(kind):
     return train(OneDeviceStrategy("cpu:0"), kind)[1]
 
 
-LIGHT = {("central", "gan"), ("sharded", "distiller")}
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        pytest.param(name, kind, marks=() if (name, kind) in LIGHT else pytest.mark.heavy)
-        for name in STRATEGIES
-        for kind in ("gan", "distiller")
-    ],
-)
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("kind", ["gan", "distiller"])
+@pytest.mark.heavy
 def test_a_step_that_takes_the_batch_alone_gives_the_numbers_of_one_device(name, kind):
     expected = on_one_device(kind)
     model, found = train(STRATEGIES[name](), kind)
@@ -190,7 +182,8 @@ def test_a_step_that_takes_the_batch_alone_gives_the_numbers_of_one_device(name,
         assert kept == {jax.devices("cpu")[0]}
 
 
-@pytest.mark.parametrize("kind", ["gan", pytest.param("distiller", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("kind", ["gan", "distiller"])
+@pytest.mark.heavy
 def test_the_numbers_are_those_of_the_same_step_run_as_written(kind):
     def run_as_written(epochs):
         keras.utils.set_random_seed(3)
@@ -235,9 +228,8 @@ class CallsKeras(Plain):
         return super().predict_step(data)
 
 
-@pytest.mark.parametrize(
-    "name", ["mirrored", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("sharded", "central", "tpu"))]
-)
+@pytest.mark.parametrize("name", ["mirrored", "sharded", "central", "tpu"])
+@pytest.mark.heavy
 def test_keras_own_step_may_be_called_with_the_batch_alone(name):
     found = {}
     for make in (Plain, CallsKeras):
@@ -256,7 +248,8 @@ def test_keras_own_step_may_be_called_with_the_batch_alone(name):
         np.testing.assert_allclose(own, plain, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["mirrored", pytest.param("central", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("name", ["mirrored", "central"])
+@pytest.mark.heavy
 def test_all_optimizers_of_a_model_are_backed_up(name, tmp_path):
     strategy = STRATEGIES[name]()
 

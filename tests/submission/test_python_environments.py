@@ -101,6 +101,7 @@ def _train(code: Path, home: Path, *flags: str, **env: str) -> subprocess.Comple
     )
 
 
+@pytest.mark.heavy
 def test_a_local_run_has_the_environment_of_a_job(code: Path, tmp_path: Path) -> None:
     make_wheel(tmp_path / "wheels", "tiny", "1.0")
     with index_of(tmp_path / "wheels", tmp_path / "index") as (url, _):

@@ -51,6 +51,7 @@ def records(tmp_path):
 
 
 @pytest.mark.usefixtures("records")
+@pytest.mark.heavy
 def test_a_killed_run_ends_with_the_numbers_of_one_never_killed(tmp_path):
     whole = run(tmp_path, "whole")
     assert whole.returncode == 0, whole.stderr

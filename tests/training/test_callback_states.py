@@ -65,6 +65,7 @@ def assert_same(found, expected):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.heavy
 def test_a_run_with_callbacks_goes_on_as_if_it_had_not_been_interrupted(tmp_path):
     strategy = OneDeviceStrategy()
     model, callbacks = make_scaled(strategy), make_callbacks(tmp_path / "whole")
@@ -151,6 +152,7 @@ def get_worse(epoch, rate):
 
 
 @pytest.mark.parametrize("make_strategy", [OneDeviceStrategy, lambda: MirroredStrategy(["cpu:0", "cpu:1"])])
+@pytest.mark.heavy
 def test_the_best_model_is_exported(tmp_path, make_strategy):
     inputs = np.linspace(0, 1, 4, dtype=np.float32)[:, None]
     model = make_linear(make_strategy())

@@ -150,6 +150,7 @@ def test_a_run_that_was_cut_ends_with_the_numbers_of_one_that_was_not(
         (lambda: MirroredStrategy(["cpu:0", "cpu:1"]), "epoch", np.nan),
     ],
 )
+@pytest.mark.heavy
 def test_a_state_that_is_not_finite_is_never_the_newest_backup(
     tmp_path: Any, caplog: pytest.LogCaptureFixture, bad: float, save_freq: Any, make_strategy: Any
 ) -> None:

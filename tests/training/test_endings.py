@@ -23,10 +23,8 @@ def run(what, how, folder):
     return found
 
 
-LIGHT = ("exception", "SIGTERM")
-
-
-@pytest.mark.parametrize("how", [pytest.param(how, marks=() if how in LIGHT else pytest.mark.heavy) for how in ENDS])
+@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.heavy
 def test_the_last_checkpoint_is_written(how, tmp_path):
     run("checkpoint", how, tmp_path)
     assert sorted(path.name for path in Path(tmp_path).iterdir()) == ["20", "30"]
@@ -36,9 +34,8 @@ def test_the_last_checkpoint_is_written(how, tmp_path):
     assert np.isfinite(state.arrays["trainable"]["0"]).all()
 
 
-@pytest.mark.parametrize(
-    "how", ["sys.exit", *(pytest.param(how, marks=pytest.mark.heavy) for how in ("exception", "SIGTERM"))]
-)
+@pytest.mark.parametrize("how", ["sys.exit", "exception", "SIGTERM"])
+@pytest.mark.heavy
 def test_the_last_events_are_written(how, tmp_path):
     run("events", how, tmp_path)
     assert [step for tag, step in scalars(tmp_path / "train") if tag == "batch_loss"] == [0, 1, 2, 3]

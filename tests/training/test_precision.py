@@ -149,6 +149,7 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("precision", "strategy"), CELLS)
+@pytest.mark.heavy
 def test_each_precision_learns_as_on_one_device_with_variables_and_checkpoints_of_float32(
     precision, strategy, tmp_path
 ):

@@ -37,6 +37,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("loader", STRATEGIES)
+@pytest.mark.heavy
 def test_any_strategy_loads_what_any_other_saved(saved, loader):
     folder, contents = saved
     for name, expected in contents.items():

@@ -109,6 +109,7 @@ def test_each_step_goes_on(source, step):
     st.integers(0, 2),
     st.integers(0, 30),
 )
+@pytest.mark.heavy
 def test_chains_go_on(source, steps, epoch, stop):
     def make():
         dataset = SOURCES[source]()

@@ -31,10 +31,9 @@ print(next(left))
 WAYS = ["numbered", "followed", "interleaved", "cached"]
 
 
-# One program leaves all of them behind; each has one of its own in `make test-all`.
-@pytest.mark.parametrize(
-    "ways", [WAYS, *(pytest.param([way], marks=pytest.mark.heavy) for way in WAYS)], ids=lambda ways: "-".join(ways)
-)
+# One program leaves all of them behind; each has one of its own, too.
+@pytest.mark.parametrize("ways", [WAYS, *([way] for way in WAYS)], ids=lambda ways: "-".join(ways))
+@pytest.mark.heavy
 def test_it_ends_with_the_program(ways):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.replace("WAYS", repr(ways))], capture_output=True, text=True, timeout=100
@@ -43,6 +42,7 @@ def test_it_ends_with_the_program(ways):
     assert len(done.stdout.split()) == len(ways)
 
 
+@pytest.mark.heavy
 def test_a_cache_that_a_thread_waits_for_ends_after_the_iterator_of_that_thread():
     done = subprocess.run([sys.executable, "-c", READ_IN_A_THREAD], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")

@@ -100,6 +100,7 @@ def test_each_epoch_has_another_order():
 )
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, of data whose length nobody knows
 @pytest.mark.filterwarnings(f"ignore:{INT64}")
+@pytest.mark.heavy
 def test_a_run_that_was_broken_off_goes_on_at_the_very_next_batch(tmp_path, kind):
     steps = 3 if kind == "endless" else None
 
@@ -188,6 +189,7 @@ def of_two_processes(tmp_path_factory):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.heavy
 def test_two_processes_divide_it(of_two_processes, policy):
     first, second = (found[policy] for found in of_two_processes)
     assert first["batches"] == second["batches"]

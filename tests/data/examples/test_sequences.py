@@ -300,6 +300,7 @@ def check(records: list[bytes]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(SEQUENCES, max_size=25))
+@pytest.mark.heavy
 def test_any_batch_gives_what_its_records_have(batch: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
     check([encode(*record) for record in batch])
 
@@ -309,6 +310,7 @@ def test_any_batch_gives_what_its_records_have(batch: list[tuple[dict[str, Any],
     st.lists(SEQUENCES, min_size=8, max_size=12),
     st.lists(st.tuples(st.integers(0, 11), st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=3),
 )
+@pytest.mark.heavy
 def test_damaged_records_are_read_as_protocol_buffers_read_them_or_refused(batch: Any, flips: Any) -> None:
     records = [bytearray(encode(*record)) for record in batch]
     for number, place, value in flips:

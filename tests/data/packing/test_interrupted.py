@@ -131,6 +131,7 @@ WHOLE: dict[int, dict[str, set[bytes]]] = {shift: whole(shift) for shift in (0, 
 @pytest.mark.parametrize(
     ("replaces", "sized"), [(False, False), (False, True), (True, True)], ids=["unsized", "sized", "replacing"]
 )
+@pytest.mark.heavy
 def test_a_run_that_is_stopped_at_any_change_goes_on(
     monkeypatch: pytest.MonkeyPatch, replaces: bool, sized: bool
 ) -> None:

@@ -86,13 +86,14 @@ if how == "exit":
     ("data", "how"),
     [
         ("threads", "left"),
-        pytest.param("threads", "exit", marks=pytest.mark.heavy),
-        pytest.param("threads", "distributed", marks=pytest.mark.heavy),
+        ("threads", "exit"),
+        ("threads", "distributed"),
         ("processes", "left"),
-        pytest.param("repeated", "left", marks=pytest.mark.heavy),
+        ("repeated", "left"),
         ("py_dataset", "distributed"),
     ],
 )
+@pytest.mark.heavy
 def test_an_iterator_that_is_left_behind_ends_with_the_program_in_silence(data: str, how: str) -> None:
     env = dict(os.environ, KERAS_BACKEND="jax", JAX_NUM_CPU_DEVICES="1")
     command = [sys.executable, "-c", LEFT_BEHIND, data, how]

@@ -168,6 +168,7 @@ def test_errors_that_cannot_be_pickled_are_told_and_the_processes_go_on() -> Non
             next(iterator)
 
 
+@pytest.mark.heavy
 def test_they_end_when_the_program_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "main.py"
     # No guard: the main module is not run again in the processes. Its transform goes to them all the same.

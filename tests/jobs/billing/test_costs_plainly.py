@@ -98,6 +98,7 @@ def _shown(report: CostReport) -> dict[str, tuple[Any, ...]]:
 
 @pytest.mark.parametrize("by", ["job", "day", "project", "node-type", "label:team"])
 @given(jobs=st.lists(JOBS, max_size=5), window=st.none() | st.tuples(TIMES, TIMES))
+@pytest.mark.heavy
 def test_a_report_has_the_figures_of_each_usage_summed_by_itself(
     by: str, jobs: list[JobUsage], window: tuple[float, float] | None
 ) -> None:

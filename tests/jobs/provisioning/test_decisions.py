@@ -233,6 +233,7 @@ def test_a_node_that_was_lost_is_no_stock_out() -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
+@pytest.mark.heavy
 def test_over_any_history_no_place_has_two_nodes_and_all_end_down(data: st.DataObject) -> None:
     nodes: dict[str, NodeRecord] = {}
     machines: set[str] = set()

@@ -180,6 +180,7 @@ TestAnything.settings = settings(deadline=None, max_examples=60, stateful_step_c
     quotas=QUOTAS,
     arrivals=st.lists(st.tuples(st.lists(JOBS, min_size=1, max_size=4), SHARES), min_size=4, max_size=20),
 )
+@pytest.mark.heavy
 def test_promises_are_kept(
     kinds: list[str], quotas: dict[str, Quota], arrivals: list[tuple[list[QueuedJob], float]]
 ) -> None:
@@ -200,6 +201,7 @@ def test_promises_are_kept(
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.heavy
 def test_hundreds_go_past_and_no_promise_is_put_off(seed: int) -> None:
     rng = random.Random(seed)
     kinds = [kind for kind in ("small", "big", "v100-box") for _ in range(10)]

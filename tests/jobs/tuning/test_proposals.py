@@ -179,6 +179,7 @@ def spread(scale: str, *, kind: Callable[..., dict[str, Any]] = double) -> list[
 
 
 @pytest.mark.parametrize("kind", [double, integer])
+@pytest.mark.heavy
 def test_scales_spread_values_as_the_contract_says(kind: Callable[..., dict[str, Any]]) -> None:
     linear, log, reverse = (
         [sum(value < limit for value in spread(f"UNIT_{scale}_SCALE", kind=kind)) / 200 for limit in limits]

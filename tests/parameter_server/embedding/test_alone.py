@@ -70,6 +70,7 @@ def test_rows_on_servers_without_a_variable_are_those_of_one_device(run_roles: R
     assert loss == pytest.approx(model.evaluate(inputs, ratings, verbose=0), rel=1e-5)
 
 
+@pytest.mark.heavy
 def test_a_checkpoint_has_the_rows_and_the_step(run_roles: RoleThreads, tmp_path: Path) -> None:
     expected, _ = train(run_roles, lambda: "adagrad", num_servers=1, epochs=3)
     for epochs, num_servers in ((1, 2), (3, 1)):

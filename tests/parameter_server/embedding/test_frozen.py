@@ -36,6 +36,7 @@ def make_frozen(optimizer: Any) -> Any:
     return model
 
 
+@pytest.mark.heavy
 def test_a_frozen_table_is_looked_up_and_stays_as_it_is(run_roles: RoleThreads) -> None:
     options: dict[str, Any] = {"batch_size": BATCH_SIZE, "verbose": 0}
     inputs, targets = make_rows()

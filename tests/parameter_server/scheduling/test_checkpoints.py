@@ -101,6 +101,7 @@ def train(
     return run_roles(script, num_servers=num_servers)
 
 
+@pytest.mark.heavy
 def test_a_loop_goes_on_as_if_it_had_never_ended(run_roles: RoleThreads, tmp_path: Path) -> None:
     expected, none = train(run_roles, tmp_path / "a", first=0, last=20, num_servers=2, saved_at=12)
     assert none is None

@@ -100,6 +100,7 @@ def ask_for_data_in_a_worker() -> Any:
     return own.coordinator.create_per_worker_dataset([1])
 
 
+@pytest.mark.heavy
 def test_what_fails_in_a_closure_is_raised_at_join_and_the_next_ones_run(run_roles: RoleThreads) -> None:
     refused = {
         fail_at: r"closure \d+ \(.*:fail_at\) failed in worker 0: ValueError: no such luck",

@@ -58,12 +58,13 @@ def train_by_closures(strategy: ParameterServerStrategy) -> list[Any]:
 @pytest.mark.parametrize(
     ("num_fits", "num_workers"),
     [
-        pytest.param(1, 1, marks=pytest.mark.heavy),
-        pytest.param(1, 2, marks=pytest.mark.heavy),
+        (1, 1),
+        (1, 2),
         (2, 1),
-        pytest.param(2, 2, marks=pytest.mark.heavy),
+        (2, 2),
     ],
 )
+@pytest.mark.heavy
 def test_closures_may_follow_fit_in_one_script(run_roles: RoleThreads, num_fits: int, num_workers: int) -> None:
     rows = make_rows()
     seen: dict[str, list[Any]] = defaultdict(list)

@@ -132,6 +132,7 @@ def test_a_program_runs_to_its_end_with_its_streams_apart(fake: FakeContainerEng
     assert "a b" not in " ".join(created)
 
 
+@pytest.mark.heavy
 def test_replicas_of_a_start_fetch_their_image_once(fake: FakeContainerEngine, tmp_path: Path) -> None:
     fake.configure(pull_s=0.3)
     runs = [Run(order(tmp_path, "echo up", replica=index)) for index in range(3)]

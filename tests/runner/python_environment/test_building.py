@@ -72,6 +72,7 @@ def _versions(environment: Path, *names: str) -> dict[str, str | None]:
     return json.loads(subprocess.run(command, capture_output=True, check=True, text=True, env={}).stdout)
 
 
+@pytest.mark.heavy
 def test_what_the_node_has_is_seen_and_only_the_rest_is_fetched(bench: Bench) -> None:
     (bench.code / "requirements.txt").write_text("tiny<2  # with what it needs\n")
     environment = bench.build()
@@ -117,6 +118,7 @@ def test_a_second_job_with_the_same_content_builds_nothing(bench: Bench) -> None
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "pylock.toml", "uv.lock"])
+@pytest.mark.heavy
 def test_projects_and_locks(bench: Bench, name: str) -> None:
     project = bench.code / "pyproject.toml"
     project.write_text(

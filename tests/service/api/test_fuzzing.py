@@ -188,6 +188,7 @@ DEPLOYED = vertex.parse(
 
 @QUICK
 @given(st.dictionaries(VERTEX_KEYS, VERTEX_VALUES, max_size=4))
+@pytest.mark.heavy
 def test_a_document_of_vertex_ai_is_read_or_refused(document: dict[str, Any]) -> None:
     refusals: list[str] = []
     deployed = {"deployedModel": {"model": "m", **document}, "trafficSplit": document.get("trafficSplit", {})}

@@ -62,6 +62,7 @@ def _wait(service: Served, job_id: str, *, bench: Any) -> JobRecord:
         time.sleep(0.05)
 
 
+@pytest.mark.heavy
 def test_a_job_predicts_with_the_model_that_it_was_created_with(
     service: Served, bench: Any, tmp_path: Path, model: tuple[Path, keras.Model]
 ) -> None:

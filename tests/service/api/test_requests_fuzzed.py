@@ -64,6 +64,7 @@ def _fill(bench: Bench, served: Served) -> dict[str, str]:
         pytest.param(200, marks=[pytest.mark.heavy, pytest.mark.timeout(900)]),
     ],
 )
+@pytest.mark.heavy
 def test_every_request_is_answered_as_declared(
     bench: Bench, num_examples: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize(("seed", "max_usages"), [(1, 1000), (2, 1000), (3, 8)])
+@pytest.mark.heavy
 def test_reports_are_those_of_what_is_recorded_whatever_happens(engine: Engine, seed: int, max_usages: int) -> None:
     history, final = History(engine, seed=seed), FinalUsages(max_usages=max_usages)
     accounts, choose = history.accounts(final), history.random

@@ -146,6 +146,7 @@ def test_a_preview_names_the_image_and_its_limits() -> None:
     assert "JAX_COMPILATION_CACHE_DIR" not in replica["environment"]
 
 
+@pytest.mark.heavy
 def test_a_job_of_two_containers_runs(bench: Bench, fake: FakeContainerEngine) -> None:
     fake.configure(registry={IMAGE: "sha256:1"})
     script = 'echo "$TF_CONFIG"; echo done > "$AIP_MODEL_DIR.$LOCKSTEP_ROLE$$"'

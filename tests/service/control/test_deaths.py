@@ -30,19 +30,16 @@ def play(how: str, *names: str) -> dict[str, dict[str, Any]]:
     return {one["scenario"]: one for one in found}
 
 
-QUICK = ("succeeds", "cancelled_while_it_runs")
-"""Lives that are played at every run of the tests; the others, with them."""
+TOGETHER = ("succeeds", "cancelled_while_it_runs")
+"""Lives with the same beginning, which is played once for both."""
 
 FOUND: dict[str, dict[str, Any]] = {}
 
 
 def deaths_of(name: str) -> dict[str, Any]:
-    """Returns what was found of one life, played once.
-
-    Those that are played at every run are played together: a beginning that two of them share is played once.
-    """
+    """Returns what was found of one life, played once."""
     if name not in FOUND:
-        FOUND.update(play("new", *QUICK) if name in QUICK else play("new", name))
+        FOUND.update(play("new", *TOGETHER) if name in TOGETHER else play("new", name))
     return FOUND[name]
 
 
@@ -64,9 +61,8 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.heavy) for name in SCENARIOS]
-)
+@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.heavy
 def test_a_job_ends_the_same_wherever_the_controller_is_killed(name: str) -> None:
     found = deaths_of(name)
     expected = found["expected"]
@@ -77,8 +73,9 @@ def test_a_job_ends_the_same_wherever_the_controller_is_killed(name: str) -> Non
     assert found["different"] == []
 
 
+@pytest.mark.heavy
 def test_every_statement_and_every_act_is_a_point() -> None:
-    deaths = [deaths_of(name) for name in QUICK]
+    deaths = [deaths_of(name) for name in TOGETHER]
     points = {point for found in deaths for point in found["points"]}
     assert {"start", "nodes", "place", "observe", "stop", "forget", "BEGIN", "BEGIN IMMEDIATE", "COMMIT"} <= points
     for beginning in ("UPDATE jobs", "INSERT INTO job_attempts", "INSERT INTO job_events", "SELECT jobs.uid"):

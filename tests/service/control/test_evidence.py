@@ -84,6 +84,7 @@ def test_an_outage_is_not_billed_where_the_runner_says_when_its_program_ended(be
 
 
 @pytest.mark.parametrize("knows", ["report", "log", "nothing"])
+@pytest.mark.heavy
 def test_an_outage_is_not_billed_where_all_was_killed(bench: Bench, knows: str) -> None:
     """As by a power cut: what was said last counts, in the spool, the database or the bucket."""
     replica = _runs(bench)

@@ -69,6 +69,7 @@ if resolver.task_type in ("chief", "master"):
     [("jax", JAX), ("torch", PYTORCH), ("tensorflow", TENSORFLOW)],
     ids=["jax", "pytorch", "tensorflow"],
 )
+@pytest.mark.heavy
 def test_processes_of_a_framework_find_each_other(
     bench: Bench, framework: str, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def await_worker(lab: Lab) -> JobRecord:
     return lab.bench.step_until("job", lambda job: runs(job) and lives(lab) == 2)
 
 
+@pytest.mark.heavy
 def test_the_others_run_on_and_each_machine_is_paid_for_its_time(lab: Lab) -> None:
     before = begin(lab)
     lab.machines.hold = {"cpu"}  # the next machine takes its time

@@ -25,6 +25,7 @@ from lockstep.service.problems import Part
 WAIT = "import time; time.sleep(600)"
 
 
+@pytest.mark.heavy
 def test_a_gang_of_six_gets_six_nodes_that_are_kept_for_the_next(lab: Lab) -> None:
     lab.bench.create("six", **SIX)
     job = lab.bench.step_until_over("six")
@@ -67,6 +68,7 @@ def test_a_job_that_is_cancelled_while_its_machines_come_up_gives_them_back(lab:
     assert {node.reason for node in lab.ledger if node.node_type == "mem"} == {"no job waits for it any more"}
 
 
+@pytest.mark.heavy
 def test_idle_nodes_go_after_their_time_and_what_they_cost_stands_beside_a_jobs_bill(lab: Lab) -> None:
     lab.define(idleTimeout="0.2s")
     lab.bench.create("six", **SIX)
@@ -289,6 +291,7 @@ def test_a_machine_that_cannot_be_given_back_is_said_until_it_is_gone(lab: Lab) 
     lab.step_until(lambda: not lab.machines.names() and not lab.bench.problems.has(Part.MACHINES))
 
 
+@pytest.mark.heavy
 def test_a_look_that_fails_is_not_the_last_one(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provisioner_module, "REFRESH_INTERVAL_S", 0.01)
     num_looks = 0

@@ -75,6 +75,7 @@ def restarts(bench: Bench) -> list[str]:
     return [event.detail for event in events if event.kind == "replica_restarted"]
 
 
+@pytest.mark.heavy
 def test_a_killed_worker_runs_again_while_the_others_run_on(bench: Bench) -> None:
     create(bench)
     before = kill(bench, life=0)

@@ -437,6 +437,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.heavy
 def test_a_killed_service_loses_nothing_and_keeps_the_order_of_each_job(
     bench: Bench, service: Served, receiver: Receiver
 ) -> None:

@@ -188,6 +188,7 @@ def rounded(amount: Fraction, decimals: int) -> Decimal:
     return exact.quantize(Decimal(1), rounding=ROUND_HALF_UP).scaleb(-decimals)
 
 
+@pytest.mark.heavy
 def test_from_none_to_four_and_back_and_the_bill_is_that_of_the_recorded_times(site: Site) -> None:
     site.step_until_settled(1)
     site.jump(2 * WINDOW_S)

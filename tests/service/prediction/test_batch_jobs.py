@@ -44,6 +44,7 @@ def _asked(folder: Path) -> PredictionInput:
     # Keras's variables implement NumPy's __array__ by its older form; saving a model meets it.
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
 )
+@pytest.mark.heavy
 def test_a_job_whose_program_is_killed_starts_again_and_predicts_each_instance_once(
     bench: Bench, tmp_path: Path
 ) -> None:

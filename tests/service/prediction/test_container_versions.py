@@ -82,6 +82,7 @@ def predict(site: Site) -> dict[str, object]:
     return answer.json()
 
 
+@pytest.mark.heavy
 def test_a_container_gets_the_files_its_variables_and_arguments(site: Site, port: int) -> None:
     folder = site.path / "files"
     folder.mkdir()
@@ -95,6 +96,7 @@ def test_a_container_gets_the_files_its_variables_and_arguments(site: Site, port
     site.step_until(lambda: site.models.list_versions() == [])
 
 
+@pytest.mark.heavy
 def test_the_image_of_the_first_server_is_pinned(site: Site, port: int, engine: FakeContainerEngine) -> None:
     create(site, port)
     site.step_until_state(VersionState.READY)
@@ -113,6 +115,7 @@ def test_the_image_of_the_first_server_is_pinned(site: Site, port: int, engine: 
     site.step_until(lambda: site.servers() == [])
 
 
+@pytest.mark.heavy
 def test_a_server_with_another_image_is_ended(site: Site, port: int) -> None:
     create(site, port)
     site.step_until_state(VersionState.READY)

@@ -199,6 +199,7 @@ def test_no_request_is_lost_while_the_default_moves_and_the_old_version_goes(sit
     assert callers.lost == []
 
 
+@pytest.mark.heavy
 def test_no_request_is_lost_by_a_canary_its_rollback_and_its_end(site: Site, callers: Callers) -> None:
     site.deploy("v2")
     since = callers.since_now()
@@ -217,6 +218,7 @@ def test_no_request_is_lost_by_a_canary_its_rollback_and_its_end(site: Site, cal
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("num_servers", [1, 2])
+@pytest.mark.heavy
 def test_a_server_that_is_killed_or_stopped_loses_the_requests_in_its_hands_alone(
     site: Site, num_servers: int, number: signal.Signals
 ) -> None:

@@ -208,6 +208,7 @@ def test_more_load_never_wants_fewer_servers(
 
 
 @pytest.mark.parametrize(("last_request_s", "wanted"), [(None, 1), (500.0, 0), (900.0, 1), (5000.0, 1)])
+@pytest.mark.heavy
 def test_a_service_that_takes_over_goes_on_from_the_recorded_last_use(
     last_request_s: float | None, wanted: int
 ) -> None:

@@ -27,6 +27,7 @@ def port() -> Iterator[int]:
         yield int(held.address.rpartition(":")[2])
 
 
+@pytest.mark.heavy
 def test_the_gateway_is_a_user_of_its_own_and_ends_with_the_version(
     site: Site, place: Place, engine: FakeContainerEngine, port: int
 ) -> None:

@@ -29,6 +29,7 @@ WAIT_S = 150.0
     # Keras's variables implement NumPy's __array__ by its older form; saving a model meets it.
     "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
 )
+@pytest.mark.heavy
 def test_a_confined_program_gets_the_model_and_writes_the_predictions(confined: Bench) -> None:
     home = confined.home
     project = home.bucket / "local"

@@ -120,7 +120,7 @@ def deploy(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             "it used more than 0.5 GiB of memory, its limit",
             id="allocates in a process of its own",
         ),
-        pytest.param(SLEEPS, "it was not ready within 6 s", id="sleeps at import", marks=pytest.mark.heavy),
+        pytest.param(SLEEPS, "it was not ready within 6 s", id="sleeps at import"),
         pytest.param(
             SLEEPS_IN_ITS_FIRST_CALL,
             "it was not ready within 6 s",
@@ -130,6 +130,7 @@ def deploy(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         pytest.param(ENDS, "its server ended", id="ends itself"),
     ],
 )
+@pytest.mark.heavy
 def test_it_is_ended_and_its_version_fails_with_the_reason(
     site: Site, deploy: Callable[..., None], code: str, reason: str
 ) -> None:
@@ -140,6 +141,7 @@ def test_it_is_ended_and_its_version_fails_with_the_reason(
     assert "\n" not in str(site.version.error_message)
 
 
+@pytest.mark.heavy
 def test_a_shell_that_it_opens_has_its_rights_and_ends_with_it(site: Site, deploy: Callable[..., None]) -> None:
     deploy(LISTENS)
     site.step_until(lambda: site.version.state is VersionState.READY and is_ready(site.server))

@@ -92,6 +92,7 @@ def test_each_start_has_the_value_of_its_time(bench: Bench, tmp_path: Path) -> N
     assert (job.state, job.num_restarts) == (JobState.SUCCEEDED, 1)
 
 
+@pytest.mark.heavy
 def test_each_start_beside_parameter_servers_has_a_token_of_its_own(bench: Bench, tmp_path: Path) -> None:
     """The master, the server, and both lives of a worker that is launched again alone."""
     folder = tmp_path / "told"

@@ -198,6 +198,7 @@ print(tiny.VERSION, [os.access(place, os.W_OK) for place in places], os.stat(tin
 
 
 @IS_ROOT
+@pytest.mark.heavy
 def test_its_environment_is_built_for_it_and_not_its_to_change(
     confined: Bench, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,6 +201,7 @@ def services(tmp_path: Path, postgres: Server) -> Iterator[Services]:
     made.close()
 
 
+@pytest.mark.heavy
 def test_another_service_goes_on_within_ten_seconds_of_a_death(services: Services) -> None:
     services.start("first", ttl_s=TTL_S)
     services.wait_for("first", "generation 1")
@@ -218,6 +219,7 @@ def test_another_service_goes_on_within_ten_seconds_of_a_death(services: Service
     assert len(services.cluster.starts()) == 2, "what ran already was adopted"
 
 
+@pytest.mark.heavy
 def test_one_that_slept_while_it_was_replaced_starts_nothing(services: Services) -> None:
     services.start("first", suspend_before="place")
     services.wait_for("first", "generation 1")

@@ -16,7 +16,8 @@ PAGE_SIZE = 5000
 PAGES_OF_A_LIFE = 5
 
 
-@pytest.mark.parametrize("num_lines", [60_000, pytest.param(1_000_000, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("num_lines", [60_000, 1_000_000])
+@pytest.mark.heavy
 def test_every_line_comes_once_though_the_service_is_killed_again_and_again(bench: Bench, num_lines: int) -> None:
     bench.create("talks", f"for i in range({num_lines}): print(i)")
     bench.step_until("talks", lambda job: job.gang_order is not None)

@@ -179,6 +179,7 @@ def test_a_search_runs_its_trials_and_ends_with_the_sum_of_their_bills(world: Wo
     assert world.jobs.active_states() == {}, "a search never waits for a place of its own"
 
 
+@pytest.mark.heavy
 def test_wherever_the_service_is_killed_no_trial_is_lost_or_doubled(tmp_path: Path) -> None:
     def played(dies_at: int | None) -> tuple[World, list[Any]]:
         folder = tmp_path / str(dies_at)

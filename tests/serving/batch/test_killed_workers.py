@@ -62,6 +62,7 @@ def test_a_killed_worker_loses_at_most_the_shard_in_hand(tmp_path: Path, numbers
     assert error["line"] == NUM_LINES + 1
 
 
+@pytest.mark.heavy
 def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "model.keras").write_text("no model")
     worker = _start(tmp_path)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from tests.strategies.job_processes import job
 
 SCRIPT = Path(__file__).parents[1] / "own_variables.py"
@@ -23,6 +24,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.heavy
 def test_a_variable_that_one_process_makes_is_no_business_of_the_others(tmp_path):
     with job(tmp_path, [SCRIPT, *WAYS], num_processes=2, env={**ENV, "FOLDER": str(tmp_path)}) as processes:
         for process in processes.values():
