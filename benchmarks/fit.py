@@ -1,12 +1,14 @@
 """Measures training on a processor beside plain Keras on JAX, PyTorch and Keras on TensorFlow, in turn.
 
-``python benchmarks/fit.py [--cases a,b] [--sides a,b] [--batch-sizes 64,256] [--processes N] [--rounds N]``. Each peer
-gets an environment of its own in the folder, once: 6 GB. With ``UV_TORCH_BACKEND=cpu``, uv takes the smaller PyTorch
-for processors. Sides begin with the same weights; their first losses are compared before anything is measured. One side
-works at a time, and has all cores. Prints a table as Markdown, medians over rounds, and writes JSON.
+``python benchmarks/fit.py [--cases a,b] [--sides a,b] [--batch-sizes 64,256] [--processes N [--link-mbit N]]
+[--rounds N]``. Each peer gets an environment of its own in the folder, once: 6 GB. With ``UV_TORCH_BACKEND=cpu``, uv
+takes the smaller PyTorch for processors. Sides begin with the same weights; their first losses are compared before
+anything is measured. One side works at a time, and has all cores. Prints a table as Markdown, medians over rounds, and
+writes JSON.
 
 With ``--processes N``, each side trains in N processes of this machine, each of which has the batch's size of rows.
-Sums go by gloo on both sides.
+Sums go by gloo on both sides. With ``--link-mbit N``, each process has a network namespace of its own and a link of N
+Mbit/s, and a second table has what the first process sent, beside the least that a ring sends.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ TENSORFLOW: Final = ("tensorflow-cpu==2.21.0",)
 LOSS_TOLERANCE: Final = 2e-3
 MILLISECONDS: Final = 1000
 MIB: Final = 2**20
+MB: Final = 10**6
 
 
 @final
@@ -147,7 +150,7 @@ def measure(case: str, batch_size: int, pythons: dict[str, Path], options: argpa
         kind, module = KINDS[name], KINDS[name].module
         order = {**kind.order, "case": case, "batch_size": batch_size * options.processes}
         if options.processes > 1:
-            order |= {"module": module, "num_processes": options.processes}
+            order |= {"module": module, "num_processes": options.processes, "link_mbit": options.link_mbit}
             module = "fitting.ranks"
         environment = environment_of(kind.environment)
         specs[name] = SideSpec(title=kind.title, python=python, module=module, order=order, environment=environment)
@@ -158,6 +161,8 @@ def measure(case: str, batch_size: int, pythons: dict[str, Path], options: argpa
     title = f"{CASES[case].title}, batch {batch_size}"
     if options.processes > 1:
         title += f" in each of {options.processes} processes"
+    if options.link_mbit:
+        title += f", links of {options.link_mbit} Mbit/s"
     return [
         Result(
             case=title,
@@ -169,6 +174,8 @@ def measure(case: str, batch_size: int, pythons: dict[str, Path], options: argpa
                 "first_step_s": one.ready.get("first_step_s"),
                 "peak_mib": max((said["peak_bytes"] / MIB for said in one.rounds), default=None),
                 "losses": one.ready.get("losses"),
+                "num_parameters": one.ready.get("num_parameters"),
+                "sent_mb": [said["sent_bytes"] / num_steps / MB for said in one.rounds],
             },
             error=one.error,
         )
@@ -201,11 +208,27 @@ def show_results(results: list[Result]) -> None:
     show(head, rows)
 
 
+def show_traffic(results: list[Result], num_processes: int) -> None:
+    """Prints what the first process sent for a step, and how that compares to a ring's minimum."""
+    rows = []
+    for one in results:
+        sent = sorted(one.more["sent_mb"])
+        if not sent or one.more["num_parameters"] is None:
+            continue
+        least = 2 * (num_processes - 1) / num_processes * 4 * one.more["num_parameters"] / MB
+        middle = sent[len(sent) // 2]
+        rows.append((one.case, KINDS[one.side].title, f"{middle:,.1f}", f"{least:,.1f}", f"{middle / least:.3f}"))
+    show(("model", "side", "MB sent a step", "a ring's minimum", "ratio"), rows)
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure training on a processor, beside its peers.")
     parser.add_argument("--cases", type=chosen_from(list(CASES)), help=f"default: {','.join(CASES)}")
     parser.add_argument("--sides", type=chosen_from(list(KINDS)), help=f"of {','.join(KINDS)} (default: all)")
     parser.add_argument("--processes", type=count, default=1, help="in how many a side trains (default: 1)")
+    parser.add_argument(
+        "--link-mbit", type=count, help="each process in a network namespace, with a link of this rate; needs root"
+    )
     parser.add_argument("--batch-sizes", type=counts, help="of all models (default: each model's own)")
     add_harness_options(parser, folder=HERE / ".data" / "fit", num_rounds=5)
     options = parser.parse_args()
@@ -214,6 +237,8 @@ def parse() -> argparse.Namespace:
     unable = [name for name in options.sides or [] if name not in able]
     if unable:
         parser.error(f"--processes {options.processes}: not {', '.join(unable)}; allowed: {', '.join(able)}")
+    if options.link_mbit and not is_joint:
+        parser.error("--link-mbit: only with --processes")
     options.sides = options.sides or able
     options.cases = options.cases or list(JOINT_CASES if is_joint else CASES)
     return options
@@ -234,6 +259,8 @@ def main() -> None:
                 results += measure(case, batch_size, pythons, options)
     finally:
         show_results(results)
+        if options.link_mbit:
+            show_traffic(results, options.processes)
         write_results(options.json or options.folder / "results.json", results, packages=packages)
     errors = [one.error for one in results if one.error]
     if errors:

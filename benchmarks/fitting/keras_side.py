@@ -44,4 +44,8 @@ def fit_rounds(order: dict[str, Any], model: Any, *, begun: float) -> None:
 
 if __name__ == "__main__":
     asked = read_order()
+    if asked.get("is_distributed"):  # over all devices of this process, as Keras itself does it
+        import keras
+
+        keras.distribution.set_distribution(keras.distribution.DataParallel(auto_shard_dataset=False))
     fit_rounds(asked, make_model(asked["case"]), begun=BEGUN)

@@ -10,9 +10,13 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
-from harness.protocol import read_order
+from harness.protocol import INTERFACE, read_order
+
+from fitting.links import Host, shaped_links
 
 END_S = 20.0
 """How long the processes have after the last round, in seconds. The harness waits for 30."""
@@ -25,31 +29,48 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in found]
 
 
-def main() -> int:
-    """Returns the exit status of a process that failed; 0 if none did."""
-    order = read_order()
+def start(order: dict[str, Any], hosts: Sequence[Host]) -> list[subprocess.Popen[bytes]]:
+    """Starts the processes: each on a host of its own, or all on this machine's loopback interface if there is none."""
     count = order["num_processes"]
     *ports, meeting = free_ports(count + 1)
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in ports]}
+    addresses = [host.address for host in hosts] or ["127.0.0.1"] * count
+    cluster = {"worker": [f"{address}:{port}" for address, port in zip(addresses, ports, strict=True)]}
     processes: list[subprocess.Popen[bytes]] = []
     for rank in range(count):
+        host = hosts[rank] if hosts else None
         known = {
             "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}}),
             # PyTorch's names, as torchrun sets them.
             "RANK": str(rank),
             "WORLD_SIZE": str(count),
-            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_ADDR": addresses[0],
             "MASTER_PORT": str(meeting),
         }
+        if host is not None:
+            known |= {"GLOO_SOCKET_IFNAME": host.interface, INTERFACE: host.interface}
         processes.append(
             subprocess.Popen(
-                [sys.executable, "-m", order["module"], json.dumps(order)],
+                [*(() if host is None else host.command), sys.executable, "-m", order["module"], json.dumps(order)],
                 stdin=subprocess.PIPE,
                 stdout=None if rank == 0 else subprocess.DEVNULL,
                 bufsize=0,
                 env={**os.environ, **known},
             )
         )
+    return processes
+
+
+def main() -> int:
+    """Returns the exit status of a process that failed; 0 if none did."""
+    order = read_order()
+    with ExitStack() as stack:
+        mbit = order.get("link_mbit")
+        hosts = stack.enter_context(shaped_links(order["num_processes"], mbit=mbit)) if mbit else []
+        return attend(start(order, hosts))
+
+
+def attend(processes: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Passes the orders for rounds on; returns the exit status of a process that failed, or 0 if none did."""
     try:
         for line in sys.stdin:
             for process in processes:

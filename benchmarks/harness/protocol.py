@@ -7,14 +7,19 @@ ready. It then reads lines: each is the order to do a round, and is answered by 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 MARK: Final = "benchmark: "
 """Begins the lines that are meant: libraries may print others."""
+
+INTERFACE: Final = "BENCHMARK_INTERFACE"
+"""The variable that names the network interface whose bytes a side counts."""
 
 
 def read_order() -> dict[str, Any]:
@@ -32,14 +37,22 @@ def own_peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def sent_bytes() -> int:
+    """Returns the bytes that the interface named by `INTERFACE` has sent; 0 if none is named."""
+    name = os.environ.get(INTERFACE)
+    return int(Path(f"/sys/class/net/{name}/statistics/tx_bytes").read_text()) if name else 0
+
+
 def serve_rounds(round_of: Callable[[], dict[str, Any]]) -> None:
     """Does a round for each line of standard input, and says what came of it.
 
     Args:
-        round_of: does a round. Returns figures; ``wall_s`` and ``processor_s``, its seconds, are added.
+        round_of: does a round. Returns figures; ``wall_s`` and ``processor_s``, its seconds, are added,
+            and ``sent_bytes``.
     """
     for _ in sys.stdin:
+        sent = sent_bytes()
         started, processor = time.perf_counter(), time.process_time()
         said = round_of()
         wall_s, processor_s = time.perf_counter() - started, time.process_time() - processor
-        say({"wall_s": wall_s, "processor_s": processor_s, **said})
+        say({"wall_s": wall_s, "processor_s": processor_s, "sent_bytes": sent_bytes() - sent, **said})
