@@ -105,7 +105,7 @@ def show_results(results: list[Result], kind: str) -> None:
 def plot(results: list[Result], path: Path) -> None:
     """Draws the medians with the least and the most: a panel for each kind."""
     kinds = [kind for kind in OURS if any(one.more["kind"] == kind for one in results)]
-    figure, panels = plt.subplots(1, len(kinds), figsize=(5.5 * len(kinds), 4), squeeze=False, layout="constrained")
+    figure, panels = plt.subplots(1, len(kinds), figsize=(5.5 * len(kinds), 5), squeeze=False, layout="constrained")
     for panel, kind in zip(panels[0], kinds, strict=True):
         for number, case in enumerate(dict.fromkeys(one.case for one in results)):
             for side, title, style in (("ours", OURS[kind], "o-"), ("peer", PEERS[kind].replace("`", ""), "s--")):
@@ -134,7 +134,7 @@ def plot(results: list[Result], path: Path) -> None:
         panel.set_xlabel(f"{'virtual ' if kind == 'devices' else ''}{kind}, on the same cores")
         panel.set_ylabel("milliseconds a step")
         panel.grid(visible=True, which="both", alpha=0.3)
-        panel.legend(fontsize=8)
+        panel.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.15))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     console.print(f"plot: {path}")

@@ -33,7 +33,6 @@ def fit_rounds(order: dict[str, Any], model: Any, *, begun: float) -> None:
             "num_parameters": int(sum(int(one.numpy().size) for one in model.trainable_variables)),
         }
     )
-    model.fit(inputs, labels, batch_size=batch_size, verbose=0)  # warm-up
 
     def round_of() -> dict[str, Any]:
         history = model.fit(inputs, labels, batch_size=batch_size, verbose=0).history

@@ -109,7 +109,6 @@ def loop_rounds(order: dict[str, Any], strategy: Any, model: Any) -> None:
             "num_parameters": num_parameters,
         }
     )
-    train(shuffled(inputs, labels, batch_size))  # warm-up
     serve_rounds(lambda: {"loss": train(shuffled(inputs, labels, batch_size)), "peak_bytes": own_peak_bytes()})
 
 

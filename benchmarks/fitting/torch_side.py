@@ -149,7 +149,6 @@ def main() -> None:
             total += step(part)
         return float(total) * batch_size / len(inputs)
 
-    epoch()  # warm-up
     serve_rounds(lambda: {"loss": epoch(), "peak_bytes": own_peak_bytes()})
 
 

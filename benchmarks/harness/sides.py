@@ -152,7 +152,7 @@ class Heard:
 def take_turns(specs: Mapping[str, SideSpec], *, num_rounds: int, logs: Path) -> dict[str, Heard]:
     """Starts the sides one after the other, and lets them do rounds in turn. Each round begins with another side.
 
-    One process works at a time: the others wait for their line.
+    One process works at a time: the others wait for their line. A first turn is for warming up, and does not count.
 
     Args:
         specs: the sides, by name.
@@ -172,13 +172,15 @@ def take_turns(specs: Mapping[str, SideSpec], *, num_rounds: int, logs: Path) ->
                 heard[name].ready = sides[name].hear()
             except SideError as error:
                 heard[name].error = str(error)
-        for number in range(num_rounds):
+        for number in range(-1, num_rounds):
             names = [name for name in sides if not heard[name].error]
             first = number % max(1, len(names))
             for name in names[first:] + names[:first]:
                 try:
                     sides[name].ask()
-                    heard[name].rounds.append(sides[name].hear())
+                    answer = sides[name].hear()
+                    if number >= 0:
+                        heard[name].rounds.append(answer)
                 except SideError as error:
                     heard[name].error = str(error)
                 print(".", end="", file=sys.stderr, flush=True)

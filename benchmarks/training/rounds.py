@@ -121,7 +121,6 @@ def serve(
     """
     train(order.steps_per_execution)
     tell(Ready(device=device, compile_s=time.perf_counter() - begun, peak_rate=peak_rate))
-    train(order.num_steps)  # warm-up
 
     def round_of() -> dict[str, Any]:
         loss = train(order.num_steps)
