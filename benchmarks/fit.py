@@ -175,7 +175,7 @@ def measure(case: str, batch_size: int, pythons: dict[str, Path], options: argpa
                 "peak_mib": max((said["peak_bytes"] / MIB for said in one.rounds), default=None),
                 "losses": one.ready.get("losses"),
                 "num_parameters": one.ready.get("num_parameters"),
-                "sent_mb": [said["sent_bytes"] / num_steps / MB for said in one.rounds],
+                "sent_mb": [said["sent_bytes"] / num_steps / MB for said in one.rounds if "sent_bytes" in said],
             },
             error=one.error,
         )

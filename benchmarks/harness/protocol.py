@@ -37,10 +37,10 @@ def own_peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def sent_bytes() -> int:
-    """Returns the bytes that the interface named by `INTERFACE` has sent; 0 if none is named."""
+def sent_bytes() -> int | None:
+    """Returns the bytes that the interface named by `INTERFACE` has sent; None if none is named."""
     name = os.environ.get(INTERFACE)
-    return int(Path(f"/sys/class/net/{name}/statistics/tx_bytes").read_text()) if name else 0
+    return int(Path(f"/sys/class/net/{name}/statistics/tx_bytes").read_text()) if name else None
 
 
 def serve_rounds(round_of: Callable[[], dict[str, Any]]) -> None:
@@ -48,11 +48,13 @@ def serve_rounds(round_of: Callable[[], dict[str, Any]]) -> None:
 
     Args:
         round_of: does a round. Returns figures; ``wall_s`` and ``processor_s``, its seconds, are added,
-            and ``sent_bytes``.
+            and ``sent_bytes`` where `INTERFACE` names an interface.
     """
     for _ in sys.stdin:
         sent = sent_bytes()
         started, processor = time.perf_counter(), time.process_time()
         said = round_of()
         wall_s, processor_s = time.perf_counter() - started, time.process_time() - processor
-        say({"wall_s": wall_s, "processor_s": processor_s, "sent_bytes": sent_bytes() - sent, **said})
+        if sent is not None:
+            said["sent_bytes"] = (sent_bytes() or sent) - sent
+        say({"wall_s": wall_s, "processor_s": processor_s, **said})
