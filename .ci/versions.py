@@ -1,8 +1,8 @@
 """Runs the core of the tests with other versions of Python, Keras and JAX: `make test-versions`.
 
 Each row has an environment of its own under `.versions`, which uv makes. `--only lowest,nightly` runs some rows, and
-`--core` a shorter list of tests, without the demo. As in `make test`, XLA compiles the tests' programs with less effort.
-The last lines are a table: versions, tests, time.
+`--core` a shorter list of tests, without the demo. As in `make test`, XLA compiles the tests' programs with less
+effort. The last lines are a table: versions, tests, time.
 """
 
 from __future__ import annotations
