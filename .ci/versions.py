@@ -32,6 +32,7 @@ CORE = [
     "tests/parameter_server/test_exact_steps.py",
     "tests/service/api/test_access.py",
     "tests/service/api/test_threads.py",
+    "tests/service/console/test_event_streams.py",
     "tests/service/console/test_submitting.py",
 ]
 ALL = [
