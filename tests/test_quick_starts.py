@@ -17,13 +17,12 @@ from lockstep.home import Home
 from lockstep.service.lifecycle import down
 from lockstep.service.settings import Settings
 
-pytestmark = pytest.mark.heavy
-
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "quick-starts"
 FILE = re.compile(r"Save this as `([^`]+)`[^`]*?```\w+\n(.*?)```", re.DOTALL)
 BLOCK = re.compile(r"```(bash|python)\n(.*?)```", re.DOTALL)
 PAGE_S = 900
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(PAGE_S + 60)]
 ASKED = {
     "https://lockstep.example.com": "$LOCKSTEP_URL",
     "lsk_...": "$LOCKSTEP_TOKEN",
