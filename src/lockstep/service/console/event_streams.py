@@ -70,15 +70,14 @@ Look = Callable[[str], Awaitable[Growth]]
 """Looks once for what comes after a position. If there is nothing, the growth has no content and the same position."""
 
 
-def growing_item(path: str, *, note: h.Node = "…") -> h.Element:
+def growing_item(path: str) -> h.Element:
     """Returns the last item of a list that grows: new items are put before it.
 
     Args:
-        path: the path of the stream.
-        note: what the item says, until the stream says something else with `note_element`.
+        path: the path of the stream, which may change what the item says with `note_element`.
     """
     stream = {"hx-sse:connect": path, "hx-sse:close": OVER, "hx-swap": "beforebegin", "hx-config": RECONNECT}
-    return h.li("#growing.muted.later", stream)[note_element(note, is_new=False)]
+    return h.li("#growing.muted.later", stream)[note_element("…", is_new=False)]
 
 
 def note_element(note: h.Node, *, is_new: bool = True) -> h.Element:
