@@ -79,7 +79,7 @@ def test_flags_are_added_to_and_never_replaced(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/nowhere")
     xla_cpu.add_flags()
     xla_cpu.add_flags()
-    value = f"{xla_cpu.CONVOLUTION_FLAG}={xla_cpu.CONVOLUTION_VALUE}"
+    value = f"{xla_cpu.CONVOLUTION_FLAG}=-{xla_cpu.CONVOLUTION_TYPE}"
     assert os.environ["XLA_FLAGS"] == f"--xla_dump_to=/nowhere {value}"
     own = f"{xla_cpu.CONVOLUTION_FLAG}=SOMETHING_ELSE"
     monkeypatch.setenv("XLA_FLAGS", own)
@@ -90,21 +90,21 @@ def test_flags_are_added_to_and_never_replaced(monkeypatch):
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
-        ("--xla_cpu_experimental_ynn_fusion", xla_cpu.CONVOLUTION_VALUE),  # the beginning of the real one
+        ("--xla_cpu_experimental_ynn_fusion", xla_cpu.CONVOLUTION_TYPE),  # the beginning of the real one
         (xla_cpu.CONVOLUTION_FLAG, "LIBRARY_FUSION_TYPE_OF_ANOTHER_YEAR"),
     ],
 )
 def test_an_option_that_jaxlib_does_not_know_is_not_set(monkeypatch, flag, value):
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/nowhere")
     monkeypatch.setattr(xla_cpu, "CONVOLUTION_FLAG", flag)
-    monkeypatch.setattr(xla_cpu, "CONVOLUTION_VALUE", value)
+    monkeypatch.setattr(xla_cpu, "CONVOLUTION_TYPE", value)
     xla_cpu.add_flags()
     assert os.environ["XLA_FLAGS"] == "--xla_dump_to=/nowhere"
 
 
 def test_the_option_that_is_set_does_not_end_a_process():
-    option = f"{xla_cpu.CONVOLUTION_FLAG}={xla_cpu.CONVOLUTION_VALUE}"
-    assert knows_xla_option(xla_cpu.CONVOLUTION_FLAG, xla_cpu.CONVOLUTION_VALUE)
+    option = f"{xla_cpu.CONVOLUTION_FLAG}=-{xla_cpu.CONVOLUTION_TYPE}"
+    assert knows_xla_option(xla_cpu.CONVOLUTION_FLAG, xla_cpu.CONVOLUTION_TYPE)
     program = "import jax; assert jax.jit(lambda x: x + 1)(1) == 2"
     subprocess.run([sys.executable, "-c", program], env={**os.environ, "XLA_FLAGS": option}, check=True, timeout=60)
 

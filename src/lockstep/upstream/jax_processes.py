@@ -47,7 +47,7 @@ def knows_xla_option(name: str, value: str) -> bool:
 
     Args:
         name: the option, such as "--xla_cpu_experimental_ynn_fusion_type".
-        value: a value of the option, such as "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT".
+        value: a value of the option, such as "LIBRARY_FUSION_TYPE_INDIVIDUAL_CONVOLUTION".
     """
     found = importlib.util.find_spec("jaxlib")
     folders = [] if found is None else found.submodule_search_locations or []
