@@ -254,6 +254,15 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
     ),
     Replacement(
         stage=Stage.STRATEGY,
+        owner="keras.src.backend",
+        name="lstm",
+        parameters=(),
+        wrapper="lockstep.strategies.lstm:wrap_lstm",
+        effect="runs an LSTM's steps with one product each on CPUs, and computes its kernels' gradients in one product",
+        removable_when="Keras has such a loop for CPUs on JAX",
+    ),
+    Replacement(
+        stage=Stage.STRATEGY,
         owner="keras:Variable",
         name="assign",
         parameters=("self", "value"),

@@ -1,0 +1,126 @@
+"""A faster loop for ``keras.layers.LSTM`` on CPUs. Results are Keras's, apart from rounding.
+
+Keras writes a step as two products, and JAX derives its gradient step by step. Here:
+
+- A step has one product: the inputs and the previous output, next to each other, times both kernels. Its sums are the
+  only operands that the gates read. XLA would not vectorise gates that read the step's part of a longer array.
+- The gates and their derivatives are computed again for all steps at once, after the loop.
+- The kernels' gradients are one product over all steps, instead of a sum of products in the loop.
+
+The gradient is written as a rule for tangents (``jax.custom_jvp``), which JAX transposes. So forward mode and second
+derivatives work as well.
+
+A layer with a mask, ``unroll=True``, ``recurrent_dropout`` or other activations runs as Keras has it. So does a
+``keras.layers.GRU``: Keras multiplies all of its inputs at once already, and a loop like this one was not faster.
+"""
+
+# JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+from jax import lax
+
+
+def wrap_lstm(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the function that runs all steps of a ``keras.layers.LSTM``."""
+
+    @functools.wraps(original)
+    def wrapper(inputs: Any, hidden: Any, cell: Any, mask: Any, **options: Any) -> Any:
+        kernel, recurrent = (jnp.asarray(options[name]) for name in ("kernel", "recurrent_kernel"))
+        has_one_dtype = len({jnp.result_type(one) for one in (inputs, hidden, cell, kernel, recurrent)}) == 1
+        if mask is not None or not has_one_dtype or not _is_usual(options):
+            return original(inputs, hidden, cell, mask, **options)
+        bias = jnp.zeros(kernel.shape[1:], kernel.dtype) if options["bias"] is None else jnp.asarray(options["bias"])
+        steps = jnp.swapaxes(inputs, 0, 1)
+        if options["go_backwards"]:
+            steps = jnp.flip(steps, axis=0)
+        outputs, hidden, cell = run_steps(steps, kernel, recurrent, bias, hidden, cell)
+        shown = jnp.swapaxes(outputs, 0, 1) if options["return_sequences"] else hidden[:, None]
+        return hidden, shown, [hidden, cell]
+
+    return wrapper
+
+
+def _is_usual(options: dict[str, Any]) -> bool:
+    return (
+        jax.default_backend() == "cpu"
+        and not options["unroll"]
+        and options["activation"] is keras.activations.tanh
+        and options["recurrent_activation"] is keras.activations.sigmoid
+    )
+
+
+@jax.custom_jvp
+def run_steps(inputs: Any, kernel: Any, recurrent: Any, bias: Any, hidden: Any, cell: Any) -> tuple[Any, Any, Any]:
+    """Returns the outputs of all steps (steps, batch, units), and the last output and cell state (batch, units).
+
+    Args:
+        inputs: (steps, batch, features).
+        kernel: (features, 4 * units): input gate, forget gate, candidate, and output gate, as Keras orders them.
+        recurrent: (units, 4 * units).
+        bias: (4 * units,).
+        hidden: the output before the first step, (batch, units).
+        cell: the cell state before the first step, (batch, units).
+    """
+    (outputs, _, _), last = _scan(inputs, kernel, recurrent, bias, hidden, cell)
+    return outputs, *last
+
+
+def _scan(inputs: Any, kernel: Any, recurrent: Any, bias: Any, hidden: Any, cell: Any) -> Any:
+    weights = jnp.concatenate([kernel, recurrent])
+
+    def step(state: Any, row: Any) -> Any:
+        hidden, cell = state
+        sums = jnp.concatenate([row, hidden], axis=-1) @ weights + bias
+        admit, keep, candidate, emit = _gates(sums)
+        cell = keep * cell + admit * candidate
+        hidden = emit * jnp.tanh(cell)
+        return (hidden, cell), (hidden, cell, sums)
+
+    last, of_steps = lax.scan(step, (hidden, cell), inputs)
+    return of_steps, last
+
+
+def _gates(sums: Any) -> tuple[Any, Any, Any, Any]:
+    admit, keep, candidate, emit = jnp.split(sums, 4, axis=-1)
+    return jax.nn.sigmoid(admit), jax.nn.sigmoid(keep), jnp.tanh(candidate), jax.nn.sigmoid(emit)
+
+
+@run_steps.defjvp
+def _tangents_of_steps(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
+    inputs, kernel, recurrent, bias, hidden, cell = primals
+    d_inputs, d_kernel, d_recurrent, d_bias, *d_state = tangents
+    (outputs, cells, sums), last = _scan(inputs, kernel, recurrent, bias, hidden, cell)
+
+    rows = jnp.concatenate([inputs, jnp.concatenate([hidden[None], outputs[:-1]])], axis=-1)
+    d_sums = rows @ jnp.concatenate([d_kernel, d_recurrent]) + d_bias + d_inputs @ kernel
+
+    admit, keep, candidate, emit = _gates(sums)
+    shown = jnp.tanh(cells)
+    of_cell = (
+        candidate * admit * (1 - admit),
+        jnp.concatenate([cell[None], cells[:-1]]) * keep * (1 - keep),
+        admit * (1 - candidate * candidate),
+        keep,
+    )
+    of_output = emit * (1 - shown * shown), shown * emit * (1 - emit)
+
+    def step(d_state: Any, values: Any) -> Any:
+        d_hidden, d_cell = d_state
+        d_sums, (by_admit, by_keep, by_candidate, by_cell), (by_shown, by_emit) = values
+        d_admit, d_keep, d_candidate, d_emit = jnp.split(d_sums + d_hidden @ recurrent, 4, axis=-1)
+        d_cell = by_cell * d_cell + by_admit * d_admit + by_keep * d_keep + by_candidate * d_candidate
+        d_hidden = by_shown * d_cell + by_emit * d_emit
+        return (d_hidden, d_cell), d_hidden
+
+    d_last, d_outputs = lax.scan(step, tuple(d_state), (d_sums, of_cell, of_output))
+    return (outputs, *last), (d_outputs, *d_last)
