@@ -22,6 +22,7 @@ import keras
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import host_updates, programs, stateful_steps
 from lockstep.strategies.epochs import current_call
+from lockstep.strategies.gradient_sums import in_buckets, sums_in_buckets
 from lockstep.strategies.mesh import AbstractLayout
 from lockstep.strategies.state_groups import StateGroup
 from lockstep.strategies.step_guard import StepGuard
@@ -178,6 +179,8 @@ def _step(
         step = guard.guarded(step)
     if not is_compiled:
         return step if guard is None else guard.run(step)
+    if kind == stateful_steps.TRAIN and layout is not None and sums_in_buckets(layout):
+        step = in_buckets(step, layout)
     of_outputs = None if guard is None or layout is None else (None, layout.replicated)
     out_shardings = None if shardings is None else (of_outputs, shardings)
 

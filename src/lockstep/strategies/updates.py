@@ -31,6 +31,7 @@ from weakref import WeakSet
 import keras
 
 from lockstep.errors import InvalidInputError
+from lockstep.strategies.gradient_sums import mark_gradients
 from lockstep.strategies.sharding import current_sharded_layout
 from lockstep.strategies.uniform import uniform_writes
 from lockstep.upstream.keras_variables import trainable_variables_of
@@ -253,6 +254,7 @@ def wrap_apply(apply: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Any, grads: Any, trainable_variables: Any = None, *args: Any, **kwargs: Any) -> Any:
         _applied.add(self)
         _show(self, grads)
+        grads = mark_gradients(grads)
         handling = _handling.get()
         if handling is None and isinstance(self, keras.optimizers.LossScaleOptimizer):
             handling = _Handling()  # because its own code fails if values are traced
@@ -317,6 +319,7 @@ def wrap_stateless_apply(stateless_apply: Callable[..., Any]) -> Callable[..., A
         self: Any, optimizer_variables: Any, grads: Any, trainable_variables: Any, *args: Any, **kwargs: Any
     ) -> Any:
         _show(self, grads)
+        grads = mark_gradients(grads)
         handling = _handling.get()
         if handling is None or handling.inside:
             return stateless_apply(self, optimizer_variables, grads, trainable_variables, *args, **kwargs)

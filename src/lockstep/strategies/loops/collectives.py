@@ -101,10 +101,25 @@ def all_sum(arrays: Sequence[Any], *, options: CommunicationOptions) -> list[Any
         if len(members) == 1:
             sums[members[0]] = jax.lax.psum(arrays[members[0]], BATCH_AXIS)
             continue
-        packed = jax.lax.psum(jnp.concatenate([arrays[at].reshape(-1) for at in members]), BATCH_AXIS)
+        packed = jax.lax.psum(_pack([arrays[at] for at in members]), BATCH_AXIS)
         start = 0
         for at in members:
             size = math.prod(arrays[at].shape)
             sums[at] = jax.lax.slice_in_dim(packed, start, start + size).reshape(arrays[at].shape)
             start += size
     return sums
+
+
+def _pack(arrays: Sequence[Any]) -> Any:
+    """Returns the elements of all arrays in one buffer.
+
+    XLA merges a concatenation with what computes its parts. On CPUs, sums among them then run as scalar loops.
+    """
+    flat = [array.reshape(-1) for array in arrays]
+    if jax.default_backend() != "cpu":
+        return jnp.concatenate(flat)
+    buffer, start = jnp.zeros(sum(part.size for part in flat), flat[0].dtype), 0
+    for part in flat:
+        buffer = jax.lax.dynamic_update_slice(buffer, part, (start,))
+        start += part.size
+    return buffer
