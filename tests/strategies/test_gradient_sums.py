@@ -59,7 +59,7 @@ def shared_weights():
 
 def data_of(num_rows=22):
     rng = np.random.default_rng(0)
-    return rng.normal(size=(num_rows, 8, 8, 3)).astype(np.float32), rng.integers(0, 5, num_rows)
+    return rng.normal(size=(num_rows, 8, 8, 3)).astype(np.float32), rng.integers(0, 5, num_rows, np.int32)
 
 
 def trained(strategy, build, *, make_optimizer=keras.optimizers.Adam):
