@@ -27,6 +27,8 @@ CORE = [
     "tests/strategies/test_fitting.py",
     "tests/strategies/test_epochs.py",
     "tests/strategies/test_exactness_fit.py",
+    "tests/strategies/test_gradient_sums.py",
+    "tests/strategies/test_lstm.py",
     "tests/strategies/test_sharded.py",
     "tests/checkpoints",
     "tests/parameter_server/test_exact_steps.py",

@@ -122,5 +122,10 @@ def _tangents_of_steps(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
         d_hidden = by_shown * d_cell + by_emit * d_emit
         return (d_hidden, d_cell), d_hidden
 
-    d_last, d_outputs = lax.scan(step, tuple(d_state), (d_sums, of_cell, of_output))
+    def run(d_sums: Any, d_state: Any) -> Any:
+        return lax.scan(step, d_state, (d_sums, of_cell, of_output))
+
+    # The function is linear, so its tangents are its values. JAX 0.9 only transposes loops that it has differentiated.
+    of_tangents = d_sums, tuple(d_state)
+    _, (d_last, d_outputs) = jax.jvp(run, jax.tree.map(jnp.zeros_like, of_tangents), of_tangents)
     return (outputs, *last), (d_outputs, *d_last)
