@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from lockstep.strategies import MirroredStrategy, OneDeviceStrategy, gradient_sums, step_functions
+from lockstep.strategies import MirroredStrategy, OneDeviceStrategy, ShardedStrategy, gradient_sums, step_functions
 
 CPUS = [f"cpu:{number}" for number in range(4)]
 layers = keras.layers
@@ -192,6 +192,21 @@ def test_small_gradients_travel_as_one_buffer_and_large_ones_alone(monkeypatch):
     found = summed_shapes(program_of(build))
     assert str(7 + 7 * 5 + 5) in found
     assert {"192,7", "7,192"} & set(found)
+
+
+def test_the_buffer_is_not_concatenated():
+    def build():
+        return keras.Sequential([keras.Input((8, 8, 3)), layers.Flatten(), layers.Dense(7), layers.Dense(5)])
+
+    assert " concatenate(" not in program_of(build)
+
+
+def test_steps_of_several_processes_with_copies_on_cpus_sum_in_buckets(monkeypatch):
+    layout = MirroredStrategy(CPUS).layout
+    assert not gradient_sums.sums_in_buckets(layout)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    assert gradient_sums.sums_in_buckets(layout)
+    assert not gradient_sums.sums_in_buckets(ShardedStrategy(CPUS).layout)
 
 
 def test_only_marked_gradients_are_moved():

@@ -153,10 +153,9 @@ def find_sums(jaxpr: Any, num_rows: int) -> tuple[BatchSum, ...]:
         seen.add(value)
         position, made = made_by[value]
         dims = _summed_dims(made, num_rows)
-        if dims is not None and _size_bytes(value) > PACKED_BYTES:
-            continue
         if dims is not None:
-            found.append((position, BatchSum(operations=(made, *_transposes(made, users)), dims=dims)))
+            if _size_bytes(value) <= PACKED_BYTES:
+                found.append((position, BatchSum(operations=(made, *_transposes(made, users)), dims=dims)))
         elif made.primitive.name in _PASSED:
             waiting.extend(made.invars)
     return _independent(jaxpr, [one for _, one in sorted(found, key=lambda pair: pair[0])])
@@ -188,7 +187,7 @@ def _size_bytes(value: Any) -> int:
 
 
 def _summed_dims(made: Any, num_rows: int) -> tuple[int, ...] | None:
-    """Returns the dim of each operand that an operation adds up and that has a size; None if there is none."""
+    """Returns, for each operand, the dim of ``num_rows`` that an operation adds up; None if there is no such dim."""
     if any(isinstance(operand, core.Literal) for operand in made.invars):
         return None
     shapes = [operand.aval.shape for operand in made.invars]
@@ -277,9 +276,8 @@ def _add_up(sums: Sequence[BatchSum], operands: Sequence[Any], *, mesh: Any) -> 
     def of_own_rows(*blocks: Any) -> list[Any]:
         waiting = iter(blocks)
         parts = [one.run(*[next(waiting) for _ in one.dims]) for one in sums]
-        return all_sum(parts[::-1], options=CommunicationOptions())[
-            ::-1
-        ]  # the backward pass computes the last layer's first
+        parts.reverse()  # the backward pass computes the last layer's gradients first
+        return all_sum(parts, options=CommunicationOptions())[::-1]
 
     return jax.shard_map(
         of_own_rows,
