@@ -130,7 +130,7 @@ def test_a_loop_counts_as_often_as_it_runs():
 
     found = compile_for(first_program(fit_of(make_layers, rows=64, strategy=MirroredStrategy())), target=V5E)
     assert found.work is not None
-    assert found.work.xla_operations < 0.3 * found.matrix_operations / 8
+    assert found.work.xla_operations < 0.5 * found.matrix_operations / 8  # the kernels' gradients are not in a loop
     assert found.matrix_operations / 8 < found.work.operations < 1.2 * found.matrix_operations / 8
 
 

@@ -16,7 +16,7 @@ def test_a_dense_net_takes_two_a_weight_and_row_forward_and_twice_that_backward(
     def loss(weights, rows):
         return jnp.mean(jnp.tanh(rows @ weights[0]) @ weights[1])
 
-    gradient = jax.make_jaxpr(jax.grad(loss))([jnp.zeros((7, 11)), jnp.zeros((11, 3))], jnp.zeros((5, 7)))
+    gradient = jax.make_jaxpr(jax.value_and_grad(loss))([jnp.zeros((7, 11)), jnp.zeros((11, 3))], jnp.zeros((5, 7)))
     forward = 2 * 5 * 7 * 11 + 2 * 5 * 11 * 3
     weights_gradients, hidden_gradient = forward, 2 * 5 * 11 * 3
     assert matrix_operations(gradient) == forward + weights_gradients + hidden_gradient
@@ -66,3 +66,11 @@ def test_what_devices_repeat_counts_once():
         jax.jit(lambda rows, weights: rows @ weights), mesh=mesh, in_specs=(spec, PartitionSpec()), out_specs=spec
     )
     assert count(split, (8, 3), (3, 5)) == 2 * 8 * 3 * 5
+
+
+def test_what_nothing_reads_does_not_count():
+    def function(rows, weights):
+        _ = rows @ weights
+        return rows
+
+    assert count(function, (8, 3), (3, 5)) == 0

@@ -14,13 +14,15 @@ from jax.sharding import PartitionSpec
 def matrix_operations(jaxpr: Any, *, loops_once: bool = False) -> int:
     """Counts multiplications and additions of matrix products and convolutions, over all devices.
 
+    Operations whose results nothing reads are not counted, because XLA removes them.
+
     Args:
         jaxpr: a jaxpr, closed or not.
         loops_once: whether to count the body of a loop once, as XLA does, instead of once per repetition. The body of a
             ``while`` loop is always counted once, because its number of repetitions is not known in advance.
     """
     total = 0
-    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+    for equation in _needed_equations(getattr(jaxpr, "jaxpr", jaxpr)):
         name = equation.primitive.name
         if name == "dot_general":
             total += _dot(equation)
@@ -37,6 +39,20 @@ def matrix_operations(jaxpr: Any, *, loops_once: bool = False) -> int:
             else:
                 total += sum(inner)
     return total
+
+
+def _needed_equations(jaxpr: Any) -> list[Any]:
+    """Returns the equations with effects, and those whose results are read or returned, from the last to the first."""
+    read, needed = _variables(jaxpr.outvars), list[Any]()
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or not read.isdisjoint(equation.outvars):
+            needed.append(equation)
+            read |= _variables(equation.invars)
+    return needed
+
+
+def _variables(atoms: list[Any]) -> set[Any]:
+    return {atom for atom in atoms if not isinstance(atom, core.Literal)}
 
 
 def _num_shares(params: dict[str, Any]) -> int:

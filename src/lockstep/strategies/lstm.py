@@ -1,4 +1,4 @@
-"""A faster loop for ``keras.layers.LSTM`` on CPUs. Results are Keras's, apart from rounding.
+"""A faster loop for ``keras.layers.LSTM`` without cuDNN. Results are Keras's, apart from rounding.
 
 Keras writes a step as two products, and JAX derives its gradient step by step. Here:
 
@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 import keras
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
 
 def wrap_lstm(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,10 +36,13 @@ def wrap_lstm(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def wrapper(inputs: Any, hidden: Any, cell: Any, mask: Any, **options: Any) -> Any:
-        kernel, recurrent = (jnp.asarray(options[name]) for name in ("kernel", "recurrent_kernel"))
-        has_one_dtype = len({jnp.result_type(one) for one in (inputs, hidden, cell, kernel, recurrent)}) == 1
-        if mask is not None or not has_one_dtype or not _is_usual(options):
+        try:
             return original(inputs, hidden, cell, mask, **options)
+        except NotImplementedError:  # no cuDNN: Keras would run its loop for all recurrent layers
+            kernel, recurrent = (jnp.asarray(options[name]) for name in ("kernel", "recurrent_kernel"))
+            has_one_dtype = len({jnp.result_type(one) for one in (inputs, hidden, cell, kernel, recurrent)}) == 1
+            if mask is not None or not has_one_dtype or not _is_usual(options):
+                raise
         bias = jnp.zeros(kernel.shape[1:], kernel.dtype) if options["bias"] is None else jnp.asarray(options["bias"])
         steps = jnp.swapaxes(inputs, 0, 1)
         if options["go_backwards"]:
@@ -52,8 +56,7 @@ def wrap_lstm(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_usual(options: dict[str, Any]) -> bool:
     return (
-        jax.default_backend() == "cpu"
-        and not options["unroll"]
+        not options["unroll"]
         and options["activation"] is keras.activations.tanh
         and options["recurrent_activation"] is keras.activations.sigmoid
     )
@@ -95,14 +98,16 @@ def _gates(sums: Any) -> tuple[Any, Any, Any, Any]:
     return jax.nn.sigmoid(admit), jax.nn.sigmoid(keep), jnp.tanh(candidate), jax.nn.sigmoid(emit)
 
 
-@run_steps.defjvp
 def _tangents_of_steps(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
     inputs, kernel, recurrent, bias, hidden, cell = primals
-    d_inputs, d_kernel, d_recurrent, d_bias, *d_state = tangents
+    # The first layer's inputs have no tangents, and so no product.
+    has_inputs = not isinstance(tangents[0], SymbolicZero)
+    d_inputs, d_kernel, d_recurrent, d_bias, *d_state = map(_as_array, primals, tangents)
     (outputs, cells, sums), last = _scan(inputs, kernel, recurrent, bias, hidden, cell)
 
     rows = jnp.concatenate([inputs, jnp.concatenate([hidden[None], outputs[:-1]])], axis=-1)
-    d_sums = rows @ jnp.concatenate([d_kernel, d_recurrent]) + d_bias + d_inputs @ kernel
+    d_sums = rows @ jnp.concatenate([d_kernel, d_recurrent]) + d_bias
+    d_sums = d_sums + d_inputs @ kernel if has_inputs else d_sums
 
     admit, keep, candidate, emit = _gates(sums)
     shown = jnp.tanh(cells)
@@ -129,3 +134,10 @@ def _tangents_of_steps(primals: Sequence[Any], tangents: Sequence[Any]) -> Any:
     of_tangents = d_sums, tuple(d_state)
     _, (d_last, d_outputs) = jax.jvp(run, jax.tree.map(jnp.zeros_like, of_tangents), of_tangents)
     return (outputs, *last), (d_outputs, *d_last)
+
+
+def _as_array(primal: Any, tangent: Any) -> Any:
+    return jnp.zeros_like(primal) if isinstance(tangent, SymbolicZero) else tangent
+
+
+run_steps.defjvp(_tangents_of_steps, symbolic_zeros=True)

@@ -258,8 +258,8 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         name="lstm",
         parameters=(),
         wrapper="lockstep.strategies.lstm:wrap_lstm",
-        effect="runs an LSTM's steps with one product each on CPUs, and computes its kernels' gradients in one product",
-        removable_when="Keras has such a loop for CPUs on JAX",
+        effect="without cuDNN: runs an LSTM's steps with one product each, and computes its kernels' gradients in one",
+        removable_when="Keras has such a loop on JAX",
     ),
     Replacement(
         stage=Stage.STRATEGY,

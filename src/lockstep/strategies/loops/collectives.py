@@ -111,15 +111,19 @@ def all_sum(arrays: Sequence[Any], *, options: CommunicationOptions) -> list[Any
 
 
 def _pack(arrays: Sequence[Any]) -> Any:
-    """Returns the elements of all arrays in one buffer.
+    """Returns the elements of all arrays in one buffer."""
+    return jax.lax.platform_dependent(
+        [array.reshape(-1) for array in arrays], cpu=_write_one_by_one, default=jnp.concatenate
+    )
 
-    XLA merges a concatenation with what computes its parts. On CPUs, sums among them then run as scalar loops.
+
+def _write_one_by_one(parts: Sequence[Any]) -> Any:
+    """Joins arrays on CPUs, where XLA merges a concatenation with what computes its parts.
+
+    Sums among them would then run as scalar loops.
     """
-    flat = [array.reshape(-1) for array in arrays]
-    if jax.default_backend() != "cpu":
-        return jnp.concatenate(flat)
-    buffer, start = jnp.zeros(sum(part.size for part in flat), flat[0].dtype), 0
-    for part in flat:
+    buffer, start = jnp.zeros(sum(part.size for part in parts), parts[0].dtype), 0
+    for part in parts:
         buffer = jax.lax.dynamic_update_slice(buffer, part, (start,))
         start += part.size
     return buffer
