@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from harness.tables import console
-from workloads import console_pages, first_line, followers, listing, million_lines, short_jobs
+from workloads import at_scale, console_pages, first_line, followers, listing, million_lines, short_jobs
 from workloads.surroundings import hardware
 
 CASES: Final[dict[str, Callable[[int, bool], None]]] = {
@@ -23,6 +23,7 @@ CASES: Final[dict[str, Callable[[int, bool], None]]] = {
     "short-jobs": lambda _runs, small: short_jobs.measure(num_jobs=8 if small else 200),
     "million-lines": lambda _runs, small: million_lines.measure(num_lines=10_000 if small else 1_000_000),
     "console": lambda _runs, small: console_pages.measure(console_pages.SMALL if small else console_pages.WHOLE),
+    "at-scale": lambda _runs, small: at_scale.measure(at_scale.SMALL if small else at_scale.WHOLE),
     "followers": lambda _runs, small: followers.measure(followers.SMALL if small else followers.WHOLE),
 }
 

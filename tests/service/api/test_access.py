@@ -173,7 +173,12 @@ def test_no_route_is_open_without_a_key_that_is_valid(walk: Walk) -> None:
 
 
 def test_another_projects_things_are_answered_for_as_things_that_are_not_there(walk: Walk) -> None:
-    before = (walk.service.context.jobs.unfinished(), walk.service.context.models.list_versions())
+    jobs, models = walk.service.context.jobs, walk.service.context.models
+
+    def recorded() -> Any:
+        return jobs.get_by_uids([job.uid for job in jobs.unfinished()]), models.list_versions()
+
+    before = recorded()
     nothing = {name: f"{value}0" for name, value in walk.names.items()}
     operator = walk.client(OPERATOR, project="a")
     caller = walk.service.client(walk.service.key(CALLER, project="a", model="m_hidden", version="v1"))
@@ -184,7 +189,7 @@ def test_another_projects_things_are_answered_for_as_things_that_are_not_there(w
         assert there.content == missing.content, route
         nowhere = route.send(client, walk.in_project("c"))
         assert nowhere.content == there.content.replace(b"'b'", b"'c'"), route
-    assert (walk.service.context.jobs.unfinished(), walk.service.context.models.list_versions()) == before
+    assert recorded() == before
 
 
 def test_a_scope_opens_the_routes_that_need_it_or_less(walk: Walk) -> None:

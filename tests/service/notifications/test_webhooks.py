@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from tests.service.receiver import TIMEOUT_S, Receiver
 
@@ -247,6 +248,7 @@ def test_a_host_that_cannot_be_named_is_a_failure_like_others(host: str) -> None
 
 def test_certificates_that_are_not_there_are_a_failure_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/ca.pem")
+    monkeypatch.setattr("lockstep.service.notifications.posting._certificates", httpx.create_ssl_context)  # not kept
     assert post("https://127.0.0.1:1/hook", b"", {}).problem == "FileNotFoundError"
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -38,6 +39,7 @@ from lockstep.service.store import (
     ReplicaRecord,
     VersionRecord,
     VersionState,
+    WebhookStore,
     open_database,
 )
 from lockstep.service.store.database import reading
@@ -213,7 +215,7 @@ def test_replicas_and_a_bill_are_read_as_they_were_written_and_leave_the_jobs_ve
     for replicas in (both, later, later[:1], (), both):
         store.update(uid, replicas=replicas)
         assert store.get_by_uid(uid).replicas == replicas
-    assert [job.replicas for job in store.unfinished()] == [both]
+    assert [job.replicas for job in store.get_by_uids([uid])] == [both]
     charged = Bill(ml_units=Decimal("1.79"), cost_usd=Decimal("0.8771"), unpriced=("a2",), sources=("list",))
     ended = store.advance(uid, JobEvent.FAILED, detail="x", bill=charged, replicas=())
     assert (ended.bill, ended.replicas, ended.version) == (charged, (), 1)
@@ -318,15 +320,43 @@ def test_no_pass_of_the_controller_reads_every_job_there_ever_was(sqlite: Engine
     store.active_states()
     store.placed_jobs()
     store.unfinished()
+    store.count_unfinished()
+    store.running()
     store.servers()
     store.last_server("nobody")
     event.remove(sqlite, "before_cursor_execute", _note)
     selects = [(statement, parameters) for statement, parameters in queries if statement.startswith("SELECT")]
-    assert len(selects) == 9, "seven, and the replicas of the jobs that two of them find"
+    assert len(selects) == 10, "nine, and the replicas of the job that one of them finds"
     with reading(sqlite) as connection:
         for statement, parameters in selects:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
             assert not [step.detail for step in plan if step.detail.startswith("SCAN")], statement
+
+
+@pytest.mark.parametrize(
+    ("look", "index"),
+    [
+        (lambda engine: JobStore(engine).overdue(), "ix_jobs_limited_wait"),
+        (lambda engine: JobStore(engine).awaiting_machines(), "ix_jobs_awaiting_machines"),
+        (lambda engine: JobStore(engine).servers(), "ix_jobs_kind_state"),
+        (lambda engine: WebhookStore(engine).due_of_jobs(1.0, without=(), limit=9), "ix_webhooks_behind"),
+    ],
+)
+def test_what_is_looked_for_all_the_time_is_found_without_reading_the_whole_queue(
+    sqlite: Engine, look: Callable[[Engine], object], index: str
+) -> None:
+    queries: list[tuple[str, Any]] = []
+
+    @event.listens_for(sqlite, "before_cursor_execute")
+    def _note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
+        queries.append((statement, parameters))
+
+    look(sqlite)
+    event.remove(sqlite, "before_cursor_execute", _note)
+    ((statement, parameters),) = [query for query in queries if query[0].startswith("SELECT")]
+    with reading(sqlite) as connection:
+        plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+    assert index in plan[0].detail, plan
 
 
 def test_who_looked_before_a_deletion_cannot_undo_it(models: ModelStore) -> None:

@@ -9,7 +9,6 @@ from typing import Final
 
 from lockstep.doctor import Finding, Severity, Surroundings
 from lockstep.doctor.checks.clocks import SET_CLOCK, SKEW_S, judge_skew
-from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import requires_scope
 from lockstep.service.api.forms import DoctorForm, FindingForm, RemarkForm
@@ -115,8 +114,7 @@ def _of_nodes(context: ServiceContext, *, now_s: float) -> list[Finding]:
     """Returns the nodes whose clocks are ahead: their programs' heartbeats arrived in the future."""
     ahead = {
         replica.status.host: replica.status.progress.time_s - now_s
-        for job in context.jobs.unfinished()
-        if job.state is JobState.RUNNING
+        for job in context.jobs.running()
         for replica in job.replicas
         if replica.status.progress is not None and replica.status.progress.time_s > now_s + SKEW_S
     }

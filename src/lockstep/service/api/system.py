@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from typing import Final
 
 from lockstep import __version__
-from lockstep.jobs.running.states import JobState
 from lockstep.jobs.security.access import Scope
 from lockstep.service.api.access import RequestPrincipal, requires_scope
 from lockstep.service.api.billing.budgets import budget_form
@@ -87,19 +85,18 @@ def _recorded(context: Context) -> RecordedForm:
     lease = context.controller.lease
     try:
         holder = lease.holder()
-        unfinished, versions = context.jobs.unfinished(), context.models.list_versions()
+        unfinished, versions = context.jobs.count_unfinished(), context.models.list_versions()
+        running = context.jobs.running(limit=NUM_SHOWN_MAX)
         context.webhooks.refresh()
     except DATABASE_FAULTS as error:
         context.problems.note(Part.DATABASE, describe_fault(error))
         return {"controller": None, "jobs": None, "running": [], "versions": []}
     elsewhere = "no service yet" if holder is None else holder.description
-    running = [job for job in unfinished if job.state is JobState.RUNNING]
     return {
         "controller": "this service" if lease.generation is not None else elsewhere,
-        "jobs": dict(Counter(job.state.value for job in unfinished)),
+        "jobs": {state.value: number for state, number in unfinished.items()},
         "running": [
-            {"project": job.project, "jobId": job.job_id, "progress": job_progress_form(job)}
-            for job in running[:NUM_SHOWN_MAX]
+            {"project": job.project, "jobId": job.job_id, "progress": job_progress_form(job)} for job in running
         ],
         "versions": [
             {

@@ -41,6 +41,7 @@ from lockstep.service.store import (
     Lease,
     LeaseLostError,
     ModelStore,
+    ReplicaChange,
     describe_fault,
 )
 
@@ -175,8 +176,11 @@ class Controller:
 
     def _process_jobs(self) -> None:
         """Acts on running jobs first, then on the queue, then on machines."""
+        measured: list[ReplicaChange] = []
         for job in self._store.placed_jobs():
-            self._isolate_errors(job, self._advance)
+            self._isolate_errors(job, partial(self._advance, measured=measured))
+        if measured:
+            self._store.update_replicas(measured)
         for job in self._store.overdue():
             self._isolate_errors(job, self._end_overdue)
         for job in self._store.awaiting_machines():
@@ -225,8 +229,8 @@ class Controller:
             job.uid, JobEvent.CANCEL_REQUESTED, detail=detail, error_message=detail, end_reason=kind.value
         )
 
-    def _advance(self, job: JobRecord) -> None:
-        """Advances one job that is past the queue by one step."""
+    def _advance(self, job: JobRecord, *, measured: list[ReplicaChange]) -> None:
+        """Advances one job that is past the queue by one step, or adds to `measured` what its replicas use."""
         order = current_order_of(job)
         if job.state in TERMINAL:
             if order is not None:
@@ -244,7 +248,7 @@ class Controller:
         if status is None:
             self._advance_lost(job, order)
             return
-        job = self._record_replicas(job, status)
+        job = self._record_replicas(job, status, measured=measured)
         if status.end is not None:
             if not status.has_leftovers or self._cluster.collect_leftovers(order):
                 self._ends.finish(job, status)
@@ -257,9 +261,11 @@ class Controller:
             for name, machine in replacements.items():
                 self._cluster.move(order.gang_id, replica=name, machine=machine)
 
-    def _record_replicas(self, job: JobRecord, status: GangStatus) -> JobRecord:
+    def _record_replicas(
+        self, job: JobRecord, status: GangStatus, *, measured: list[ReplicaChange] | None = None
+    ) -> JobRecord:
         """Records the status of a job's replicas, and RUNNING once they have started; returns the job after that."""
-        job = record_replicas(job, status=status, store=self._store, catalogue=self._catalogue)
+        job = record_replicas(job, status=status, store=self._store, catalogue=self._catalogue, measured=measured)
         if job.state is JobState.PREPARING and _has_started(status):
             started_s = max(replica.started_time_s or 0.0 for replica in status.replicas)
             return self._record_start(job, started_s, detail="every program has started")

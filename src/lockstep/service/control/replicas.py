@@ -8,9 +8,19 @@ from typing import Final
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.ends import EndKind, why_replica_ended
 from lockstep.jobs.running.orders import GANG_ORDER, Fault, GangOrder, GangStatus
+from lockstep.jobs.running.states import JobState
 from lockstep.service.control.job_inputs import gang_of, training_input_of
 from lockstep.service.control.provisioner import Provisioner
-from lockstep.service.store import EventNote, JobKind, JobRecord, JobStore, Move, ReplicaRecord
+from lockstep.service.store import (
+    EventNote,
+    JobKind,
+    JobRecord,
+    JobStore,
+    Move,
+    ReplicaChange,
+    ReplicaRecord,
+    changes_of,
+)
 
 REPLICA_DISPLACED: Final = "replica_displaced"
 """The kind of the event that a replica lost its machine, and waits for another one."""
@@ -18,16 +28,20 @@ REPLICA_RESTARTED: Final = "replica_restarted"
 """The kind of the event that one replica was launched again, while the others continued."""
 
 
-def record_replicas(job: JobRecord, *, status: GangStatus, store: JobStore, catalogue: Catalogue) -> JobRecord:
+def record_replicas(
+    job: JobRecord, *, status: GangStatus, store: JobStore, catalogue: Catalogue, measured: list[ReplicaChange] | None
+) -> JobRecord:
     """Records the status of a job's replicas. Each new launch of a replica adds an event, and a restart of the job.
 
-    All changes are one transaction, so no launch is recorded twice or counted without an event.
+    All changes are one transaction, so no launch is recorded twice or counted without an event. What running programs
+    use changes every two seconds: the caller records that of all jobs in one transaction.
 
     Args:
         job: the job, as it was recorded last.
         status: the status of its gang.
         store: the store of jobs.
         catalogue: the catalogue of machines.
+        measured: receives the changed replicas of a job that goes on running; None to record these, too.
 
     Returns:
         The job, with the new number of restarts.
@@ -48,7 +62,11 @@ def record_replicas(job: JobRecord, *, status: GangStatus, store: JobStore, cata
     ]
     notes = _new_restarts(job, status)
     if not notes:
-        store.update(job.uid, replicas=replicas)
+        is_running = job.state is JobState.RUNNING and len(job.replicas) == len(replicas)
+        if measured is not None and is_running and status.end is None:
+            measured += changes_of(job.uid, replicas, recorded=job.replicas)
+        else:
+            store.update(job.uid, replicas=replicas)
         return job
     store.update(job.uid, notes=notes, replicas=replicas, num_restarts=job.num_restarts + len(notes))
     return store.get_by_uid(job.uid)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Final, final
 
@@ -24,7 +24,6 @@ from lockstep.jobs.scheduling import (
     Demand,
     ForeignUsage,
     NodeSpec,
-    ProjectUse,
     QueuedJob,
     Quota,
     Scheduler,
@@ -35,8 +34,9 @@ from lockstep.service.billing.spending import Spending
 from lockstep.service.control.job_inputs import order_of, training_input_of
 from lockstep.service.control.orders import is_simulated
 from lockstep.service.control.provisioner import Provisioner
+from lockstep.service.control.queue_records import QueuePage, QueuePosition, Unreadable
 from lockstep.service.settings import Settings
-from lockstep.service.store import DATABASE_FAULTS, JobKind, JobRecord, JobStore, LeaseLostError
+from lockstep.service.store import DATABASE_FAULTS, GangPart, JobKind, JobRecord, JobStore, LeaseLostError
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -65,52 +65,6 @@ ENDING_S: Final = 60.0
 
 _ACCELERATORS: Final = tuple(kind.value for kind in AcceleratorType)
 _OTHERS: Final = (JOB_SLOTS, SERVER_SLOTS, "vcpus", "memory_mib")
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Unreadable:
-    """A queued job that this version cannot read.
-
-    Attributes:
-        job: the job.
-        error: the error of reading it.
-    """
-
-    job: JobRecord
-    error: ConfigError
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class QueuePosition:
-    """The position that a job that is not recorded would have in the queue.
-
-    Attributes:
-        needs: descriptions of what its replicas need from nodes.
-        waits: its position and what it would wait for; None if it would start at once.
-    """
-
-    needs: tuple[str, ...]
-    waits: Waiting | None
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class QueuePage:
-    """A page of the queue, and what projects use.
-
-    Attributes:
-        uids: the uids of the queued jobs, in the order of the queue.
-        num_queued: the number of all queued jobs.
-        uses: what the running jobs of each project use, for projects with some.
-        held: the projects that may start no jobs because of what they have spent, each with the reason.
-    """
-
-    uids: tuple[str, ...]
-    num_queued: int
-    uses: Mapping[str, ProjectUse]
-    held: Mapping[str, str]
 
 
 @final
@@ -172,12 +126,14 @@ class Schedule:
             EngineError: If the engine does not answer.
         """
         self._update_spending(acts=True)
+        states, jobs = self._read_jobs()
         with self._lock:
             self._update_nodes()
             self._update_holds()
-            unreadable = self._update_jobs()
+            unreadable = self._update_jobs(states, jobs)
             starts = self._scheduler.decide(now_s=self._clock()).starts
-            return [(self._store.get_by_uid(start.job.uid), start.nodes) for start in starts], unreadable
+            jobs = {job.uid: job for job in self._store.get_by_uids([start.job.uid for start in starts])}
+            return [(jobs[start.job.uid], start.nodes) for start in starts], unreadable
 
     def refresh(self) -> None:
         """Reads nodes and jobs without a decision, for a service that answers requests while another one decides.
@@ -189,10 +145,11 @@ class Schedule:
             EngineError: If the engine does not answer.
         """
         self._update_spending(acts=False)
+        states, jobs = self._read_jobs()
         with self._lock:
             self._update_nodes()
             self._update_holds()
-            self._update_jobs()
+            self._update_jobs(states, jobs)
 
     def explain(self, job: JobRecord) -> Waiting:
         """Returns the position of a queued job, and what it waits for."""
@@ -224,9 +181,10 @@ class Schedule:
             ConfigError: If the job could never run.
             EngineError: If the engine does not answer.
         """
+        states, jobs = self._read_jobs()
         with self._lock:
             self._update_nodes()
-            self._update_jobs()
+            self._update_jobs(states, jobs)
             tried = copy.deepcopy(self._scheduler)
             queued = self._queued_job(job)
         tried.enqueue(queued)
@@ -394,9 +352,27 @@ class Schedule:
         first, *others = nodes
         return [replace(first, resources={**first.resources, **self._slots}), *others]
 
-    def _update_jobs(self) -> list[Unreadable]:
-        """Updates the scheduler's jobs from the database; returns the queued jobs that cannot be read."""
+    def _read_jobs(self) -> tuple[dict[str, JobState], dict[str, JobRecord]]:
+        """Returns the states of all active jobs, and those jobs that the scheduler has to add, by uid.
+
+        It is called without the lock: of a long queue, a service that starts reads thousands of jobs.
+        """
+        with self._lock:
+            queued, running = set(self._scheduler.queued), set(self._scheduler.running)
         states = self._store.active_states()
+        new = [
+            uid
+            for uid, state in states.items()
+            if uid not in queued and (state is JobState.QUEUED or uid not in running)
+        ]
+        return states, {job.uid: job for job in self._store.get_by_uids(new, gang=GangPart.ORDER)}
+
+    def _update_jobs(self, states: Mapping[str, JobState], jobs: Mapping[str, JobRecord]) -> list[Unreadable]:
+        """Updates the scheduler's jobs by what `_read_jobs` has returned.
+
+        Returns:
+            The queued jobs that cannot be read.
+        """
         for uid in [uid for uid in self._scheduler.queued if states.get(uid) is not JobState.QUEUED]:
             self._scheduler.withdraw(uid)
         for uid in [uid for uid in self._scheduler.running if uid not in states]:
@@ -410,7 +386,8 @@ class Schedule:
                 if state is not JobState.QUEUED:
                     continue
                 self._scheduler.end(uid)  # the scheduler chose it to start, but that was never recorded
-            job = self._store.get_by_uid(uid)
+            if (job := jobs.get(uid)) is None:  # a request has changed the scheduler meanwhile
+                continue
             try:
                 self._add(job)
             except ConfigError as error:

@@ -39,6 +39,8 @@ from lockstep.service.store import DATABASE_FAULTS, Delivery, LeaseLostError, Ne
 LOGGER: Final = logging.getLogger(__name__)
 
 POLL_S: Final = 1.0
+PAUSE_S: Final = 0.05
+"""The pause between two looks at the queues, so that many deliveries share a look."""
 RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 """The pauses after consecutive failures. The last one repeats until the event is too old."""
 NUM_EVENTS_MAX: Final = 20
@@ -350,6 +352,7 @@ class Webhooks:
                 _log("reading the queues", error)
             self._changed.wait(POLL_S)
             self._changed.clear()
+            stop.wait(PAUSE_S)
 
     def _start_due(self, stop: threading.Event, has_lease: Callable[[], bool]) -> bool:
         with self._ended:

@@ -15,7 +15,7 @@ from lockstep.service.store.control.listing import NEWEST_FIRST, ORDER_KEYS, Job
 from lockstep.service.store.control.moves import Move, machine_stays
 from lockstep.service.store.control.nodes import NodeStore
 from lockstep.service.store.control.records import AttemptRecord, EventNote, JobKind, JobRecord, RecordedEvent
-from lockstep.service.store.control.replicas import ReplicaRecord
+from lockstep.service.store.control.replicas import ReplicaChange, ReplicaRecord, changes_of
 from lockstep.service.store.control.searches import SearchStore, trial_job_id
 from lockstep.service.store.control.trials import MeasuredPoint, TrialRecord
 from lockstep.service.store.database import connect_database, excluding, open_database
@@ -76,6 +76,7 @@ __all__ = [
     "OperationRecord",
     "RanJob",
     "RecordedEvent",
+    "ReplicaChange",
     "ReplicaRecord",
     "RequestLogging",
     "ScalingPolicy",
@@ -100,6 +101,7 @@ __all__ = [
     "VersionState",
     "WebhookRecord",
     "WebhookStore",
+    "changes_of",
     "connect_database",
     "describe_fault",
     "excluding",

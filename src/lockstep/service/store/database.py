@@ -31,6 +31,13 @@ POSTGRESQL: Final = "postgresql"
 Guard = Callable[[Connection], None]
 """A function that is called in a transaction before it writes. It raises an exception to forbid the transaction."""
 
+NUM_CONNECTIONS: Final = 64
+"""The maximum number of connections to SQLite: as many as threads of a busy service read at once.
+
+Connections stay open, because opening one takes longer than most transactions. The controller would wait for requests
+if there were fewer.
+"""
+
 _READING: Final = "lockstep_reading"
 
 
@@ -57,7 +64,9 @@ def connect_database(url: str, *, password: str | None = None) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() == POSTGRESQL:
         return connect_postgres(parsed, password=password)
-    engine = create_engine(parsed, json_deserializer=parse_json)
+    engine = create_engine(
+        parsed, json_deserializer=parse_json, pool_size=NUM_CONNECTIONS, max_overflow=0, pool_use_lifo=True
+    )
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine

@@ -17,6 +17,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 from lockstep.jobs.billing.bills import BILL
@@ -37,6 +38,12 @@ METADATA = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
+
+
+def _partial_index(name: str, *columns: str, where: str) -> Index:
+    """Returns an index of the rows for which a condition holds: of a long queue, only the few that are looked for."""
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
 
 JOBS = Table(
     "jobs",
@@ -78,6 +85,11 @@ JOBS = Table(
     UniqueConstraint("project", "job_id"),
     Index(None, "project", "is_submitted", "create_time_s", "uid"),
     Index(None, "state", "project", "is_submitted", "create_time_s", "uid"),
+    Index(None, "kind", "state"),
+    _partial_index("ix_jobs_limited_wait", "state", "max_wait_time_s", where="max_wait_time_s IS NOT NULL"),
+    _partial_index(
+        "ix_jobs_awaiting_machines", "state", "provisioning_time_s", where="provisioning_time_s IS NOT NULL"
+    ),
 )
 
 JOB_REPLICAS = Table(
@@ -323,11 +335,13 @@ WEBHOOKS = Table(
     Column("secret", String(64)),
     Column("states", JSON, nullable=False),
     Column("seq", Integer, nullable=False),
+    Column("event_seq", Integer, nullable=False, server_default="0"),
     Column("num_failures", Integer, nullable=False),
     Column("num_dropped", Integer, nullable=False),
     Column("next_time_s", Float, index=True),
     Column("problem", Text),
     Column("since_s", Float),
+    _partial_index("ix_webhooks_behind", "next_time_s", where="event_seq > seq"),
 )
 
 WEBHOOK_DELIVERIES = Table(

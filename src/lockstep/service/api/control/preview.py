@@ -33,7 +33,7 @@ from lockstep.service.api.forms import (
 from lockstep.service.control.job_inputs import gang_of, training_input_of
 from lockstep.service.control.job_urls import output_urls
 from lockstep.service.control.orders import AbstractAccelerators, gang_order
-from lockstep.service.control.schedule import QueuePosition
+from lockstep.service.control.queue_records import QueuePosition
 from lockstep.service.settings import Settings
 from lockstep.service.store import JobKind, JobRecord, TrialRecord, trial_job_id
 from lockstep.service.tuning.trial_inputs import trial_input, trial_outputs

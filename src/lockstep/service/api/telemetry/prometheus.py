@@ -58,8 +58,7 @@ class _ServiceCollector(Collector):
             yield from self._service()
         yield from self._jobs()
         yield from prediction_metrics(self._context, sees=self._sees)
-        unfinished = self._context.jobs.unfinished()
-        yield from _replicas(job for job in unfinished if job.state is JobState.RUNNING and self._sees(job.project))
+        yield from _replicas(job for job in self._context.jobs.running() if self._sees(job.project))
 
     def _sees(self, project: str) -> bool:
         return self._principal.is_for_all_projects or project == self._principal.project

@@ -18,8 +18,8 @@ from lockstep.jobs.billing.budgets import Alert
 from lockstep.jobs.billing.node_costs import NodeUse
 from lockstep.jobs.billing.spending import Spent
 from lockstep.jobs.provisioning import NodeRecord
+from lockstep.service.store.control.job_reader import placed
 from lockstep.service.store.control.job_rows import attempt_record, read_jobs
-from lockstep.service.store.control.jobs import placed
 from lockstep.service.store.control.nodes import node_record
 from lockstep.service.store.control.records import AttemptRecord, JobRecord
 from lockstep.service.store.database import Guard, reading, unguarded, writing

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Any, Final, TypeVar, final
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select
 
-from lockstep.jobs.running.states import TERMINAL, JobState
-from lockstep.service.store.control.records import AttemptRecord, JobKind, JobRecord
-from lockstep.service.store.control.replicas import ReplicaRecord, read_first_reports, read_replicas
+from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
+from lockstep.service.store.control.records import AttemptRecord, JobKind, JobRecord, RecordedEvent
+from lockstep.service.store.control.replicas import ReplicaRecord, read_first_reports, read_replicas, split_uids
+from lockstep.service.store.notifications.webhooks import note_change
 from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOBS
 
-ATTEMPT: Final = ("attempt", "candidate", "start_time_s", "end_time_s", "latest_end_time_s", "end_reason", "moves")
+_ATTEMPT: Final = ("attempt", "candidate", "start_time_s", "end_time_s", "latest_end_time_s", "end_reason", "moves")
 
 _SMALL: Final = (JobKind.TRAINING.value, JobKind.TRIAL.value)
 """The kinds of jobs whose costs are computed from `_COST`."""
-_NUM_UIDS: Final = 500
-"""Maximum number of jobs in one query by uid."""
+_CHANGES: Final = frozenset(kind.value for kind in JobEvent)
 
 _UNCHANGING: Final = ("state", "kind", "gang_released", "end_time_s")
 """What says whether the time that a job used can still change."""
@@ -130,10 +130,9 @@ def read_ran(
                 final.add(uid)
             (small if uid in final and row.kind in _SMALL else whole).append(uid)
     for uids, read in ((small, _read_costs), (whole, read_jobs)):
-        for start in range(0, len(uids), _NUM_UIDS):
-            some = uids[start : start + _NUM_UIDS]
+        for some in split_uids(uids):
             attempts = _read_attempts(connection, some)
-            for job in read(connection, JOBS.c.uid.in_(some)):
+            for job in read(connection, some):
                 own = tuple(attempts.get(job.uid, ()))
                 found[job.uid] = make(RanJob(job=job, attempts=own, is_final=job.uid in final))
     return [made for made in found.values() if made is not None]
@@ -161,12 +160,42 @@ def record_event(
         happened_time_s: the time when it happened; None for the time of recording.
     """
     values = {"kind": str(kind), "state": state.value, "detail": detail}
-    connection.execute(insert(JOB_EVENTS).values(job_uid=uid, time_s=time_s, happened_time_s=happened_time_s, **values))
+    recorded = insert(JOB_EVENTS).values(job_uid=uid, time_s=time_s, happened_time_s=happened_time_s, **values)
+    seq = connection.execute(recorded.returning(JOB_EVENTS.c.seq)).scalar_one()
+    if kind in _CHANGES:
+        note_change(connection, uid, seq=seq)
+
+
+def read_events(connection: Connection, uid: str) -> list[RecordedEvent]:
+    """Returns a job's events, the oldest first."""
+    query = select(JOB_EVENTS).where(JOB_EVENTS.c.job_uid == uid).order_by(JOB_EVENTS.c.seq)
+    found: list[RecordedEvent] = []
+    for row in connection.execute(query).mappings():
+        happened_s = row["time_s"] if row["happened_time_s"] is None else row["happened_time_s"]
+        found.append(
+            RecordedEvent(
+                **{name: row[name] for name in ("seq", "kind", "state", "detail")},
+                time_s=max(happened_s, found[-1].time_s) if found else happened_s,
+                recorded_time_s=row["time_s"],
+            )
+        )
+    return found
+
+
+def read_state(connection: Connection, uid: str) -> JobState:
+    """Returns a job's state."""
+    return JobState(connection.execute(select(JOBS.c.state).where(JOBS.c.uid == uid)).scalar_one())
+
+
+def add_attempt(connection: Connection, uid: str, ended: AttemptRecord) -> None:
+    """Records an attempt that has ended."""
+    columns = {name: getattr(ended, name) for name in _ATTEMPT}
+    connection.execute(insert(JOB_ATTEMPTS).values(job_uid=uid, **columns, machines=list(ended.machines)))
 
 
 def attempt_record(row: RowMapping) -> AttemptRecord:
     """Converts a row to an attempt."""
-    return AttemptRecord(**{name: row[name] for name in ATTEMPT}, machines=tuple(row["machines"]))
+    return AttemptRecord(**{name: row[name] for name in _ATTEMPT}, machines=tuple(row["machines"]))
 
 
 def _read_costs(connection: Connection, condition: ColumnElement[bool]) -> list[JobRecord]:
@@ -174,9 +203,10 @@ def _read_costs(connection: Connection, condition: ColumnElement[bool]) -> list[
     return [_record(row, replicas=()) for row in connection.execute(query).mappings()]
 
 
-def _read_attempts(connection: Connection, uids: Sequence[str]) -> dict[str, list[AttemptRecord]]:
+def _read_attempts(connection: Connection, of: ColumnElement[bool]) -> dict[str, list[AttemptRecord]]:
     table = JOB_ATTEMPTS.c
-    query = select(JOB_ATTEMPTS).where(table.job_uid.in_(uids)).order_by(table.job_uid, table.attempt)
+    query = select(JOB_ATTEMPTS).join(JOBS, JOBS.c.uid == table.job_uid).where(of)
+    query = query.order_by(table.job_uid, table.attempt)
     found: dict[str, list[AttemptRecord]] = {}
     for row in connection.execute(query).mappings():
         found.setdefault(row["job_uid"], []).append(attempt_record(row))

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Final, final
 
 from sqlalchemy import (
-    ColumnElement,
     Connection,
     Engine,
     Row,
@@ -19,7 +18,6 @@ from sqlalchemy import (
     or_,
     select,
     true,
-    tuple_,
     update,
 )
 from sqlalchemy.exc import IntegrityError
@@ -28,34 +26,44 @@ from lockstep.errors import ConflictError, NotFoundError
 from lockstep.jobs.billing.bills import Bill
 from lockstep.jobs.lists.filters import JobBounds
 from lockstep.jobs.running.order_parts import FileOrder
-from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState, next_state
+from lockstep.jobs.running.states import JobEvent, JobState, next_state
 from lockstep.jobs.security.access import HOME_LABEL
 from lockstep.service.store.control.changes import count_change, read_changes
+from lockstep.service.store.control.job_reader import HAS_GANG, SUBMITTED, JobReader
 from lockstep.service.store.control.job_rows import (
-    ATTEMPT,
     GangPart,
     Made,
     RanJob,
+    add_attempt,
     attempt_record,
+    read_events,
     read_jobs,
     read_ran,
     read_shown_jobs,
+    read_state,
     record_event,
 )
 from lockstep.service.store.control.listing import NEWEST_FIRST, JobOrder, conditions_of, select_jobs
-from lockstep.service.store.control.records import AttemptRecord, EventNote, JobKind, JobRecord, RecordedEvent
-from lockstep.service.store.control.replicas import ReplicaRecord, read_replicas, write_replicas
+from lockstep.service.store.control.records import (
+    AttemptRecord,
+    EventNote,
+    JobKind,
+    JobRecord,
+    RecordedEvent,
+)
+from lockstep.service.store.control.replicas import (
+    ReplicaChange,
+    ReplicaRecord,
+    change_replicas,
+    read_replicas,
+    split_uids,
+    write_replicas,
+)
 from lockstep.service.store.database import Guard, reading, unguarded, writing
 from lockstep.service.store.notifications.webhooks import NewWebhook, add_job_webhooks
 from lockstep.service.store.tables import JOB_ATTEMPTS, JOB_EVENTS, JOB_REPLICAS, JOBS
 
-_QUEUED: Final = JobState.QUEUED.value
-_UNFINISHED: Final = tuple(state.value for state in JobState if state not in TERMINAL)
-SUBMITTED: Final = JOBS.c.is_submitted.is_(True)
-"""The condition for jobs that somebody submitted."""
 _READ_AS_JOB: Final = or_(SUBMITTED, JOBS.c.kind == JobKind.TRIAL.value)
-_HAS_GANG: Final = JOBS.c.kind != JobKind.SEARCH.value
-_PLACED: Final = tuple(state for state in _UNFINISHED if state != _QUEUED)
 
 
 def _nothing_known(_uid: str, _version: int) -> None:
@@ -63,7 +71,7 @@ def _nothing_known(_uid: str, _version: int) -> None:
 
 
 @final
-class JobStore:
+class JobStore(JobReader):
     """The store of jobs and their events. Thread-safe. Each method is one transaction.
 
     Args:
@@ -74,8 +82,7 @@ class JobStore:
     """
 
     def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.time, guard: Guard = unguarded) -> None:
-        self._engine = engine
-        self._clock = clock
+        super().__init__(engine, clock=clock)
         self._guard = guard
 
     def create(
@@ -204,74 +211,6 @@ class JobStore:
         with reading(self._engine) as connection:
             return _job(connection, uid)
 
-    def active_states(self) -> dict[str, JobState]:
-        """Returns the states of all queued jobs with replicas, and of those that `placed_jobs` returns, by uid."""
-        held = and_(JOBS.c.gang_released.is_(False), JOBS.c.state != _QUEUED)
-        query = select(JOBS.c.uid, JOBS.c.state).where(or_(JOBS.c.state.in_(_UNFINISHED), held), _HAS_GANG)
-        with reading(self._engine) as connection:
-            return {uid: JobState(state) for uid, state in connection.execute(query)}
-
-    def overdue(self) -> list[JobRecord]:
-        """Returns the queued jobs that have exceeded their maximum wait time."""
-        return self._oldest_first(
-            and_(JOBS.c.state == _QUEUED, JOBS.c.create_time_s + JOBS.c.max_wait_time_s < self._clock(), _HAS_GANG)
-        )
-
-    def awaiting_machines(self) -> list[JobRecord]:
-        """Returns the queued jobs that wait again because their machines were unavailable."""
-        return self._oldest_first(and_(JOBS.c.state == _QUEUED, JOBS.c.provisioning_time_s.is_not(None)))
-
-    def placed_jobs(self) -> list[JobRecord]:
-        """Returns every job past the queue that the controller still has to handle, the oldest first.
-
-        These are the jobs that are not over, and the jobs whose gang the engine still holds.
-        """
-        return self._oldest_first(placed())
-
-    def unfinished(self) -> list[JobRecord]:
-        """Returns every submitted job that is not over, including queued ones, the oldest first."""
-        return self._oldest_first(and_(JOBS.c.state.in_(_UNFINISHED), SUBMITTED))
-
-    def servers(self, *, version_uid: str | None = None) -> list[JobRecord]:
-        """Returns the prediction servers that are not over or whose gang the engine still holds, the oldest first.
-
-        Args:
-            version_uid: the uid of the version that they serve; None for those of all versions.
-        """
-        is_left = or_(JOBS.c.state.in_(_UNFINISHED), _left_queue())
-        wanted = true() if version_uid is None else JOBS.c.version_uid == version_uid
-        return self._oldest_first(and_(is_left, JOBS.c.kind == JobKind.SERVER.value, wanted))
-
-    def servers_between(
-        self, version_uid: str, *, since_s: float | None, until_s: float, first: JobRecord | None, limit: int
-    ) -> list[JobRecord]:
-        """Returns prediction servers of a version that ran at some time in an interval, the oldest first.
-
-        Args:
-            version_uid: the uid of the version.
-            since_s: the start of the interval, in seconds since 1970 UTC; None for servers that are not over.
-            until_s: its end.
-            first: the server to begin with, or with the next one if it did not run in the interval; None for the first.
-            limit: the maximum number of servers.
-        """
-        key, is_left = (JOBS.c.create_time_s, JOBS.c.uid), JOBS.c.end_time_s.is_(None)
-        ended = is_left if since_s is None else or_(is_left, JOBS.c.end_time_s > since_s)
-        query = select(JOBS.c.uid).where(JOBS.c.version_uid == version_uid, JOBS.c.start_time_s < until_s, ended)
-        if first is not None:
-            query = query.where(tuple_(*key) >= tuple_(first.create_time_s, first.uid))
-        with reading(self._engine) as connection:
-            uids = list(connection.execute(query.order_by(*key).limit(limit)).scalars())
-            return read_jobs(connection, JOBS.c.uid.in_(uids)) if uids else []
-
-    def last_server(self, version_uid: str, *, job_id: str | None = None) -> JobRecord | None:
-        """Returns a version's prediction server by its name, or the one started last; None if there is none."""
-        if job_id is not None:
-            named = and_(JOBS.c.version_uid == version_uid, JOBS.c.job_id == job_id)
-            return next(iter(self._oldest_first(named)), None)
-        query = select(func.max(JOBS.c.create_time_s)).where(JOBS.c.version_uid == version_uid)
-        last = and_(JOBS.c.version_uid == version_uid, JOBS.c.create_time_s == query.scalar_subquery())
-        return next(iter(self._oldest_first(last)), None)
-
     def advance(
         self,
         uid: str,
@@ -303,7 +242,7 @@ class JobStore:
             changes["bill"] = replace(bill, lines=())
         while True:
             with writing(self._engine, guard=self._guard) as connection:
-                before = _state(connection, uid)
+                before = read_state(connection, uid)
                 state = next_state(before, event=kind)
                 matched = connection.execute(
                     update(JOBS)
@@ -312,7 +251,7 @@ class JobStore:
                 )
                 if matched.rowcount == 1:
                     if ended is not None:
-                        _add_attempt(connection, uid, ended)
+                        add_attempt(connection, uid, ended)
                     if replicas is not None:
                         write_replicas(connection, uid, replicas)
                     record_event(
@@ -321,6 +260,11 @@ class JobStore:
                     count_change(connection, uid)
                     return _job(connection, uid)
             # The state was changed between the two statements: check again whether the event is still possible.
+
+    def update_replicas(self, changed: Sequence[ReplicaChange]) -> None:
+        """Records replicas of some jobs in one transaction."""
+        with writing(self._engine, guard=self._guard) as connection:
+            change_replicas(connection, changed)
 
     def record_event(self, uid: str, *, kind: str, detail: str) -> None:
         """Records an event of a job that does not change its state.
@@ -331,7 +275,7 @@ class JobStore:
             detail: a description.
         """
         with self._engine.begin() as connection:
-            record_event(connection, uid, kind, state=_state(connection, uid), detail=detail, time_s=self._clock())
+            record_event(connection, uid, kind, state=read_state(connection, uid), detail=detail, time_s=self._clock())
 
     def update(
         self,
@@ -355,11 +299,11 @@ class JobStore:
             if changes:
                 connection.execute(update(JOBS).where(JOBS.c.uid == uid).values(**changes))
             if ended is not None:
-                _add_attempt(connection, uid, ended)
+                add_attempt(connection, uid, ended)
             if replicas is not None:
                 write_replicas(connection, uid, replicas)
             if notes:
-                state = _state(connection, uid)
+                state = read_state(connection, uid)
                 for note in notes:
                     record_event(connection, uid, note.kind, state=state, detail=note.detail, time_s=note.time_s)
             if changes:
@@ -409,13 +353,16 @@ class JobStore:
             known: is given the uid and the version of a job, and returns what was made of it before; None to read it.
         """
         ended = or_(JOBS.c.end_time_s.is_(None), JOBS.c.end_time_s > since_s)
-        ran = and_(_of(project), JOBS.c.start_time_s < until_s, ended, _HAS_GANG)
+        own = true() if project is None else JOBS.c.project == project
+        ran = and_(own, JOBS.c.start_time_s < until_s, ended, HAS_GANG)
         with reading(self._engine) as connection:
             return read_ran(connection, ran, make=make, known=known)
 
-    def get_by_uids(self, uids: Collection[str]) -> list[JobRecord]:
-        """Returns the jobs with some uids, the oldest first."""
-        return self._oldest_first(JOBS.c.uid.in_(uids)) if uids else []
+    def get_by_uids(self, uids: Collection[str], *, gang: GangPart = GangPart.WHOLE) -> list[JobRecord]:
+        """Returns the jobs with some uids, the oldest first. `gang` says what of their gangs is read."""
+        with reading(self._engine) as connection:
+            found = [job for some in split_uids(list(uids)) for job in read_jobs(connection, some, gang=gang)]
+        return sorted(found, key=lambda job: (job.create_time_s, job.uid))
 
     def get_shown(self, uids: Collection[str]) -> list[JobRecord]:
         """Returns the jobs with some uids, the oldest first, as a list shows them: see `read_shown_jobs`."""
@@ -431,54 +378,15 @@ class JobStore:
 
     def last_event_time_s(self, uid: str, *, kind: JobEvent) -> float:
         """Returns when a job's last event of a kind was recorded, in seconds since 1970 UTC; 0 if there is none."""
-        query = select(func.max(JOB_EVENTS.c.time_s)).where(
-            JOB_EVENTS.c.job_uid == uid, JOB_EVENTS.c.kind == kind.value
-        )
+        of = (JOB_EVENTS.c.job_uid == uid, JOB_EVENTS.c.kind == kind.value)
+        query = select(func.max(JOB_EVENTS.c.time_s)).where(*of)
         with reading(self._engine) as connection:
             return connection.execute(query).scalar() or 0.0
 
     def events(self, uid: str) -> list[RecordedEvent]:
         """Returns a job's events, the oldest first."""
-        query = select(JOB_EVENTS).where(JOB_EVENTS.c.job_uid == uid).order_by(JOB_EVENTS.c.seq)
-        found: list[RecordedEvent] = []
         with reading(self._engine) as connection:
-            for row in connection.execute(query).mappings():
-                happened_s = row["time_s"] if row["happened_time_s"] is None else row["happened_time_s"]
-                found.append(
-                    RecordedEvent(
-                        **{name: row[name] for name in ("seq", "kind", "state", "detail")},
-                        time_s=max(happened_s, found[-1].time_s) if found else happened_s,
-                        recorded_time_s=row["time_s"],
-                    )
-                )
-        return found
-
-    def _oldest_first(self, condition: ColumnElement[bool]) -> list[JobRecord]:
-        with reading(self._engine) as connection:
-            return read_jobs(connection, condition)
-
-
-def _add_attempt(connection: Connection, uid: str, ended: AttemptRecord) -> None:
-    columns = {name: getattr(ended, name) for name in ATTEMPT}
-    connection.execute(insert(JOB_ATTEMPTS).values(job_uid=uid, **columns, machines=list(ended.machines)))
-
-
-def placed() -> ColumnElement[bool]:
-    """Returns the condition for the jobs that `JobStore.placed_jobs` returns."""
-    return and_(_left_queue(), _HAS_GANG)
-
-
-def _left_queue() -> ColumnElement[bool]:
-    held = and_(JOBS.c.gang_released.is_(False), JOBS.c.state != _QUEUED)
-    return or_(JOBS.c.state.in_(_PLACED), held)
-
-
-def _of(project: str | None) -> ColumnElement[bool]:
-    return true() if project is None else JOBS.c.project == project
-
-
-def _state(connection: Connection, uid: str) -> JobState:
-    return JobState(connection.execute(select(JOBS.c.state).where(JOBS.c.uid == uid)).scalar_one())
+            return read_events(connection, uid)
 
 
 def _job(connection: Connection, uid: str) -> JobRecord:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.errors import UnavailableError
-from lockstep.service.store.control.jobs import placed
+from lockstep.service.store.control.job_reader import placed
 from lockstep.service.store.database import database_time_s, reading
 from lockstep.service.store.tables import JOBS, LEASES
 

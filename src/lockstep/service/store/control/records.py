@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from lockstep.jobs.billing.bills import Bill
 from lockstep.jobs.running.order_parts import FileOrder
@@ -177,3 +177,15 @@ class EventNote:
     kind: str
     detail: str
     time_s: float
+
+
+@final
+class UnfinishedJob(NamedTuple):
+    """What is read of every job that is not over. There can be thousands."""
+
+    uid: str
+    """The job's uid."""
+    job_id: str
+    """The job's name within its project."""
+    state: JobState
+    """The job's state."""

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Text, and_, cast, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from lockstep.jobs.input.spec import AcceleratorConfig, AcceleratorType
 from lockstep.jobs.running.orders import STATUS, ReplicaStatus
@@ -18,6 +31,13 @@ _MACHINE: Final = ("machine_type", "accelerator_type", "accelerator_count")
 _STATUS: Final = tuple(
     column.name for column in JOB_REPLICAS.columns if not column.primary_key and column.name not in (*_USAGE, *_MACHINE)
 )
+_UPDATE: Final = (
+    update(JOB_REPLICAS)
+    .where(JOB_REPLICAS.c.job_uid == bindparam("of_job"), JOB_REPLICAS.c.number == bindparam("of_number"))
+    .values({name: bindparam(name) for name in (*_STATUS, *_USAGE, *_MACHINE)})
+)
+_NUM_UIDS: Final = 500
+"""The maximum number of jobs in one query by uid."""
 
 
 @final
@@ -36,6 +56,23 @@ class ReplicaRecord:
     accelerator: AcceleratorConfig | None = None
 
 
+class ReplicaChange(NamedTuple):
+    """What is recorded of a replica from now on."""
+
+    uid: str
+    """The uid of the job."""
+    number: int
+    """The replica's position in the gang, from 0."""
+    replica: ReplicaRecord
+    """The replica."""
+
+
+def split_uids(uids: Sequence[str]) -> Iterator[ColumnElement[bool]]:
+    """Yields conditions for jobs by their uids, for a few hundred jobs each: databases limit a query's parameters."""
+    for start in range(0, len(uids), _NUM_UIDS):
+        yield JOBS.c.uid.in_(uids[start : start + _NUM_UIDS])
+
+
 def write_replicas(connection: Connection, uid: str, replicas: Sequence[ReplicaRecord]) -> None:
     """Replaces the recorded replicas of a job. Rows that have not changed are not written.
 
@@ -46,10 +83,7 @@ def write_replicas(connection: Connection, uid: str, replicas: Sequence[ReplicaR
     """
     recorded = read_replicas(connection, JOBS.c.uid == uid).get(uid, ())
     table = JOB_REPLICAS.c
-    for number, replica in enumerate(replicas[: len(recorded)]):
-        if replica != recorded[number]:
-            query = update(JOB_REPLICAS).where(table.job_uid == uid, table.number == number)
-            connection.execute(query.values(_values(replica)))
+    change_replicas(connection, changes_of(uid, replicas, recorded=recorded))
     added = [
         {"job_uid": uid, "number": number, **_values(replica)}
         for number, replica in enumerate(replicas)
@@ -59,6 +93,21 @@ def write_replicas(connection: Connection, uid: str, replicas: Sequence[ReplicaR
         connection.execute(insert(JOB_REPLICAS), added)
     if len(replicas) < len(recorded):
         connection.execute(delete(JOB_REPLICAS).where(table.job_uid == uid, table.number >= len(replicas)))
+
+
+def changes_of(
+    uid: str, replicas: Sequence[ReplicaRecord], *, recorded: Sequence[ReplicaRecord]
+) -> list[ReplicaChange]:
+    """Returns the replicas of a job that are recorded otherwise."""
+    pairs = enumerate(zip(replicas, recorded, strict=False))
+    return [ReplicaChange(uid, number, replica) for number, (replica, before) in pairs if replica != before]
+
+
+def change_replicas(connection: Connection, changes: Sequence[ReplicaChange]) -> None:
+    """Records replicas that are recorded already, in a transaction for writing."""
+    if changes:
+        rows = [{"of_job": uid, "of_number": number, **_values(replica)} for uid, number, replica in changes]
+        connection.execute(_UPDATE, rows)
 
 
 def read_replicas(connection: Connection, of: ColumnElement[bool]) -> dict[str, tuple[ReplicaRecord, ...]]:

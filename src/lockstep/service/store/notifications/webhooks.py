@@ -48,9 +48,7 @@ class Feed(StrEnum):
 # not, so a queue that has advanced to a note could miss a change with a lower number.
 _IS_CHANGE: Final = JOB_EVENTS.c.kind.in_([kind.value for kind in JobEvent])
 _IS_OPERATORS: Final = WEBHOOKS.c.job_uid.is_(None)
-_HAS_CHANGES: Final = exists().where(
-    JOB_EVENTS.c.job_uid == WEBHOOKS.c.job_uid, _IS_CHANGE, JOB_EVENTS.c.seq > WEBHOOKS.c.seq
-)
+_IS_BEHIND: Final = WEBHOOKS.c.event_seq > WEBHOOKS.c.seq
 _SUBMITTED: Final = JOBS.alias()  # the queries that ask for events join the webhook's own job as well
 _IS_SUBMITTED: Final = and_(
     _SUBMITTED.c.uid == JOB_EVENTS.c.job_uid,
@@ -138,6 +136,11 @@ def add_job_webhooks(connection: Connection, uid: str, *, webhooks: Sequence[New
         connection.execute(_insert(f"{uid}-{number}", Feed.JOB, now_s).values(**values, seq=0, states=states))
 
 
+def note_change(connection: Connection, uid: str, *, seq: int) -> None:
+    """Records that a job's webhooks have an event to deliver, in the transaction that records the event."""
+    connection.execute(update(WEBHOOKS).where(WEBHOOKS.c.job_uid == uid).values(event_seq=seq))
+
+
 @final
 class WebhookStore:
     """The store of webhooks' queues. Thread-safe. Each method is one transaction.
@@ -184,7 +187,7 @@ class WebhookStore:
             without: the projects to exclude.
             limit: the maximum number of queues.
         """
-        conditions = (WEBHOOKS.c.next_time_s <= now_s, _HAS_CHANGES, JOBS.c.project.not_in(without))
+        conditions = (WEBHOOKS.c.next_time_s <= now_s, _IS_BEHIND, JOBS.c.project.not_in(without))
         return self._select(*conditions, limit=limit)
 
     def of_job(self, uid: str) -> list[WebhookRecord]:
@@ -250,8 +253,9 @@ def _insert(name: str, feed: Feed, now_s: float) -> Any:
 
 
 def _webhook(row: RowMapping) -> WebhookRecord:
+    columns = {name: value for name, value in row.items() if name != "event_seq"}
     states = tuple(JobState(state) for state in row["states"])
-    return WebhookRecord(**{**row, "feed": Feed(row["feed"]), "states": states})
+    return WebhookRecord(**{**columns, "feed": Feed(row["feed"]), "states": states})
 
 
 def _alert(row: RowMapping) -> HookEvent:
