@@ -9,68 +9,59 @@ Prints two tables as Markdown, medians over rounds, and writes JSON and a plot.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any, Final
 
 import matplotlib.pyplot as plt
-from fit import JAX, TORCH
+from fit import JAX
 from fitting.cases import CASES
-from harness.environments import InstallationError, install, versions
-from harness.machine import machine_line
-from harness.options import add_harness_options, chosen_from, count, counts
-from harness.results import Result, write_results
-from harness.sides import SideSpec, environment_of, take_turns
+from harness.environments import own_versions, peer_python, versions
+from harness.options import add_choice, count, counts, make_parser, parse_options
+from harness.results import Result, show_machine, write_results
+from harness.sides import SideSpec, take_turns
 from harness.tables import console, show
 
-HERE: Final = Path(__file__).resolve().parent
-PROGRAM: Final = "benchmarks/scaling.py"
 GLOBAL_BATCH: Final = 128
 MILLISECONDS: Final = 1000
 OURS: Final = {"devices": "Lockstep, Mirrored", "processes": "Lockstep, MultiWorkerMirrored"}
 PEERS: Final = {"devices": "Keras, `DataParallel`", "processes": "PyTorch, DDP"}
-DEFAULT_CASES: Final = ("cnn", "wide")
+DEFAULT_CASES: Final = ["cnn", "wide"]
+SMALL: Final = {"cases": ["dense"], "devices": [1, 2], "processes": [1, 2], "rounds": 1}
 
 
-def sides(kind: str, number: int, order: dict[str, Any], torch: Path | None) -> dict[str, SideSpec]:
+def sides(kind: str, number: int, order: dict[str, Any], torch: Path) -> dict[str, SideSpec]:
     """Returns our side and the peer's on so many devices or processes."""
-    here = Path(sys.executable)
     if kind == "devices":
-        environment = environment_of({**JAX, "JAX_NUM_CPU_DEVICES": str(number)})
+        variables = {**JAX, "JAX_NUM_CPU_DEVICES": str(number)}
         ours = {**order, "way": "fit", "strategy": "mirrored"}
         return {
-            "ours": SideSpec(
-                title=OURS[kind], python=here, module="fitting.lockstep_side", order=ours, environment=environment
-            ),
+            "ours": SideSpec(title=OURS[kind], module="fitting.lockstep_side", order=ours, variables=variables),
             "peer": SideSpec(
                 title=PEERS[kind],
-                python=here,
                 module="fitting.keras_side",
                 order={**order, "is_distributed": True},
-                environment=environment,
+                variables=variables,
             ),
         }
-    assert torch is not None
     several = {**order, "num_processes": number}
     return {
         "ours": SideSpec(
             title=OURS[kind],
-            python=here,
             module="fitting.ranks",
             order={**several, "module": "fitting.lockstep_side", "way": "fit", "strategy": "multi-worker"},
-            environment=environment_of(JAX),
+            variables=JAX,
         ),
         "peer": SideSpec(
             title=PEERS[kind],
             python=torch,
             module="fitting.ranks",
             order={**several, "module": "fitting.torch_side", "compiles": False},
-            environment=environment_of({"CUDA_VISIBLE_DEVICES": ""}),
+            variables={"CUDA_VISIBLE_DEVICES": ""},
         ),
     }
 
 
-def measure(case: str, kind: str, number: int, torch: Path | None, options: argparse.Namespace) -> list[Result]:
+def measure(case: str, kind: str, number: int, torch: Path, options: argparse.Namespace) -> list[Result]:
     """Measures both sides with one model on so many devices or processes."""
     specs = sides(kind, number, {"case": case, "batch_size": options.batch}, torch)
     logs = options.folder / "logs" / f"scaling-{case}-{kind}-{number}"
@@ -88,7 +79,7 @@ def measure(case: str, kind: str, number: int, torch: Path | None, options: argp
     ]
 
 
-def show_results(results: list[Result], kind: str) -> None:
+def show_figures(results: list[Result], kind: str) -> None:
     """Prints a row for each model and number."""
     found = {(one.case, one.more["number"], one.side): one for one in results if one.more["kind"] == kind}
     rows = []
@@ -142,27 +133,17 @@ def plot(results: list[Result], path: Path) -> None:
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(description="Measure what more devices or processes cost a step.")
-    parser.add_argument("--cases", type=chosen_from(list(CASES)), default=list(DEFAULT_CASES))
+    parser = make_parser(__doc__, num_rounds=5, folder="fit")
+    add_choice(parser, "--cases", list(CASES), default=DEFAULT_CASES)
     parser.add_argument("--devices", type=counts, default=[1, 2, 4, 8], help="virtual devices (default: 1,2,4,8)")
     parser.add_argument("--processes", type=counts, default=[1, 2, 4], help="processes (default: 1,2,4)")
     parser.add_argument(
         "--batch", type=count, default=GLOBAL_BATCH, help="rows of a step in all (default: %(default)s)"
     )
     parser.add_argument("--plot", type=Path, help="where the plot is written (default: scaling.png in the folder)")
-    add_harness_options(parser, folder=HERE / ".data" / "fit", num_rounds=5)
-    options = parser.parse_args()
-    options.folder = options.folder.resolve()
-    torch = None
-    try:
-        torch = install("pytorch", TORCH, folder=options.folder / "pytorch")
-    except InstallationError as error:
-        sys.exit(f"{PROGRAM}: {error}")
-    packages = {
-        "ours": versions(sys.executable, ("lockstep-train", "jax", "keras")),
-        "peer": versions(torch, ("torch",)),
-    }
-    console.print(f"{machine_line()}; rounds: {options.rounds}; rows of a step: {options.batch}\n")
+    options = parse_options(parser, small=SMALL)
+    torch = peer_python("pytorch", folder=options.folder)
+    show_machine(rounds=options.rounds, batch=options.batch)
     results: list[Result] = []
     try:
         for kind, numbers in (("devices", options.devices), ("processes", options.processes)):
@@ -171,12 +152,9 @@ def main() -> None:
                     results += measure(case, kind, number, torch, options)
     finally:
         for kind in OURS:
-            show_results(results, kind)
-        write_results(options.json or options.folder / "scaling.json", results, packages=packages)
+            show_figures(results, kind)
         plot(results, options.plot or options.folder / "scaling.png")
-    errors = [one.error for one in results if one.error]
-    if errors:
-        sys.exit(f"{PROGRAM}: " + "\n".join(errors))
+        write_results(options, results, packages={"ours": own_versions(), "peer": versions(torch, ("torch",))})
 
 
 if __name__ == "__main__":

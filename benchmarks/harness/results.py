@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from statistics import median
 from typing import Any, final
 
-from harness.machine import describe_machine
-from harness.tables import console
+from harness.machine import describe_machine, machine_line
+from harness.tables import console, spread
 
 
 @final
@@ -43,23 +43,30 @@ class Result:
 
     def text(self, digits: int = 2) -> str:
         """Returns the median with the least and the most, or "failed"."""
-        middle = self.median
-        if middle is None:
-            return "failed"
-        return f"{middle:,.{digits}f} ({min(self.values):,.{digits}f} to {max(self.values):,.{digits}f})"
+        return spread(self.values, digits) if self.values else "failed"
 
 
-def write_results(path: Path, results: Sequence[Result], *, packages: Mapping[str, str], **more: Any) -> None:
-    """Writes results with the machine, the command and the versions that they are of.
+def show_machine(**settings: object) -> None:
+    """Prints the machine, and the benchmark's settings."""
+    console.print("; ".join([machine_line(), *(f"{name}: {value}" for name, value in settings.items())]) + "\n")
+
+
+def write_results(
+    options: argparse.Namespace, results: Sequence[Result], *, packages: Mapping[str, str], **more: Any
+) -> None:
+    """Writes results with the machine, the command and the versions that they are of. Ends the program if any failed.
 
     Args:
-        path: the file, as JSON.
+        options: of `harness.options.parse_options`.
         results: the results.
         packages: the versions of each side's packages.
         more: further keys.
     """
     command = shlex.join(["python", *sys.argv])
-    told = {"machine": describe_machine(), "command": command, "packages": dict(packages), **more}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**told, "results": [asdict(one) for one in results]}, indent=2) + "\n")
-    console.print(f"results: {path}")
+    told = {"machine": describe_machine(), "command": command, "isSmall": options.small, "packages": dict(packages)}
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps({**told, **more, "results": [asdict(one) for one in results]}, indent=2) + "\n")
+    console.print(f"results: {options.json}")
+    errors = [one.error for one in results if one.error]
+    if errors:
+        sys.exit(f"benchmarks/{options.name}.py: " + "\n".join(errors))

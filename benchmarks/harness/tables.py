@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import final
+from statistics import median
+from typing import Any, final
 
 from rich.console import Console
 
@@ -18,6 +19,21 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Returns the median with the least and the most."""
+    least, middle, most = (f"{value:,.{digits}f}" for value in (min(values), median(values), max(values)))
+    return middle if least == most else f"{middle} ({least} to {most})"
+
+
+def text_of(found: Any, digits: int = 2) -> str:
+    """Returns what a cell shows of a figure, of the figures of rounds, or of a text; nothing for None."""
+    if isinstance(found, str | None):
+        return found or ""
+    if isinstance(found, Sequence):
+        return spread(found, digits) if found else ""
+    return f"{found:,.{digits}f}"
+
+
 @final
 @dataclass(kw_only=True)
 class Timings:
@@ -26,13 +42,11 @@ class Timings:
     name: str
     seconds: list[float] = field(default_factory=list)
 
-    def row(self) -> tuple[str, ...]:
-        """Returns name, number, median, 99th percentile and most, in milliseconds."""
+    def milliseconds(self) -> dict[str, float]:
+        """Returns number, median, 99th percentile and most."""
         shown = (percentile(self.seconds, 0.5), percentile(self.seconds, 0.99), max(self.seconds))
-        return self.name, f"{len(self.seconds):,}", *(f"{seconds * 1000:.1f}" for seconds in shown)
-
-
-TIMINGS_HEAD = ("milliseconds", "requests", "p50", "p99", "most")
+        found = zip(("p50", "p99", "most"), (round(1000 * seconds, 3) for seconds in shown), strict=True)
+        return {"requests": len(self.seconds), **dict(found)}
 
 
 def show(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
