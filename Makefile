@@ -85,7 +85,7 @@ bench: $(STAMP) ## measure this machine: training beside plain Keras, the schedu
 	@$(BIN)/python benchmarks/start.py --small
 	@$(BIN)/python benchmarks/fit.py --small
 	@$(BIN)/python benchmarks/scheduler.py --small
-	@$(BIN)/python benchmarks/service.py --cases first-line,listing,console,followers --small --runs 3
+	@$(BIN)/python benchmarks/service.py --cases first-line,listing,console,followers --small
 
 docs: $(STAMP) ## write the reference of the command line and the table of symbols anew
 	$(BIN)/python -m lockstep.cli.reference

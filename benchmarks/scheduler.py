@@ -5,13 +5,12 @@ written down in `MIX`, with a fixed seed; how long a job runs is drawn below its
 the scheduler knows. Jobs are in the queue from the beginning or arrive while others run; the queue is never empty until
 all have arrived, and figures of use are of that time alone.
 
-    python benchmarks/scheduler.py            # 10,000 nodes, 100,000 jobs: some minutes
+    python benchmarks/scheduler.py            # 10,000 nodes, 100,000 jobs: some minutes a round
     python benchmarks/scheduler.py --small    # 500 nodes, 5,000 jobs
 """
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import math
 import random
@@ -21,6 +20,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
+
+from harness import columns
+from harness.environments import own_versions
+from harness.options import count, make_parser, parse_options
+from harness.results import Result, show_machine, write_results
+from harness.tables import percentile
 
 from lockstep.jobs.scheduling import Demand, NodeSpec, QueuedJob, Scheduler
 
@@ -197,7 +202,7 @@ def make_jobs(num_jobs: int, *, scale: float, rng: random.Random) -> list[Simula
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class Simulated:
     """What one run gave."""
 
     num_placements: int
@@ -234,7 +239,7 @@ def most_of(capacity: int, sizes: Counter[int]) -> int:
     return reached.bit_length() - 1
 
 
-def simulate(nodes: list[NodeSpec], jobs: list[SimulatedJob], *, backlog: int) -> Result:
+def simulate(nodes: list[NodeSpec], jobs: list[SimulatedJob], *, backlog: int) -> Simulated:
     """Runs all jobs to their end.
 
     Args:
@@ -319,7 +324,7 @@ def simulate(nodes: list[NodeSpec], jobs: list[SimulatedJob], *, backlog: int) -
             scheduler.end(uid)
             decision_s += time.perf_counter() - began
     assert scheduler.num_queued == 0, "every job has run"
-    return Result(
+    return Simulated(
         num_placements=num_placements,
         num_refusals=num_refusals,
         decision_s=decision_s,
@@ -330,25 +335,42 @@ def simulate(nodes: list[NodeSpec], jobs: list[SimulatedJob], *, backlog: int) -
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--small", action="store_true", help="500 nodes and 5,000 jobs")
-    parser.add_argument("--seed", type=int, default=7)
-    asked = parser.parse_args()
-    num_nodes, num_jobs = (500, 5_000) if asked.small else (10_000, 100_000)
-    rng = random.Random(asked.seed)  # noqa: S311  # a mix that anybody can draw again
-    jobs = make_jobs(num_jobs, scale=num_nodes / 2500, rng=rng)
-    result = simulate(make_nodes(num_nodes), jobs, backlog=num_jobs // 2)
-    decisions = result.num_placements + result.num_refusals
-    waits_h = sorted(wait_s / 3600 for wait_s in result.waits_s)
+def figures(found: Simulated) -> dict[str, tuple[str, float]]:
+    """Returns what one run gave, as units and figures by name."""
+    decisions = found.num_placements + found.num_refusals
+    waits_h = [wait_s / 3600 for wait_s in found.waits_s]
     unit = {"vcpus": "vCPUs of nodes without accelerators"}
-    print(f"{num_nodes:,} nodes, {num_jobs:,} jobs, seed {asked.seed}; {result.simulated_s / 86400:.1f} days simulated")
-    print(f"  {decisions:,} decisions ({result.num_placements:,} placements) in {result.decision_s:.1f} s: "
-          f"{decisions / result.decision_s:,.0f} a second; worst pass {1000 * result.worst_pass_s:.0f} ms")  # fmt: skip
-    for name, share in result.use.items():
-        print(f"  {unit.get(name, name)}: {100 * share:.1f} % of what the work allows")
-    p99_h = waits_h[int(0.99 * len(waits_h))]
-    print(f"  waits, hours: median {statistics.median(waits_h):.1f}, p99 {p99_h:.1f}, longest {waits_h[-1]:.1f}")
+    return {
+        "decisions": ("a second", decisions / found.decision_s),
+        "jobs placed": ("a second of deciding", found.num_placements / found.decision_s),
+        "the longest pass": ("ms", 1000 * found.worst_pass_s),
+        **{f"use of {unit.get(name, name)}": ("%", 100 * share) for name, share in found.use.items()},
+        "a job's wait, median": ("hours", statistics.median(waits_h)),
+        "a job's wait, p99": ("hours", percentile(waits_h, 0.99)),
+        "a job's wait, longest": ("hours", max(waits_h)),
+        "simulated": ("days", found.simulated_s / 86400),
+    }
+
+
+def main() -> None:
+    """Runs the benchmark."""
+    parser = make_parser(__doc__, num_rounds=1, folder="scheduler")
+    parser.add_argument("--seed", type=int, default=7, help="of the first round's mix; the others have the next ones")
+    parser.add_argument("--nodes", type=count, default=10_000, help="how many (default: %(default)s)")
+    parser.add_argument("--jobs", type=count, default=100_000, help="how many (default: %(default)s)")
+    options = parse_options(parser, small={"nodes": 500, "jobs": 5_000})
+    show_machine(nodes=options.nodes, jobs=options.jobs, seed=options.seed)
+    found = []
+    for number in range(options.rounds):
+        rng = random.Random(options.seed + number)  # noqa: S311  # a mix that anybody can draw again
+        jobs = make_jobs(options.jobs, scale=options.nodes / 2500, rng=rng)
+        found.append(figures(simulate(make_nodes(options.nodes), jobs, backlog=options.jobs // 2)))
+    results = [
+        Result(case="the scheduler", side=name, unit=unit, values=[one[name][1] for one in found])
+        for name, (unit, _) in found[0].items()
+    ]
+    columns.show_figures(results)
+    write_results(options, results, packages={"Lockstep": own_versions()})
 
 
 if __name__ == "__main__":

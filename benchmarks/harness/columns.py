@@ -21,6 +21,11 @@ def side(result: Result) -> str:
     return result.side
 
 
+def unit(result: Result) -> str:
+    """Shows the unit of the figures."""
+    return result.unit
+
+
 def values(digits: int = 2) -> Cell:
     """Shows the median of the rounds with the least and the most."""
     return lambda result: result.text(digits)
@@ -54,3 +59,18 @@ def of_ours(results: Sequence[Result], ours: str | Sequence[str], *, rates: bool
 def show_results(results: Sequence[Result], columns: Mapping[str, Cell]) -> None:
     """Prints a row for each result, in Markdown."""
     show(tuple(columns), [tuple(cell(one) for cell in columns.values()) for one in results])
+
+
+def show_figures(results: Sequence[Result]) -> None:
+    """Prints what each figure is, its unit, and the figure."""
+
+    def figure(result: Result) -> str:
+        return result.text(0 if max(map(abs, result.values)) >= 100 else 2)
+
+    show_results(results, {results[0].case: side, "unit": unit, "figure": figure})
+
+
+def show_timings(results: Sequence[Result]) -> None:
+    """Prints results of `harness.results.timing_results`."""
+    shown = {"milliseconds": side, "requests": more("requests", 0)}
+    show_results(results, {**shown, **{name: more(name, 1) for name in ("p50", "p99", "most")}})

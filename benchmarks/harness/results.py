@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, final
 
 from harness.machine import describe_machine, machine_line
-from harness.tables import console, spread
+from harness.tables import console, percentile, spread
 
 
 @final
@@ -44,6 +44,21 @@ class Result:
     def text(self, digits: int = 2) -> str:
         """Returns the median with the least and the most, or "failed"."""
         return spread(self.values, digits) if self.values else "failed"
+
+
+def figure_results(case: str, figures: Mapping[str, tuple[str, float]]) -> list[Result]:
+    """Returns results of units and figures by name, each of which was measured once."""
+    return [Result(case=case, side=name, unit=unit, values=[value]) for name, (unit, value) in figures.items()]
+
+
+def timing_results(case: str, seconds: Mapping[str, Sequence[float]]) -> list[Result]:
+    """Returns what requests took, by name: their number, median, 99th percentile and most, in milliseconds."""
+    results = []
+    for name, taken in seconds.items():
+        found = {"p50": percentile(taken, 0.5), "p99": percentile(taken, 0.99), "most": max(taken)}
+        more = {"requests": len(taken), **{key: round(1000 * value, 3) for key, value in found.items()}}
+        results.append(Result(case=case, side=name, unit="milliseconds", values=[more["p50"]], more=more))
+    return results
 
 
 def show_machine(**settings: object) -> None:

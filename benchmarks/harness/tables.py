@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, final
+from typing import Any
 
 from rich.console import Console
 
@@ -32,21 +31,6 @@ def text_of(found: Any, digits: int = 2) -> str:
     if isinstance(found, Sequence):
         return spread(found, digits) if found else ""
     return f"{found:,.{digits}f}"
-
-
-@final
-@dataclass(kw_only=True)
-class Timings:
-    """How long something took, each time."""
-
-    name: str
-    seconds: list[float] = field(default_factory=list)
-
-    def milliseconds(self) -> dict[str, float]:
-        """Returns number, median, 99th percentile and most."""
-        shown = (percentile(self.seconds, 0.5), percentile(self.seconds, 0.99), max(self.seconds))
-        found = zip(("p50", "p99", "most"), (round(1000 * seconds, 3) for seconds in shown), strict=True)
-        return {"requests": len(self.seconds), **dict(found)}
 
 
 def show(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
