@@ -18,8 +18,8 @@ from typing import Any, Final, final
 import numpy as np
 from harness import columns
 from harness.environments import own_versions
-from harness.options import make_parser, parse_options
-from harness.results import Result, show_machine, write_results
+from harness.program import Program
+from harness.results import Result
 
 from lockstep.data import Batches
 from lockstep.strategies import OneDeviceStrategy
@@ -161,15 +161,13 @@ SHOWN: Final = {
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = make_parser(__doc__, folder="checkpoints")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[32, 128, 512], help="sizes of the state, in MiB")
-    parser.add_argument("--window", type=float, default=10.0, help="seconds between two saves")
-    parser.add_argument("--saves", type=int, default=6, help="the number of saves that count")
-    options = parse_options(parser, small={"sizes": [4], "window": 3.0, "saves": 1})
-    show_machine(window=options.window, saves=options.saves)
+    program = Program(__doc__, folder="checkpoints")
+    program.add("--sizes", type=int, nargs="+", default=[32, 128, 512], help="sizes of the state, in MiB")
+    program.add("--window", type=float, default=10.0, help="seconds between two saves")
+    program.add("--saves", type=int, default=6, help="the number of saves that count")
+    options = program.parse(small={"sizes": [4], "window": 3.0, "saves": 1})
     results = [measure(size_mib, window_s=options.window, num_saves=options.saves) for size_mib in options.sizes]
-    columns.show_results(results, SHOWN)
-    write_results(options, results, packages={"Lockstep": own_versions("orbax-checkpoint")})
+    program.finish(results, SHOWN, packages={"Lockstep": own_versions("orbax-checkpoint")})
 
 
 if __name__ == "__main__":

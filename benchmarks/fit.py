@@ -24,14 +24,14 @@ from typing import Any, Final, final
 from fitting.cases import CASES
 from harness import columns
 from harness.environments import peer_python, versions
-from harness.options import chosen_from, count, counts, make_parser, parse_options
-from harness.results import Result, show_machine, write_results
+from harness.options import chosen_from, count, counts
+from harness.program import Program
+from harness.results import Result, result_of
 from harness.sides import Heard, SideSpec, take_turns
 from harness.tables import show
 
 PROGRAM: Final = "benchmarks/fit.py"
 LOSS_TOLERANCE: Final = 2e-3
-MILLISECONDS: Final = 1000
 MIB: Final = 2**20
 MB: Final = 10**6
 
@@ -134,43 +134,59 @@ def check(case: str, heard: dict[str, Heard]) -> None:
             sys.exit(f"{PROGRAM}: {case} has other losses on some sides, {name} for one: {losses}")
 
 
+def spec_of(
+    name: str, case: str, batch_size: int, *, python: Path, num_processes: int | None = None, **more: Any
+) -> SideSpec:
+    """Returns a side.
+
+    Args:
+        name: a name of `KINDS`.
+        case: the model.
+        batch_size: the rows of a step, of all processes together.
+        python: its Python.
+        num_processes: in how many it trains; None without `fitting.ranks`.
+        more: more of its order.
+    """
+    kind = KINDS[name]
+    module, order = kind.module, {**kind.order, "case": case, "batch_size": batch_size, **more}
+    if num_processes is not None:
+        module, order = "fitting.ranks", {**order, "module": module, "num_processes": num_processes}
+    return SideSpec(title=kind.title, python=python, module=module, order=order, variables=kind.environment)
+
+
+def step_results(heard: dict[str, Heard], case: str, batch_size: int, *, title: str, **more: Any) -> list[Result]:
+    """Returns the milliseconds of a step, and what else was measured of each side."""
+    num_steps = CASES[case].steps_of(batch_size)
+    per_step = {"wall_s": ("step_ms", 1e3), "processor_s": ("processor_ms", 1e3), "sent_bytes": ("sent_mb", 1e-6)}
+    results = []
+    for name, one in heard.items():
+        rounds = [
+            {key: said[old] / num_steps * by for old, (key, by) in per_step.items() if old in said}
+            for said in one.rounds
+        ]
+        known = {key: one.ready.get(key) for key in ("first_step_s", "losses", "num_parameters")}
+        known["peak_mib"] = max((said["peak_bytes"] / MIB for said in one.rounds), default=None)
+        found = {"value": "step_ms", "case": title, "side": name, "unit": "milliseconds a step", "error": one.error}
+        results.append(result_of(rounds, **found, **known, **more))
+    return results
+
+
 def measure(case: str, batch_size: int, pythons: dict[str, Path], options: argparse.Namespace) -> list[Result]:
     """Measures all sides with one model and batch size, which is that of a process."""
-    specs: dict[str, SideSpec] = {}
-    for name, python in pythons.items():
-        kind, module = KINDS[name], KINDS[name].module
-        order = {**kind.order, "case": case, "batch_size": batch_size * options.processes}
-        if options.processes > 1:
-            order |= {"module": module, "num_processes": options.processes, "link_mbit": options.link_mbit}
-            module = "fitting.ranks"
-        specs[name] = SideSpec(title=kind.title, python=python, module=module, order=order, variables=kind.environment)
+    num_rows = batch_size * options.processes
+    joint: dict[str, Any] = {"num_processes": options.processes} if options.processes > 1 else {}
+    if options.link_mbit:
+        joint["link_mbit"] = options.link_mbit
+    specs = {name: spec_of(name, case, num_rows, python=python, **joint) for name, python in pythons.items()}
     logs = options.folder / "logs" / f"{case}-{batch_size}-{options.processes}"
     heard = take_turns(specs, num_rounds=options.rounds, logs=logs)
     check(case, heard)
-    num_steps = CASES[case].steps_of(batch_size * options.processes)
     title = f"{CASES[case].title}, batch {batch_size}"
     if options.processes > 1:
         title += f" in each of {options.processes} processes"
     if options.link_mbit:
         title += f", links of {options.link_mbit} Mbit/s"
-    return [
-        Result(
-            case=title,
-            side=name,
-            unit="milliseconds a step",
-            values=[said["wall_s"] / num_steps * MILLISECONDS for said in one.rounds],
-            more={
-                "processor_ms": [said["processor_s"] / num_steps * MILLISECONDS for said in one.rounds],
-                "first_step_s": one.ready.get("first_step_s"),
-                "peak_mib": max((said["peak_bytes"] / MIB for said in one.rounds), default=None),
-                "losses": one.ready.get("losses"),
-                "num_parameters": one.ready.get("num_parameters"),
-                "sent_mb": [said["sent_bytes"] / num_steps / MB for said in one.rounds if "sent_bytes" in said],
-            },
-            error=one.error,
-        )
-        for name, one in heard.items()
-    ]
+    return step_results(heard, case, num_rows, title=title)
 
 
 def show_figures(results: list[Result]) -> None:
@@ -191,30 +207,29 @@ def show_traffic(results: list[Result], num_processes: int) -> None:
     """Prints what the first process sent for a step, and how that compares to a ring's minimum."""
     rows = []
     for one in results:
-        if one.more["sent_mb"] and one.more["num_parameters"] is not None:
+        if one.more.get("sent_mb") and one.more["num_parameters"] is not None:
             least = 2 * (num_processes - 1) / num_processes * 4 * one.more["num_parameters"] / MB
             middle = median(one.more["sent_mb"])
             rows.append((one.case, KINDS[one.side].title, f"{middle:,.1f}", f"{least:,.1f}", f"{middle / least:.3f}"))
     show(("model", "side", "MB sent a step", "a ring's minimum", "ratio"), rows)
 
 
-def parse() -> argparse.Namespace:
-    parser = make_parser(__doc__, num_rounds=5, folder="fit")
-    parser.add_argument("--cases", type=chosen_from(list(CASES)), help=f"default: {','.join(CASES)}")
-    parser.add_argument("--sides", type=chosen_from(list(KINDS)), help=f"of {','.join(KINDS)} (default: all)")
-    parser.add_argument("--processes", type=count, default=1, help="in how many a side trains (default: 1)")
-    parser.add_argument(
+def parse(program: Program) -> argparse.Namespace:
+    program.add("--cases", type=chosen_from(list(CASES)), help=f"default: {','.join(CASES)}")
+    program.add("--sides", type=chosen_from(list(KINDS)), help=f"of {','.join(KINDS)} (default: all)")
+    program.add("--processes", type=count, default=1, help="in how many a side trains (default: 1)")
+    program.add(
         "--link-mbit", type=count, help="each process in a network namespace, with a link of this rate; needs root"
     )
-    parser.add_argument("--batch-sizes", type=counts, help="of all models (default: each model's own)")
-    options = parse_options(parser, small=SMALL)
+    program.add("--batch-sizes", type=counts, help="of all models (default: each model's own)")
+    options = program.parse(small=SMALL)
     is_joint = options.processes > 1
     able = [name for name, kind in KINDS.items() if (kind.is_joint if is_joint else kind.is_alone)]
     unable = [name for name in options.sides or [] if name not in able]
     if unable:
-        parser.error(f"--processes {options.processes}: not {', '.join(unable)}; allowed: {', '.join(able)}")
+        program.parser.error(f"--processes {options.processes}: not {', '.join(unable)}; allowed: {', '.join(able)}")
     if options.link_mbit and not is_joint:
-        parser.error("--link-mbit: only with --processes")
+        program.parser.error("--link-mbit: only with --processes")
     options.sides = options.sides or able
     options.cases = options.cases or list(JOINT_CASES if is_joint else CASES)
     return options
@@ -222,10 +237,10 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     """Runs the benchmark."""
-    options = parse()
+    program = Program(__doc__, folder="fit", num_rounds=5)
+    options = parse(program)
     pythons = prepare_pythons(options.sides, options.folder)
     packages = {name: versions(python, KINDS[name].shown) for name, python in pythons.items()}
-    show_machine(rounds=options.rounds)
     show(("side", "versions"), [(KINDS[name].title, text) for name, text in packages.items()])
     results: list[Result] = []
     try:
@@ -236,7 +251,7 @@ def main() -> None:
         show_figures(results)
         if options.link_mbit:
             show_traffic(results, options.processes)
-        write_results(options, results, packages=packages)
+        program.finish(results, packages=packages)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,13 @@ from typing import Any, Final
 
 from harness import columns
 from harness.environments import InstallationError, peer_python, versions
-from harness.options import add_choice, count, counts, make_parser, parse_options
-from harness.results import Result, show_machine, write_results
+from harness.options import count, counts
+from harness.program import Program
+from harness.results import Result
 from harness.sides import SideError, SideSpec, running, take_turns
 from harness.tables import console, show
 from training.cases import CASES
-from training.rounds import Check, Order, Ready, Round
+from training.rounds import Check, Order
 from training.sides import KINDS, NVIDIA_SMI, OURS, has_gpu, lockstep_python, spec_of
 
 PROGRAM: Final = "benchmarks/gpu.py"
@@ -102,25 +103,19 @@ def run_case(options: argparse.Namespace, model: str, batch_size: int, operation
         )
         specs[name] = spec_of(name, python=python, order=order, gpu=options.gpu)
     heard = take_turns(specs, num_rounds=options.rounds, logs=options.folder / "logs" / f"{model}-{batch_size}")
-    known = Ready(**heard[OURS].ready).peak_rate if heard[OURS].ready else None
-    peak_rate = options.peak_tflops * TERA if options.peak_tflops else known
+    peak_rate = options.peak_tflops * TERA if options.peak_tflops else heard[OURS].ready.get("peak_rate")
     results = []
     for name, one in heard.items():
-        done = [Round(**said) for said in one.rounds]
-        speeds = [options.steps * batch_size * units_of_one / item.wall_s for item in done]
+        speeds = [options.steps * batch_size * units_of_one / said["wall_s"] for said in one.rounds]
+        losses = [said["loss"] for said in one.rounds]
         more: dict[str, Any] = {name: one.ready.get(name) for name in ("device", "compile_s")}
-        error = one.error
-        if done:
-            more["peak_gib"] = max(item.peak_bytes for item in done) / GIB
-            if not all(math.isfinite(item.loss) for item in done):
-                error = f"{KINDS[name].title} came to the losses {[item.loss for item in done]}"
-            if peak_rate is not None and options.size == "full":
-                # The share of the device's published peak rate, by the median round.
-                more["utilisation"] = TRAINING * operations * median(speeds) / units_of_one / peak_rate
-        title = f"{case.title}, batch {batch_size}"
-        results.append(
-            Result(case=title, side=name, unit=f"{case.unit} a second", values=speeds, more=more, error=error)
-        )
+        more["peak_gib"] = max((said["peak_bytes"] / GIB for said in one.rounds), default=None)
+        if peak_rate is not None and speeds and not options.small:
+            # The share of the device's published peak rate, by the median round.
+            more["utilisation"] = TRAINING * operations * median(speeds) / units_of_one / peak_rate
+        wrong = "" if all(map(math.isfinite, losses)) else f"{KINDS[name].title} came to the losses {losses}"
+        found = {"case": f"{case.title}, batch {batch_size}", "side": name, "unit": f"{case.unit} a second"}
+        results.append(Result(**found, values=speeds, more=more, error=one.error or wrong))
     return results
 
 
@@ -157,24 +152,23 @@ def prepare_pythons(options: argparse.Namespace) -> dict[str, Path]:
     return pythons
 
 
-def parse() -> argparse.Namespace:
+def parse(program: Program) -> argparse.Namespace:
     gpu = has_gpu()
-    parser = make_parser(__doc__, num_rounds=5, folder="gpu")
-    add_choice(parser, "--models", list(CASES))
-    add_choice(parser, "--sides", list(KINDS), default=[name for name in KINDS if gpu or not KINDS[name].autotunes])
-    parser.add_argument("--batch-sizes", type=counts, help="of all models (default: each model's own)")
-    parser.add_argument("--steps", type=count, default=50, help="steps of a round (default: %(default)s)")
-    parser.add_argument("--steps-per-execution", type=count, default=1, help="Keras's, for Lockstep (default: 1)")
-    parser.add_argument("--lockstep", type=Path, help="a Python with Lockstep, JAX for the GPU, and KerasHub")
-    parser.add_argument("--pytorch", type=Path, help="a Python with torch and torchvision")
-    parser.add_argument("--peak-tflops", type=float, help="the GPU's rate in bfloat16 (default: as published)")
-    parser.set_defaults(small=not gpu)
-    options = parse_options(parser, small={"rounds": 2, "steps": 2})
+    program.add_choice("--models", list(CASES))
+    program.add_choice("--sides", list(KINDS), default=[name for name in KINDS if gpu or not KINDS[name].autotunes])
+    program.add("--batch-sizes", type=counts, help="of all models (default: each model's own)")
+    program.add("--steps", type=count, default=50, help="steps of a round (default: %(default)s)")
+    program.add("--steps-per-execution", type=count, default=1, help="Keras's, for Lockstep (default: 1)")
+    program.add("--lockstep", type=Path, help="a Python with Lockstep, JAX for the GPU, and KerasHub")
+    program.add("--pytorch", type=Path, help="a Python with torch and torchvision")
+    program.add("--peak-tflops", type=float, help="the GPU's rate in bfloat16 (default: as published)")
+    program.parser.set_defaults(small=not gpu)
+    options = program.parse(small={"rounds": 2, "steps": 2})
     options.gpu, options.size = gpu, "small" if options.small else "full"
     if OURS not in options.sides:
-        parser.error(f"--sides: the others are compared with {OURS}, so name it, too")
+        program.parser.error(f"--sides: the others are compared with {OURS}, so name it, too")
     if options.steps % options.steps_per_execution:
-        parser.error(
+        program.parser.error(
             f"--steps: received {options.steps}; allowed: a multiple of {options.steps_per_execution}, "
             "as --steps-per-execution has it"
         )
@@ -183,13 +177,14 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     """Runs the benchmark."""
-    options = parse()
+    program = Program(__doc__, folder="gpu", num_rounds=5)
+    options = parse(program)
     options.pythons = prepare_pythons(options)
     packages = {name: versions(python, KINDS[name].shown) for name, python in options.pythons.items()}
     if options.small:
         console.print(f"{NO_RESULT}\n")
     gpu = describe_gpu() if options.gpu else "none"
-    show_machine(gpu=gpu, rounds=options.rounds, steps=options.steps)
+    console.print(f"GPU: {gpu}; steps of a round: {options.steps}\n")
     show(("side", "versions"), [(KINDS[name].title, text) for name, text in packages.items()])
     results: list[Result] = []
     try:
@@ -203,7 +198,7 @@ def main() -> None:
     finally:
         show_figures(results)
         more = {"gpu": gpu, "steps": options.steps, "stepsPerExecution": options.steps_per_execution}
-        write_results(options, results, packages=packages, **more)
+        program.finish(results, packages=packages, **more)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,8 @@ import numpy as np  # noqa: E402
 from fitting.layout_side import name_collectives  # noqa: E402
 from harness import columns  # noqa: E402
 from harness.environments import own_versions  # noqa: E402
-from harness.options import add_choice, make_parser, parse_options  # noqa: E402
-from harness.results import Result, show_machine, write_results  # noqa: E402
-from harness.turns import turns  # noqa: E402
+from harness.program import Program  # noqa: E402
+from harness.results import measure_in_turn  # noqa: E402
 from jax import lax  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
@@ -39,13 +38,8 @@ SIZE: Final = 14
 CHANNELS: Final = 64
 NUM_LAYERS: Final = 3
 MIB: Final = 2**20
-KINDS: Final = {
-    "dense": ("dense", 1),
-    "2-groups": ("2 groups", 2),
-    "32-groups": ("32 groups, as ResNeXt has", 32),
-    "depthwise": ("depthwise, as MobileNet has", CHANNELS),
-}
-"""The layers in words, and the number of their groups, by the names of cases."""
+KINDS: Final = {"dense": 1, "2-groups": 2, "32-groups": 32, "depthwise": CHANNELS}
+"""The number of groups: 32 as ResNeXt has, and one for each channel as MobileNet has."""
 
 
 def make_step(groups: int) -> Callable[[Any, Any], Any]:
@@ -88,7 +82,7 @@ def compile_all(cases: Sequence[str]) -> dict[str, Any]:
     # A function of its own each time: programs are kept by function.
     return {
         case: jax.jit(make_step(groups)).lower(*arguments(groups)).compile()
-        for case, (_, groups) in KINDS.items()
+        for case, groups in KINDS.items()
         if case in cases
     }
 
@@ -122,26 +116,28 @@ SHOWN: Final = {
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = make_parser(__doc__, num_rounds=5, folder="grouped_convolutions")
-    add_choice(parser, "--cases", list(KINDS))
-    options = parse_options(parser, small={"cases": ["dense", "depthwise"], "rounds": 1})
-    show_machine(rounds=options.rounds)
+    program = Program(__doc__, folder="grouped_convolutions", num_rounds=5)
+    program.add_choice("--cases", list(KINDS))
+    options = program.parse(small={"cases": ["dense", "depthwise"], "rounds": 1})
     ways = {"XLA": compile_all(options.cases)}
     replace(Stage.BACKEND)
     ways["Lockstep"] = compile_all(options.cases)
     results = []
     for case in options.cases:
-        given = arguments(KINDS[case][1])
-        times: dict[str, list[float]] = {way: [] for way in ways}
-        for number, way in turns(ways, num_rounds=options.rounds, warms_up=True):
-            milliseconds = timed(ways[way][case], given)
-            if number >= 0:
-                times[way].append(milliseconds)
-        for way, values in times.items():
-            more = describe(ways[way][case])
-            results.append(Result(case=KINDS[case][0], side=way, unit="milliseconds a step", values=values, more=more))
-    columns.show_results(results, SHOWN)
-    write_results(options, results, packages={"both": own_versions()})
+        given = arguments(KINDS[case])
+        described = {way: describe(programs[case]) for way, programs in ways.items()}
+        results += measure_in_turn(
+            [(case, way) for way in ways],
+            lambda case, way, given=given, described=described: {
+                "step_ms": timed(ways[way][case], given),
+                **described[way],
+            },
+            num_rounds=options.rounds,
+            value="step_ms",
+            unit="milliseconds a step",
+            warms_up=True,
+        )
+    program.finish(results, SHOWN, packages={"both": own_versions()})
 
 
 if __name__ == "__main__":

@@ -9,74 +9,45 @@ Prints two tables as Markdown, medians over rounds, and writes JSON and a plot.
 from __future__ import annotations
 
 import argparse
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import matplotlib.pyplot as plt
-from fit import JAX
+from fit import JAX, spec_of, step_results
 from fitting.cases import CASES
 from harness.environments import own_versions, peer_python, versions
-from harness.options import add_choice, count, counts, make_parser, parse_options
-from harness.results import Result, show_machine, write_results
-from harness.sides import SideSpec, take_turns
+from harness.options import count, counts
+from harness.program import Program
+from harness.results import Result
+from harness.sides import take_turns
 from harness.tables import console, show
 
 GLOBAL_BATCH: Final = 128
-MILLISECONDS: Final = 1000
 OURS: Final = {"devices": "Lockstep, Mirrored", "processes": "Lockstep, MultiWorkerMirrored"}
 PEERS: Final = {"devices": "Keras, `DataParallel`", "processes": "PyTorch, DDP"}
 DEFAULT_CASES: Final = ["cnn", "wide"]
 SMALL: Final = {"cases": ["dense"], "devices": [1, 2], "processes": [1, 2], "rounds": 1}
 
 
-def sides(kind: str, number: int, order: dict[str, Any], torch: Path) -> dict[str, SideSpec]:
-    """Returns our side and the peer's on so many devices or processes."""
-    if kind == "devices":
-        variables = {**JAX, "JAX_NUM_CPU_DEVICES": str(number)}
-        ours = {**order, "way": "fit", "strategy": "mirrored"}
-        return {
-            "ours": SideSpec(title=OURS[kind], module="fitting.lockstep_side", order=ours, variables=variables),
-            "peer": SideSpec(
-                title=PEERS[kind],
-                module="fitting.keras_side",
-                order={**order, "is_distributed": True},
-                variables=variables,
-            ),
-        }
-    several = {**order, "num_processes": number}
-    return {
-        "ours": SideSpec(
-            title=OURS[kind],
-            module="fitting.ranks",
-            order={**several, "module": "fitting.lockstep_side", "way": "fit", "strategy": "multi-worker"},
-            variables=JAX,
-        ),
-        "peer": SideSpec(
-            title=PEERS[kind],
-            python=torch,
-            module="fitting.ranks",
-            order={**several, "module": "fitting.torch_side", "compiles": False},
-            variables={"CUDA_VISIBLE_DEVICES": ""},
-        ),
-    }
-
-
 def measure(case: str, kind: str, number: int, torch: Path, options: argparse.Namespace) -> list[Result]:
     """Measures both sides with one model on so many devices or processes."""
-    specs = sides(kind, number, {"case": case, "batch_size": options.batch}, torch)
+    here = Path(sys.executable)
+    if kind == "devices":
+        ours = spec_of("mirrored", case, options.batch, python=here)
+        peer = spec_of("keras", case, options.batch, python=here, is_distributed=True)
+        devices = {**JAX, "JAX_NUM_CPU_DEVICES": str(number)}
+        specs = {name: replace(one, variables=devices) for name, one in (("ours", ours), ("peer", peer))}
+    else:
+        pythons = {"ours": ("multi-worker", here), "peer": ("pytorch", torch)}
+        specs = {
+            name: spec_of(side, case, options.batch, python=python, num_processes=number)
+            for name, (side, python) in pythons.items()
+        }
     logs = options.folder / "logs" / f"scaling-{case}-{kind}-{number}"
-    num_steps = CASES[case].steps_of(options.batch)
-    return [
-        Result(
-            case=case,
-            side=name,
-            unit="milliseconds a step",
-            values=[said["wall_s"] / num_steps * MILLISECONDS for said in one.rounds],
-            more={"kind": kind, "number": number, "first_step_s": one.ready.get("first_step_s")},
-            error=one.error,
-        )
-        for name, one in take_turns(specs, num_rounds=options.rounds, logs=logs).items()
-    ]
+    heard = take_turns(specs, num_rounds=options.rounds, logs=logs)
+    return step_results(heard, case, options.batch, title=case, kind=kind, number=number)
 
 
 def show_figures(results: list[Result], kind: str) -> None:
@@ -133,17 +104,14 @@ def plot(results: list[Result], path: Path) -> None:
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = make_parser(__doc__, num_rounds=5, folder="fit")
-    add_choice(parser, "--cases", list(CASES), default=DEFAULT_CASES)
-    parser.add_argument("--devices", type=counts, default=[1, 2, 4, 8], help="virtual devices (default: 1,2,4,8)")
-    parser.add_argument("--processes", type=counts, default=[1, 2, 4], help="processes (default: 1,2,4)")
-    parser.add_argument(
-        "--batch", type=count, default=GLOBAL_BATCH, help="rows of a step in all (default: %(default)s)"
-    )
-    parser.add_argument("--plot", type=Path, help="where the plot is written (default: scaling.png in the folder)")
-    options = parse_options(parser, small=SMALL)
+    program = Program(__doc__, folder="fit", num_rounds=5)
+    program.add_choice("--cases", list(CASES), default=DEFAULT_CASES)
+    program.add("--devices", type=counts, default=[1, 2, 4, 8], help="virtual devices (default: 1,2,4,8)")
+    program.add("--processes", type=counts, default=[1, 2, 4], help="processes (default: 1,2,4)")
+    program.add("--batch", type=count, default=GLOBAL_BATCH, help="rows of a step in all (default: %(default)s)")
+    program.add("--plot", type=Path, help="where the plot is written (default: scaling.png in the folder)")
+    options = program.parse(small=SMALL)
     torch = peer_python("pytorch", folder=options.folder)
-    show_machine(rounds=options.rounds, batch=options.batch)
     results: list[Result] = []
     try:
         for kind, numbers in (("devices", options.devices), ("processes", options.processes)):
@@ -154,7 +122,7 @@ def main() -> None:
         for kind in OURS:
             show_figures(results, kind)
         plot(results, options.plot or options.folder / "scaling.png")
-        write_results(options, results, packages={"ours": own_versions(), "peer": versions(torch, ("torch",))})
+        program.finish(results, packages={"ours": own_versions(), "peer": versions(torch, ("torch",))})
 
 
 if __name__ == "__main__":

@@ -19,12 +19,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from harness import columns
 from harness.environments import own_versions
-from harness.options import count, make_parser, parse_options
-from harness.results import Result, show_machine, write_results
+from harness.options import count
+from harness.program import Program
+from harness.results import Result
 from harness.tables import percentile
 
 from lockstep.jobs.scheduling import Demand, NodeSpec, QueuedJob, Scheduler
@@ -79,68 +80,26 @@ class JobKind:
         return {**self.accelerators, "vcpus": self.vcpus, "memory_mib": self.memory_mib}
 
 
-_GIB: Final = 1024
+CPU_NODES, V100, A100, H100 = "n1-standard-32", "NVIDIA_TESLA_V100", "NVIDIA_TESLA_A100", "NVIDIA_H100_80GB"
+
+
+def kind(share: float, name: str, replicas: dict[int, float], vcpus: int, memory_gib: int, **more: Any) -> JobKind:
+    """Makes a kind of jobs, in a line."""
+    return JobKind(share=share, name=name, replicas=replicas, vcpus=vcpus, memory_mib=memory_gib * 1024, **more)
+
+
 MIX: Final = (
-    JobKind(share=0.32, name="n1-standard-4", replicas={1: 0.8, 4: 0.2}, vcpus=4, memory_mib=15 * _GIB),
-    JobKind(share=0.14, name="n1-standard-8", replicas={1: 0.5, 5: 0.3, 16: 0.2}, vcpus=8, memory_mib=30 * _GIB),
-    JobKind(
-        share=0.08,
-        name="n1-standard-32",
-        replicas={2: 0.6, 32: 0.3, 256: 0.1},
-        vcpus=32,
-        memory_mib=120 * _GIB,
-        node_types=("n1-standard-32",),
+    kind(0.32, "n1-standard-4", {1: 0.8, 4: 0.2}, 4, 15),
+    kind(0.14, "n1-standard-8", {1: 0.5, 5: 0.3, 16: 0.2}, 8, 30),
+    kind(0.08, "n1-standard-32", {2: 0.6, 32: 0.3, 256: 0.1}, 32, 120, node_types=(CPU_NODES,)),
+    kind(0.16, "n1-standard-8 + 1 x V100", {1: 0.9, 4: 0.1}, 8, 30, accelerators={V100: 1}),
+    kind(0.10, "n1-standard-16 + 4 x V100", {1: 0.7, 8: 0.3}, 16, 60, accelerators={V100: 4}, servers=2),
+    kind(0.04, "n1-standard-64 + 8 x V100", {1: 0.5, 16: 0.4, 128: 0.1}, 64, 240, accelerators={V100: 8}),
+    kind(
+        0.10, "a2-highgpu-1g", {1: 0.7, 4: 0.2, 64: 0.1}, 12, 85, accelerators={A100: 1}, node_types=("a2-highgpu-1g",)
     ),
-    JobKind(
-        share=0.16,
-        name="n1-standard-8 + 1 x V100",
-        replicas={1: 0.9, 4: 0.1},
-        accelerators={"NVIDIA_TESLA_V100": 1},
-        vcpus=8,
-        memory_mib=30 * _GIB,
-    ),
-    JobKind(
-        share=0.10,
-        name="n1-standard-16 + 4 x V100",
-        replicas={1: 0.7, 8: 0.3},
-        accelerators={"NVIDIA_TESLA_V100": 4},
-        vcpus=16,
-        memory_mib=60 * _GIB,
-        servers=2,
-    ),
-    JobKind(
-        share=0.04,
-        name="n1-standard-64 + 8 x V100",
-        replicas={1: 0.5, 16: 0.4, 128: 0.1},
-        accelerators={"NVIDIA_TESLA_V100": 8},
-        vcpus=64,
-        memory_mib=240 * _GIB,
-    ),
-    JobKind(
-        share=0.10,
-        name="a2-highgpu-1g",
-        replicas={1: 0.7, 4: 0.2, 64: 0.1},
-        accelerators={"NVIDIA_TESLA_A100": 1},
-        vcpus=12,
-        memory_mib=85 * _GIB,
-        node_types=("a2-highgpu-1g",),
-    ),
-    JobKind(
-        share=0.05,
-        name="8 x H100",
-        replicas={1: 0.6, 8: 0.35, 32: 0.05},
-        accelerators={"NVIDIA_H100_80GB": 8},
-        vcpus=208,
-        memory_mib=1872 * _GIB,
-    ),
-    JobKind(
-        share=0.01,
-        name="1 x H100",
-        replicas={1: 1.0},
-        accelerators={"NVIDIA_H100_80GB": 1},
-        vcpus=26,
-        memory_mib=234 * _GIB,
-    ),
+    kind(0.05, "8 x H100", {1: 0.6, 8: 0.35, 32: 0.05}, 208, 1872, accelerators={H100: 8}),
+    kind(0.01, "1 x H100", {1: 1.0}, 26, 234, accelerators={H100: 1}),
 )
 
 LIMITS_H: Final = {1: 0.3, 4: 0.3, 12: 0.2, 24: 0.15, 168: 0.05}
@@ -175,18 +134,18 @@ def draw(rng: random.Random, weights: dict[int, float]) -> int:
 def make_jobs(num_jobs: int, *, scale: float, rng: random.Random) -> list[SimulatedJob]:
     jobs: list[SimulatedJob] = []
     for number in range(num_jobs):
-        kind = rng.choices(MIX, [kind.share for kind in MIX])[0]
-        count = max(1, round(draw(rng, kind.replicas) * min(1.0, scale)))
+        drawn = rng.choices(MIX, [one.share for one in MIX])[0]
+        count = max(1, round(draw(rng, drawn.replicas) * min(1.0, scale)))
         demands = [
-            Demand(name=kind.name, count=count, resources=tuple(kind.amounts.items()), node_types=kind.node_types)
+            Demand(name=drawn.name, count=count, resources=tuple(drawn.amounts.items()), node_types=drawn.node_types)
         ]
-        if kind.servers:
+        if drawn.servers:
             server = (("vcpus", 4), ("memory_mib", 15360))
             demands.append(
-                Demand(name="n1-standard-4", count=kind.servers, resources=server, node_types=("n1-standard-32",))
+                Demand(name="n1-standard-4", count=drawn.servers, resources=server, node_types=("n1-standard-32",))
             )
         limit_s = 3600.0 * draw(rng, LIMITS_H)
-        accelerators = {name: amount * count for name, amount in kind.amounts.items() if name.startswith("NVIDIA")}
+        accelerators = {name: amount * count for name, amount in drawn.amounts.items() if name.startswith("NVIDIA")}
         job = QueuedJob(
             uid=f"{number:06d}",
             name=f"job_{number}",
@@ -354,12 +313,11 @@ def figures(found: Simulated) -> dict[str, tuple[str, float]]:
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = make_parser(__doc__, num_rounds=1, folder="scheduler")
-    parser.add_argument("--seed", type=int, default=7, help="of the first round's mix; the others have the next ones")
-    parser.add_argument("--nodes", type=count, default=10_000, help="how many (default: %(default)s)")
-    parser.add_argument("--jobs", type=count, default=100_000, help="how many (default: %(default)s)")
-    options = parse_options(parser, small={"nodes": 500, "jobs": 5_000})
-    show_machine(nodes=options.nodes, jobs=options.jobs, seed=options.seed)
+    program = Program(__doc__, folder="scheduler", num_rounds=1)
+    program.add("--seed", type=int, default=7, help="of the first round's mix; the others have the next ones")
+    program.add("--nodes", type=count, default=10_000, help="how many (default: %(default)s)")
+    program.add("--jobs", type=count, default=100_000, help="how many (default: %(default)s)")
+    options = program.parse(small={"nodes": 500, "jobs": 5_000})
     found = []
     for number in range(options.rounds):
         rng = random.Random(options.seed + number)  # noqa: S311  # a mix that anybody can draw again
@@ -370,7 +328,7 @@ def main() -> None:
         for name, (unit, _) in found[0].items()
     ]
     columns.show_figures(results)
-    write_results(options, results, packages={"Lockstep": own_versions()})
+    program.finish(results, packages={"Lockstep": own_versions()})
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 from harness.environments import own_versions
-from harness.options import add_choice, make_parser, parse_options
-from harness.results import Result, show_machine, write_results
+from harness.program import Program
+from harness.results import Result
 from workloads import console_pages, first_line, followers, listing, million_lines, short_jobs
 
 CASES: Final[dict[str, Callable[[int, bool], list[Result]]]] = {
@@ -29,16 +29,13 @@ CASES: Final[dict[str, Callable[[int, bool], list[Result]]]] = {
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = make_parser(__doc__, num_rounds=7, folder="service")
-    add_choice(parser, "--cases", list(CASES))
-    options = parse_options(parser, small={"rounds": 3})
+    program = Program(__doc__, folder="service", num_rounds=7)
+    program.add_choice("--cases", list(CASES))
+    options = program.parse(small={"rounds": 3})
     # Who ends it ends what it has started: the service of the workload goes down as after an error.
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit("ended by SIGTERM"))
-    results = []
-    for case in options.cases:
-        show_machine(case=case)
-        results += CASES[case](options.rounds, options.small)
-    write_results(options, results, packages={"Lockstep": own_versions("ray")})
+    results = [result for case in options.cases for result in CASES[case](options.rounds, options.small)]
+    program.finish(results, packages={"Lockstep": own_versions("ray")})
 
 
 if __name__ == "__main__":

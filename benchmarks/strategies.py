@@ -12,9 +12,9 @@ from typing import Any, Final
 from fitting.layout_side import SLICE
 from harness import columns
 from harness.environments import own_versions
-from harness.options import add_choice, make_parser, parse_options
-from harness.results import Result, show_machine, write_results
-from harness.sides import Heard, SideSpec, noting, running
+from harness.program import Program
+from harness.results import Result
+from harness.sides import SideSpec, running
 from harness.tables import console
 
 from lockstep.planning.targets import Target
@@ -44,32 +44,24 @@ def title(name: str) -> str:
 
 def main() -> None:
     """Prints the tables."""
-    parser = make_parser(__doc__, folder="strategies")
-    add_choice(parser, "--strategies", list(STRATEGIES))
-    options = parse_options(parser, small={"strategies": ["one-device", "sharded-1"]})
-    show_machine()
+    program = Program(__doc__, folder="strategies")
+    program.add_choice("--strategies", list(STRATEGIES))
+    options = program.parse(small={"strategies": ["one-device", "sharded-1"]})
     variables = {**Target.parse(SLICE).environment({}), "TF_CONFIG": "", "JAX_PLATFORMS": "cpu"}
     results = []
     for name in options.strategies:
         kind, arguments = STRATEGIES[name]
         order = {"strategy": kind, "arguments": arguments}
         spec = SideSpec(title=name, module="fitting.layout_side", order=order, variables=variables)
-        heard = Heard()
-        with noting(heard), running(spec, log=options.folder / "logs" / f"{name}.log") as side:
-            heard.ready = side.hear()
-        results.append(Result(case="a step", side=title(name), unit="MiB", more=heard.ready, error=heard.error))
+        with running(spec, log=program.logs() / f"{name}.log") as side:
+            results.append(Result(case="a step", side=title(name), unit="MiB", more=side.hear()))
     shown = {"strategy": columns.side, **{size: columns.more(size, 1) for size in SIZES}}
     columns.show_results(results, {**shown, "collectives": columns.more("collectives")})
     console.print(f"Compiled for {SLICE}:\n")
-    columns.show_results(
-        [one for one in results if one.more.get(f"collectives, {SLICE}")],
-        {
-            "strategy": columns.side,
-            "sent": columns.more(f"sent, {SLICE}", 1),
-            "collectives": columns.more(f"collectives, {SLICE}"),
-        },
-    )
-    write_results(options, results, packages={"Lockstep": own_versions()})
+    shown = {name: columns.more(f"{name}, {SLICE}", 1) for name in ("sent", "collectives")}
+    elsewhere = [one for one in results if one.more[f"collectives, {SLICE}"]]
+    columns.show_results(elsewhere, {"strategy": columns.side, **shown})
+    program.finish(results, packages={"Lockstep": own_versions()})
 
 
 if __name__ == "__main__":

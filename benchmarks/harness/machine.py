@@ -6,7 +6,7 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,11 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def machine_line() -> str:
-    """Returns the same as one line of text."""
-    one = describe_machine()
+def line_of(machine: Mapping[str, Any]) -> str:
+    """Returns the machine as one line of text."""
     return (
-        f"{one['processor']}, {one['cores']} cores, {one['memoryGib']} GiB, {one['system']}, Python {one['python']}, "
-        f"load {one['load']}, {one['date']}"
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memoryGib']} GiB, {machine['system']}, "
+        f"Python {machine['python']}, load {machine['load']}, {machine['date']}"
     )
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, final
 
-from harness.machine import describe_machine, machine_line
-from harness.tables import console, percentile, spread
+from harness.sides import SideError
+from harness.tables import percentile, spread
+from harness.turns import turns
 
 
 @final
@@ -46,6 +43,63 @@ class Result:
         return spread(self.values, digits) if self.values else "failed"
 
 
+def result_of(
+    rounds: Sequence[Mapping[str, Any]], *, value: str, case: str, side: str, unit: str, error: str = "", **more: Any
+) -> Result:
+    """Returns the result of a side's rounds.
+
+    Args:
+        rounds: the figures of each round, by name.
+        value: the name of the figure that counts. The others are further figures.
+        case: the case.
+        side: the side.
+        unit: the unit of what counts.
+        error: why there are fewer rounds, or nothing.
+        more: further figures that are not of rounds.
+    """
+    names = dict.fromkeys(name for one in rounds for name in one)
+    found = {name: [one[name] for one in rounds if one.get(name) is not None] for name in names}
+    values = found.pop(value, [])
+    return Result(case=case, side=side, unit=unit, values=values, more={**found, **more}, error=error)
+
+
+def measure_in_turn(
+    names: Iterable[tuple[str, str]],
+    round_of: Callable[[str, str], Mapping[str, Any]],
+    *,
+    num_rounds: int,
+    value: str,
+    unit: str,
+    warms_up: bool = False,
+) -> list[Result]:
+    """Measures all in turn, in this process or by what it starts; see `harness.turns.turns`.
+
+    Args:
+        names: cases and sides.
+        round_of: measures a round of a side in a case, and returns its figures. A side that fails with a `SideError`
+            is left out of the rounds that follow.
+        num_rounds: how many rounds.
+        value: see `result_of`.
+        unit: the unit of the figures that count.
+        warms_up: whether a first round does not count.
+    """
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {name: [] for name in names}
+    errors: dict[tuple[str, str], str] = {}
+    for number, name in turns(found, num_rounds=num_rounds, warms_up=warms_up):
+        if name not in errors:
+            try:
+                figures = round_of(*name)
+            except SideError as error:
+                errors[name] = str(error)
+                continue
+            if number >= 0:
+                found[name].append(figures)
+    return [
+        result_of(rounds, value=value, case=case, side=side, unit=unit, error=errors.get((case, side), ""))
+        for (case, side), rounds in found.items()
+    ]
+
+
 def figure_results(case: str, figures: Mapping[str, tuple[str, float]]) -> list[Result]:
     """Returns results of units and figures by name, each of which was measured once."""
     return [Result(case=case, side=name, unit=unit, values=[value]) for name, (unit, value) in figures.items()]
@@ -59,29 +113,3 @@ def timing_results(case: str, seconds: Mapping[str, Sequence[float]]) -> list[Re
         more = {"requests": len(taken), **{key: round(1000 * value, 3) for key, value in found.items()}}
         results.append(Result(case=case, side=name, unit="milliseconds", values=[more["p50"]], more=more))
     return results
-
-
-def show_machine(**settings: object) -> None:
-    """Prints the machine, and the benchmark's settings."""
-    console.print("; ".join([machine_line(), *(f"{name}: {value}" for name, value in settings.items())]) + "\n")
-
-
-def write_results(
-    options: argparse.Namespace, results: Sequence[Result], *, packages: Mapping[str, str], **more: Any
-) -> None:
-    """Writes results with the machine, the command and the versions that they are of. Ends the program if any failed.
-
-    Args:
-        options: of `harness.options.parse_options`.
-        results: the results.
-        packages: the versions of each side's packages.
-        more: further keys.
-    """
-    command = shlex.join(["python", *sys.argv])
-    told = {"machine": describe_machine(), "command": command, "isSmall": options.small, "packages": dict(packages)}
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps({**told, **more, "results": [asdict(one) for one in results]}, indent=2) + "\n")
-    console.print(f"results: {options.json}")
-    errors = [one.error for one in results if one.error]
-    if errors:
-        sys.exit(f"benchmarks/{options.name}.py: " + "\n".join(errors))

@@ -12,12 +12,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, final
 
 from harness.protocol import MARK
 from harness.turns import turns
-
-T = TypeVar("T")
 
 HERE: Final = Path(__file__).resolve().parent.parent
 ANSWER_S: Final = 3600.0
@@ -145,6 +143,10 @@ class Side:
         if self._process.stdout is not None:
             self._process.stdout.close()
 
+    def terminate(self) -> None:
+        """Asks the process to end at once, with what it has started."""
+        self._process.terminate()
+
     def kill(self) -> None:
         """Ends the process at once, whatever it does."""
         self._process.kill()
@@ -190,51 +192,43 @@ def take_turns(specs: Mapping[str, SideSpec], *, num_rounds: int, logs: Path) ->
         for name, spec in specs.items():
             sides[name] = Side(spec, log=logs / f"{name}.log")
             stack.callback(sides[name].end)
-            with noting(heard[name]):
+            try:
                 heard[name].ready = sides[name].hear()
+            except SideError as error:
+                heard[name].error = str(error)
         for number, name in turns(sides, num_rounds=num_rounds, warms_up=True):
             if not heard[name].error:
-                with noting(heard[name]):
+                try:
                     answer = sides[name].answer()
-                    if number >= 0:
-                        heard[name].rounds.append(answer)
+                except SideError as error:
+                    heard[name].error = str(error)
+                    continue
+                if number >= 0:
+                    heard[name].rounds.append(answer)
     return heard
 
 
-def take_fresh_turns(specs: Mapping[T, SideSpec], *, num_rounds: int, logs: Path) -> dict[T, Heard]:
-    """Lets sides do rounds in turn, each in a new process that does one round: for what a process does once.
-
-    Args:
-        specs: the sides, by name.
-        num_rounds: how many rounds each does.
-        logs: the folder of their messages.
+def fresh_round(spec: SideSpec, *, log: Path) -> dict[str, Any]:
+    """Starts a side for one round, and ends it: for what a process does once.
 
     Returns:
-        What each side has said. A side that fails is left out of the rounds that follow.
+        What it said when it was ready, and its answer.
+
+    Raises:
+        SideError: it has ended.
     """
-    heard = {name: Heard() for name in specs}
-    for _, name in turns(specs, num_rounds=num_rounds):
-        if not heard[name].error:
-            with noting(heard[name]), running(specs[name], log=logs / f"{specs[name].title}.log") as side:
-                heard[name].ready = side.hear()
-                heard[name].rounds.append(side.answer())
-    return heard
+    with running(spec, log=log) as side:
+        return {**side.hear(), **side.answer()}
 
 
 @contextmanager
 def running(spec: SideSpec, *, log: Path) -> Iterator[Side]:
-    """Starts a side, and ends it with the context."""
+    """Starts a side, and ends it with the context: at once where that ends by an error or a signal."""
     side = Side(spec, log=log)
     try:
         yield side
+    except BaseException:
+        side.terminate()
+        raise
     finally:
         side.end()
-
-
-@contextmanager
-def noting(heard: Heard) -> Iterator[None]:
-    """Notes the error of a side that fails within the context."""
-    try:
-        yield
-    except SideError as error:
-        heard.error = str(error)

@@ -29,7 +29,8 @@ def text_of(found: Any, digits: int = 2) -> str:
     if isinstance(found, str | None):
         return found or ""
     if isinstance(found, Sequence):
-        return spread(found, digits) if found else ""
+        texts = sorted({one for one in found if isinstance(one, str)})
+        return "; ".join(texts) if texts or not found else spread(found, digits)
     return f"{found:,.{digits}f}"
 
 

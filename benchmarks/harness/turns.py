@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -27,9 +27,3 @@ def turns(names: Iterable[T], *, num_rounds: int, warms_up: bool = False) -> Ite
             yield number, name
             print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-
-
-def figures_of(rounds: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Returns the figures of rounds by their names: a value for each round that has one."""
-    names = dict.fromkeys(name for one in rounds for name in one)
-    return {name: [one[name] for one in rounds if name in one] for name in names}
