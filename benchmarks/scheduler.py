@@ -160,19 +160,6 @@ def make_jobs(num_jobs: int, *, scale: float, rng: random.Random) -> list[Simula
     return jobs
 
 
-@dataclass(frozen=True, kw_only=True)
-class Simulated:
-    """What one run gave."""
-
-    num_placements: int
-    num_refusals: int
-    decision_s: float
-    use: dict[str, float]
-    waits_s: list[float]
-    worst_pass_s: float
-    simulated_s: float
-
-
 def most_of(capacity: int, sizes: Counter[int]) -> int:
     """Returns the most of one resource that whole gangs could use at once, whichever are chosen: a subset sum.
 
@@ -198,8 +185,8 @@ def most_of(capacity: int, sizes: Counter[int]) -> int:
     return reached.bit_length() - 1
 
 
-def simulate(nodes: list[NodeSpec], jobs: list[SimulatedJob], *, backlog: int) -> Simulated:
-    """Runs all jobs to their end.
+def simulate(nodes: list[NodeSpec], jobs: list[SimulatedJob], *, backlog: int) -> dict[str, tuple[str, float]]:
+    """Runs all jobs to their end; returns units and figures by name.
 
     Args:
         nodes: the nodes.
@@ -283,31 +270,18 @@ def simulate(nodes: list[NodeSpec], jobs: list[SimulatedJob], *, backlog: int) -
             scheduler.end(uid)
             decision_s += time.perf_counter() - began
     assert scheduler.num_queued == 0, "every job has run"
-    return Simulated(
-        num_placements=num_placements,
-        num_refusals=num_refusals,
-        decision_s=decision_s,
-        use={name: used_area[name] / allowed_area[name] for name in COUNTED if allowed_area[name]},
-        waits_s=waits_s,
-        worst_pass_s=worst_pass_s,
-        simulated_s=now_s,
-    )
-
-
-def figures(found: Simulated) -> dict[str, tuple[str, float]]:
-    """Returns what one run gave, as units and figures by name."""
-    decisions = found.num_placements + found.num_refusals
-    waits_h = [wait_s / 3600 for wait_s in found.waits_s]
-    unit = {"vcpus": "vCPUs of nodes without accelerators"}
+    waits_h = [wait_s / 3600 for wait_s in waits_s]
+    shares = {name: 100 * used_area[name] / allowed_area[name] for name in COUNTED if allowed_area[name]}
+    titles = {"vcpus": "vCPUs of nodes without accelerators"}
     return {
-        "decisions": ("a second", decisions / found.decision_s),
-        "jobs placed": ("a second of deciding", found.num_placements / found.decision_s),
-        "the longest pass": ("ms", 1000 * found.worst_pass_s),
-        **{f"use of {unit.get(name, name)}": ("%", 100 * share) for name, share in found.use.items()},
+        "decisions": ("a second", (num_placements + num_refusals) / decision_s),
+        "jobs placed": ("a second of deciding", num_placements / decision_s),
+        "the longest pass": ("ms", 1000 * worst_pass_s),
+        **{f"use of {titles.get(name, name)}": ("%", share) for name, share in shares.items()},
         "a job's wait, median": ("hours", statistics.median(waits_h)),
         "a job's wait, p99": ("hours", percentile(waits_h, 0.99)),
         "a job's wait, longest": ("hours", max(waits_h)),
-        "simulated": ("days", found.simulated_s / 86400),
+        "simulated": ("days", now_s / 86400),
     }
 
 
@@ -322,7 +296,7 @@ def main() -> None:
     for number in range(options.rounds):
         rng = random.Random(options.seed + number)  # noqa: S311  # a mix that anybody can draw again
         jobs = make_jobs(options.jobs, scale=options.nodes / 2500, rng=rng)
-        found.append(figures(simulate(make_nodes(options.nodes), jobs, backlog=options.jobs // 2)))
+        found.append(simulate(make_nodes(options.nodes), jobs, backlog=options.jobs // 2))
     results = [
         Result(case="the scheduler", side=name, unit=unit, values=[one[name][1] for one in found])
         for name, (unit, _) in found[0].items()
