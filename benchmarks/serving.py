@@ -15,7 +15,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -34,7 +33,7 @@ from harness.tables import show
 from harness.turns import turns
 from serving.cases import CASES, Case
 from serving.load import send_load
-from serving.servers import NAMES, Endpoint, Server, StartError, make_server, threads_of
+from serving.servers import NAMES, Endpoint, Server, StartError, await_answer, make_server, threads_of
 
 TOLERANCE: Final = 1e-4
 WARM_UP_S: Final = 1
@@ -95,27 +94,8 @@ def measure(
                     seconds=duration_s,
                 )
                 memory_mib = pss_mib(process.pid for process in endpoint.processes())
-                await_idle(endpoint, case)
+                await_answer(endpoint, case, timeout_s=ANSWER_S)
             yield num_connections, {**load, "memory_mib": memory_mib}
-
-
-def await_idle(endpoint: Endpoint, case: Case) -> None:
-    """Returns once a server answers again, so that requests of a load that it still has are not those of the next one.
-
-    Raises:
-        StartError: it does not answer.
-    """
-    instances, _ = case.samples()
-    deadline = time.monotonic() + ANSWER_S
-    with httpx.Client(timeout=ANSWER_S, trust_env=False) as client:
-        while True:
-            try:
-                endpoint.predict(client, instances[0])
-                return
-            except httpx.HTTPError as error:
-                if time.monotonic() > deadline:
-                    raise StartError(f"the server does not answer after a load: {error}") from None
-                time.sleep(0.1)
 
 
 def results_of(found: Results, servers: Mapping[str, Server]) -> list[Result]:

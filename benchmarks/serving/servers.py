@@ -113,7 +113,7 @@ def serve_alone(case: Case, log: Path) -> Iterator[Endpoint]:
             processes=partial(tree, process),
             authorization=f"Bearer {token}",
         )
-        await_answer(endpoint, case, process, log=log)
+        await_answer(endpoint, case, process=process, log=log)
         yield endpoint
 
 
@@ -130,7 +130,7 @@ def serve_rival(case: Case, log: Path, *, rival: Rival, folder: Path) -> Iterato
     }
     with running(rival.command(folder, port=port), environment=variables, log=log) as process:
         endpoint = Endpoint(url=f"http://127.0.0.1:{port}/predict", processes=partial(tree, process))
-        await_answer(endpoint, case, process, log=log)
+        await_answer(endpoint, case, process=process, log=log)
         yield endpoint
 
 
@@ -164,27 +164,41 @@ def await_version(client: Client, operation_name: str) -> None:
         raise StartError(f"the version cannot be served: {operation['error']['message']}")
 
 
-def await_answer(endpoint: Endpoint, case: Case, process: psutil.Process, *, log: Path) -> None:
-    """Returns once a server answers.
+def await_answer(
+    endpoint: Endpoint,
+    case: Case,
+    *,
+    timeout_s: float = START_S,
+    process: psutil.Process | None = None,
+    log: Path | None = None,
+) -> None:
+    """Returns once a server answers: after its start, or after a load, of which it may still have requests.
+
+    Args:
+        endpoint: where it answers.
+        case: its model.
+        timeout_s: how long it may take.
+        process: its process, which may end meanwhile.
+        log: the file with its output.
 
     Raises:
         StartError: it has ended, or does not answer in time.
     """
     instances, _ = case.samples()
-    deadline = time.monotonic() + START_S
-    last = ""
-    with httpx.Client(timeout=START_S, trust_env=False) as client:
+    deadline = time.monotonic() + timeout_s
+    with httpx.Client(timeout=timeout_s, trust_env=False) as client:
         while True:
             try:
                 endpoint.predict(client, instances[0])
                 return
             except httpx.HTTPError as error:
                 last = str(error)
-            has_ended = process.status() == psutil.STATUS_ZOMBIE
+            has_ended = process is not None and process.status() == psutil.STATUS_ZOMBIE
             if has_ended or time.monotonic() > deadline:
-                problem = "has ended" if has_ended else f"does not answer after {START_S:.0f} s"
-                raise StartError(f"the server {problem}: {last}\n{log.read_text(errors='replace')[-3000:]}")
-            time.sleep(0.2)
+                problem = "has ended" if has_ended else f"does not answer after {timeout_s:.0f} s"
+                said = "" if log is None else log.read_text(errors="replace")[-3000:]
+                raise StartError(f"the server {problem}: {last}\n{said}")
+            time.sleep(0.1)
 
 
 def threads_of(log: Path) -> str:
