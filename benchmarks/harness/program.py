@@ -22,6 +22,12 @@ DATA: Final = HERE / ".data"
 RESULTS: Final = HERE / "results"
 
 
+def as_json(told: Mapping[str, Any], results: Sequence[Result]) -> str:
+    """Returns a file of results: each is a line, so that it can be read and compared."""
+    lines = ",\n".join(f"    {json.dumps(asdict(one))}" for one in results)
+    return json.dumps(told, indent=2).removesuffix("\n}") + f',\n  "results": [\n{lines}\n  ]\n}}\n'
+
+
 @final
 class Program:
     """The frame of a benchmark.
@@ -95,9 +101,8 @@ class Program:
             show_results(results, shown)
         path = self._options.json
         told = {"machine": self._machine, "command": self._command(), "isSmall": self._options.small, **more}
-        told |= {"packages": dict(packages), "results": [asdict(one) for one in results]}
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(told, indent=2) + "\n")
+        path.write_text(as_json({**told, "packages": dict(packages)}, results))
         console.print(f"results: {path}")
         errors = [one.error for one in results if one.error]
         if errors:
