@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 OWN: Final = ("lockstep-train", "jax", "keras")
 """The packages whose versions are stated of the environment that runs a benchmark."""
@@ -67,7 +67,7 @@ def peer_python(peer: str, *, folder: Path) -> Path:
         sys.exit(f"benchmarks/{Path(sys.argv[0]).name}: {error}")
 
 
-def run_uv(title: str, *arguments: str, **options: object) -> None:
+def run_uv(title: str, *arguments: str, **options: Any) -> None:
     """Runs uv.
 
     Args:
