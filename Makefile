@@ -82,10 +82,10 @@ check: $(STAMP) ## check format, style, types, the import rule, circles of impor
 
 # A quick set, within fifteen minutes on two cores. benchmarks/README.md has the commands of all figures.
 bench: $(STAMP) ## measure this machine: training beside plain Keras, the scheduler, the service
-	@$(BIN)/python benchmarks/start.py --rounds 2 --cases dense
-	@$(BIN)/python benchmarks/fit.py --sides keras,one-device --cases dense,cnn,lstm --batch-sizes 64 --rounds 3
+	@$(BIN)/python benchmarks/start.py --small
+	@$(BIN)/python benchmarks/fit.py --small
 	@$(BIN)/python benchmarks/scheduler.py --small
-	@$(BIN)/python benchmarks/service.py --cases first-line,listing,console,followers --small --runs 3
+	@$(BIN)/python benchmarks/service.py --cases first-line,listing,console,followers --small
 
 docs: $(STAMP) ## write the reference of the command line and the table of symbols anew
 	$(BIN)/python -m lockstep.cli.reference

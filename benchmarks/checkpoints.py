@@ -3,21 +3,23 @@
 Trains a model of dense layers with Adam by ``fit`` on one CPU device, and saves every few seconds, so that there are
 many saves to measure. The time from one save to the next is compared with that of as many undisturbed steps: the
 difference is what one save costs, with all that the thread that writes takes from the steps beside it. On an
-accelerator the steps run beside that thread, so a CPU is the worst case. Prints a table as Markdown.
+accelerator the steps run beside that thread, so a CPU is the worst case. Figures are those of single saves.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
+from harness import columns
+from harness.environments import own_versions
+from harness.program import Program
+from harness.results import Result
 
 from lockstep.data import Batches
 from lockstep.strategies import OneDeviceStrategy
@@ -76,47 +78,6 @@ class Clock(keras.callbacks.Callback):
         self.processor_s.append(time.process_time())
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What a save costs, as medians over the saves.
-
-    Attributes:
-        size_mib: the size of the state.
-        step_s: the time of a step that nothing disturbs.
-        blocked_s: how much longer the step takes in which the save is begun.
-        written_s: the time until the checkpoint is there.
-        cost_s: how much longer all steps take because of the save.
-        processor_s: the processor time of the save, over all threads.
-    """
-
-    size_mib: float
-    step_s: float
-    blocked_s: float
-    written_s: float
-    cost_s: float
-    processor_s: float
-
-    def row(self) -> str:
-        """Returns the row of the table."""
-        cells = [
-            f"{self.size_mib:,.0f}",
-            f"{1000 * self.step_s:.0f}",
-            f"{1000 * self.blocked_s:.0f}",
-            f"{self.written_s:.2f}",
-            f"{self.processor_s:.2f}",
-            f"{self.cost_s:.2f}",
-            f"{100 * self.cost_s / MINUTE_S:.2f}%",
-        ]
-        return f"| {' | '.join(cells)} |"
-
-
-HEAD: Final = """\
-| state, MiB | a step, ms | the step that begins a save takes longer by, ms | written after, s | processor s a save \
-| all steps take longer by, s a save | at one save a minute |
-|---|---|---|---|---|---|---|"""
-
-
 def make_model(size_mib: int) -> tuple[Any, int]:
     """Returns a model whose state has about this size, and the width of its layers."""
     width = round((size_mib * MIB / BYTES_A_PARAMETER / NUM_LAYERS) ** 0.5)
@@ -127,7 +88,7 @@ def make_model(size_mib: int) -> tuple[Any, int]:
     return model, width
 
 
-def measure(size_mib: int, *, window_s: float, num_saves: int) -> Cost:
+def measure(size_mib: int, *, window_s: float, num_saves: int) -> Result:
     """Trains and saves.
 
     Args:
@@ -152,7 +113,7 @@ def measure(size_mib: int, *, window_s: float, num_saves: int) -> Cost:
     return cost_of(clock, num_steps=num_steps, size_mib=size_mib)
 
 
-def cost_of(clock: Clock, *, num_steps: int, size_mib: float) -> Cost:
+def cost_of(clock: Clock, *, num_steps: int, size_mib: float) -> Result:
     """Returns what the saves have cost: one was begun at the end of every `num_steps` steps.
 
     Args:
@@ -173,26 +134,40 @@ def cost_of(clock: Clock, *, num_steps: int, size_mib: float) -> Cost:
         quiet.extend(after[1:])
     step_s, step_cpu_s = float(np.median(steps_s[quiet])), float(np.median(steps_cpu_s[quiet]))
     windows = [slice(start, start + num_steps) for start in begun]
-    return Cost(
-        size_mib=size_mib,
-        step_s=step_s,
-        blocked_s=statistics.median(float(steps_s[start]) - step_s for start in begun),
-        written_s=statistics.median(written_s),
-        cost_s=statistics.median(float(steps_s[window].sum()) - num_steps * step_s for window in windows),
-        processor_s=statistics.median(float(steps_cpu_s[window].sum()) - num_steps * step_cpu_s for window in windows),
+    return Result(
+        case=f"{size_mib:,.0f}",
+        side="Lockstep",
+        unit="seconds that a save costs all steps",
+        values=[float(steps_s[window].sum()) - num_steps * step_s for window in windows],
+        more={
+            "step_ms": 1000 * step_s,
+            "blocked_ms": [1000 * (float(steps_s[start]) - step_s) for start in begun],
+            "written_s": written_s,
+            "processor_s": [float(steps_cpu_s[window].sum()) - num_steps * step_cpu_s for window in windows],
+        },
     )
 
 
+SHOWN: Final = {
+    "state, MiB": columns.case,
+    "all steps take longer by, s a save": columns.values(),
+    "at one save a minute": lambda one: f"{100 * (one.median or 0.0) / MINUTE_S:.2f}%",
+    "a step, ms": columns.more("step_ms", 0),
+    "the step that begins a save takes longer by, ms": columns.more("blocked_ms", 0),
+    "written after, s": columns.more("written_s"),
+    "processor s a save": columns.more("processor_s"),
+}
+
+
 def main() -> None:
-    """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[32, 128, 512], help="sizes of the state, in MiB")
-    parser.add_argument("--window", type=float, default=10.0, help="seconds between two saves")
-    parser.add_argument("--saves", type=int, default=6, help="the number of saves that count")
-    options = parser.parse_args()
-    print(HEAD, flush=True)
-    for size_mib in options.sizes:
-        print(measure(size_mib, window_s=options.window, num_saves=options.saves).row(), flush=True)
+    """Runs the benchmark."""
+    program = Program(__doc__, folder="checkpoints")
+    program.add("--sizes", type=int, nargs="+", default=[32, 128, 512], help="sizes of the state, in MiB")
+    program.add("--window", type=float, default=10.0, help="seconds between two saves")
+    program.add("--saves", type=int, default=6, help="the number of saves that count")
+    options = program.parse(small={"sizes": [4], "window": 3.0, "saves": 1})
+    results = [measure(size_mib, window_s=options.window, num_saves=options.saves) for size_mib in options.sizes]
+    program.finish(results, SHOWN, packages={"Lockstep": own_versions("orbax-checkpoint")})
 
 
 if __name__ == "__main__":

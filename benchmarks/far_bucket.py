@@ -3,12 +3,11 @@
 ``python benchmarks/far_bucket.py [--latency-ms 50] [--rounds 5] [--folder FOLDER]``. The bucket is local storage in a
 wrapper that answers each request after so many milliseconds. The records are read by their ranges, in a shuffled order,
 and feed a compiled step of Keras under a strategy; what is timed is ``fit``, and within it how long no step ran for
-want of a batch. Prints a table as Markdown: medians over the rounds, one row a setting, interleaved.
+want of a batch. Prints a table as Markdown, one row a setting, and writes JSON. The settings take turns.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import time
@@ -22,6 +21,12 @@ os.environ.setdefault("KERAS_BACKEND", "jax")
 import jax
 import keras
 import numpy as np
+from harness import columns
+from harness.environments import own_versions
+from harness.options import count
+from harness.program import DATA, Program
+from harness.results import measure_in_turn
+from harness.tables import console
 from reading.data import prepare
 from reading.measure import PHOTO_SIZE
 
@@ -33,10 +38,8 @@ from lockstep.storage.base import StoredObject
 from lockstep.storage.local import LocalBucket
 
 BATCH_SIZE: Final = 64
-NUM_TIMES: Final = 3
 RECORD_BYTES: Final = PHOTO_SIZE * PHOTO_SIZE * 3
-latency_s = 0.05
-folder = Path(__file__).resolve().parent / ".data"
+latency_s, folder, num_times = 0.05, DATA, 3
 
 
 class FarBucket(AbstractBucket):
@@ -137,8 +140,8 @@ def fitting_width(rate: float) -> int:
     return max(1, round(narrow + (wanted_s - narrow_s) * (wide - narrow) / (wide_s - narrow_s)))
 
 
-def train(width: int, **options: Any) -> tuple[float, float]:
-    """Trains for an epoch; returns megabytes a second, and which part of the time was waiting."""
+def train(width: int, **options: Any) -> dict[str, float]:
+    """Trains for an epoch; returns megabytes a second, and which part of the time was waiting, in percent."""
     num_connections = options.pop("num_connections", 128)
     parse = ExampleParser({"image": RawFeature((PHOTO_SIZE,) * 2 + (3,)), "label": FixedLenFeature((), np.int64)})
 
@@ -147,7 +150,7 @@ def train(width: int, **options: Any) -> tuple[float, float]:
         return columns["image"], columns["label"]
 
     # The same files several times over: an epoch long enough for its beginning not to be what is measured.
-    files = glob_urls("far://raw/*.tfrec") * NUM_TIMES
+    files = glob_urls("far://raw/*.tfrec") * num_times
     source = RecordSource(files, held_bytes=0, num_connections=num_connections)
     batches = Batches(source, batch_size=BATCH_SIZE, transform=transform, seed=0, **options)
     with lockstep.strategies.MirroredStrategy(["cpu:0"]).scope():
@@ -173,7 +176,7 @@ def train(width: int, **options: Any) -> tuple[float, float]:
         elapsed_s = time.perf_counter() - begun
     finally:
         ReadAhead.take = take
-    return len(source) * RECORD_BYTES / 1e6 / elapsed_s, sum(waited) / elapsed_s
+    return {"rate": len(source) * RECORD_BYTES / 1e6 / elapsed_s, "waiting": 100 * sum(waited) / elapsed_s}
 
 
 SETTINGS: Final = {
@@ -181,29 +184,34 @@ SETTINGS: Final = {
     "32 connections": {"num_connections": 32},
     "nothing read ahead": {"read_ahead": 0},
 }
+SHOWN: Final = {
+    "setting": columns.side,
+    "MB/s trained on": columns.values(0),
+    "waiting for data, %": columns.more("waiting", 1),
+}
 
 
 def main() -> None:
-    global latency_s, folder
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--latency-ms", type=float, default=50)
-    parser.add_argument("--rate", type=float, default=115, help="megabytes a second that the step is sized for")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=folder)
-    options = parser.parse_args()
+    """Runs the benchmark."""
+    global latency_s, folder, num_times
+    program = Program(__doc__, num_rounds=5)
+    program.add("--latency-ms", type=float, default=50)
+    program.add("--rate", type=float, default=115, help="megabytes a second that the step is sized for")
+    program.add("--times", type=count, default=3, help="how often an epoch has each file (default: %(default)s)")
+    options = program.parse(small={"rounds": 1, "latency_ms": 5, "times": 1})
     prepare(options.folder)
     registry._CLASSES["far"] = f"{__name__}:FarBucket"  # pyright: ignore[reportIndexIssue] - a bucket of this file's
-    latency_s, folder = options.latency_ms / 1000, options.folder.resolve()
+    latency_s, folder, num_times = options.latency_ms / 1000, options.folder, options.times
     width = fitting_width(options.rate)
-    print(f"a step alone takes {step_s(width) * 1000:.0f} ms for {BATCH_SIZE * RECORD_BYTES / 1e6:.1f} MB\n")
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in SETTINGS}
-    for _ in range(options.rounds):
-        for name, setting in SETTINGS.items():
-            found[name].append(train(width, **setting))
-    print("| setting | MB/s trained on | waiting for data |")
-    print("|---|---|---|")
-    for name, rounds in found.items():
-        print(f"| {name} | {median(rate for rate, _ in rounds):.0f} | {median(part for _, part in rounds):.1%} |")
+    console.print(f"a step alone takes {step_s(width) * 1000:.0f} ms for {BATCH_SIZE * RECORD_BYTES / 1e6:.1f} MB\n")
+    results = measure_in_turn(
+        [(f"{options.latency_ms:g} ms a request", name) for name in SETTINGS],
+        lambda _case, name: train(width, **SETTINGS[name]),
+        num_rounds=options.rounds,
+        value="rate",
+        unit="megabytes a second",
+    )
+    program.finish(results, SHOWN, packages={"Lockstep": own_versions()})
 
 
 if __name__ == "__main__":

@@ -18,22 +18,20 @@ import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, final
 
 from fitting.cases import CASES
-from harness.environments import InstallationError, install, versions
-from harness.machine import machine_line
-from harness.options import add_harness_options, chosen_from, count, counts
-from harness.results import Result, write_results
-from harness.sides import Heard, SideSpec, environment_of, take_turns
-from harness.tables import console, show
+from harness import columns
+from harness.environments import peer_python, versions
+from harness.options import chosen_from, count, counts
+from harness.program import Program
+from harness.results import Result, result_of
+from harness.sides import Heard, SideSpec, take_turns
+from harness.tables import show
 
-HERE: Final = Path(__file__).resolve().parent
 PROGRAM: Final = "benchmarks/fit.py"
-TORCH: Final = ("torch==2.15.0", "torchvision==0.29.2", "numpy==2.4.6")
-TENSORFLOW: Final = ("tensorflow-cpu==2.21.0",)
 LOSS_TOLERANCE: Final = 2e-3
-MILLISECONDS: Final = 1000
 MIB: Final = 2**20
 MB: Final = 10**6
 
@@ -112,21 +110,14 @@ KINDS: Final = {
 }
 OURS: Final = ("one-device", "multi-worker")
 """What the others are compared with: one process, and several."""
+SMALL: Final = {"sides": ["keras", "one-device"], "cases": ["dense", "cnn", "lstm"], "batch_sizes": [64], "rounds": 3}
 JOINT_CASES: Final = ("wide",)
 """What is trained in several processes by default: what they send counts."""
 
 
 def prepare_pythons(names: list[str], folder: Path) -> dict[str, Path]:
-    """Returns each side's Python. What cannot be installed ends the benchmark in one line."""
-    keras_version = versions(sys.executable, ["keras"]).split()[-1]
-    packages = {"pytorch": TORCH, "tensorflow": (*TENSORFLOW, f"keras=={keras_version}")}
-    try:
-        peers = {
-            peer: install(peer, packages[peer], folder=folder / peer)
-            for peer in sorted({KINDS[name].peer for name in names} - {""})
-        }
-    except InstallationError as error:
-        sys.exit(f"{PROGRAM}: {error}")
+    """Returns each side's Python."""
+    peers = {peer: peer_python(peer, folder=folder) for peer in sorted({KINDS[name].peer for name in names} - {""})}
     return {name: peers.get(KINDS[name].peer, Path(sys.executable)) for name in names}
 
 
@@ -143,102 +134,102 @@ def check(case: str, heard: dict[str, Heard]) -> None:
             sys.exit(f"{PROGRAM}: {case} has other losses on some sides, {name} for one: {losses}")
 
 
+def spec_of(
+    name: str, case: str, batch_size: int, *, python: Path, num_processes: int | None = None, **more: Any
+) -> SideSpec:
+    """Returns a side.
+
+    Args:
+        name: a name of `KINDS`.
+        case: the model.
+        batch_size: the rows of a step, of all processes together.
+        python: its Python.
+        num_processes: in how many it trains; None without `fitting.ranks`.
+        more: more of its order.
+    """
+    kind = KINDS[name]
+    module, order = kind.module, {**kind.order, "case": case, "batch_size": batch_size, **more}
+    if num_processes is not None:
+        module, order = "fitting.ranks", {**order, "module": module, "num_processes": num_processes}
+    return SideSpec(title=kind.title, python=python, module=module, order=order, variables=kind.environment)
+
+
+def step_results(heard: dict[str, Heard], case: str, batch_size: int, *, title: str, **more: Any) -> list[Result]:
+    """Returns the milliseconds of a step, and what else was measured of each side."""
+    num_steps = CASES[case].steps_of(batch_size)
+    per_step = {"wall_s": ("step_ms", 1e3), "processor_s": ("processor_ms", 1e3), "sent_bytes": ("sent_mb", 1e-6)}
+    results = []
+    for name, one in heard.items():
+        rounds = [
+            {key: said[old] / num_steps * by for old, (key, by) in per_step.items() if old in said}
+            for said in one.rounds
+        ]
+        known = {key: one.ready.get(key) for key in ("first_step_s", "losses", "num_parameters")}
+        known["peak_mib"] = max((said["peak_bytes"] / MIB for said in one.rounds), default=None)
+        found = {"value": "step_ms", "case": title, "side": name, "unit": "milliseconds a step", "error": one.error}
+        results.append(result_of(rounds, **found, **known, **more))
+    return results
+
+
 def measure(case: str, batch_size: int, pythons: dict[str, Path], options: argparse.Namespace) -> list[Result]:
     """Measures all sides with one model and batch size, which is that of a process."""
-    specs: dict[str, SideSpec] = {}
-    for name, python in pythons.items():
-        kind, module = KINDS[name], KINDS[name].module
-        order = {**kind.order, "case": case, "batch_size": batch_size * options.processes}
-        if options.processes > 1:
-            order |= {"module": module, "num_processes": options.processes, "link_mbit": options.link_mbit}
-            module = "fitting.ranks"
-        environment = environment_of(kind.environment)
-        specs[name] = SideSpec(title=kind.title, python=python, module=module, order=order, environment=environment)
+    num_rows = batch_size * options.processes
+    joint: dict[str, Any] = {"num_processes": options.processes} if options.processes > 1 else {}
+    if options.link_mbit:
+        joint["link_mbit"] = options.link_mbit
+    specs = {name: spec_of(name, case, num_rows, python=python, **joint) for name, python in pythons.items()}
     logs = options.folder / "logs" / f"{case}-{batch_size}-{options.processes}"
     heard = take_turns(specs, num_rounds=options.rounds, logs=logs)
     check(case, heard)
-    num_steps = CASES[case].steps_of(batch_size * options.processes)
     title = f"{CASES[case].title}, batch {batch_size}"
     if options.processes > 1:
         title += f" in each of {options.processes} processes"
     if options.link_mbit:
         title += f", links of {options.link_mbit} Mbit/s"
-    return [
-        Result(
-            case=title,
-            side=name,
-            unit="milliseconds a step",
-            values=[said["wall_s"] / num_steps * MILLISECONDS for said in one.rounds],
-            more={
-                "processor_ms": [said["processor_s"] / num_steps * MILLISECONDS for said in one.rounds],
-                "first_step_s": one.ready.get("first_step_s"),
-                "peak_mib": max((said["peak_bytes"] / MIB for said in one.rounds), default=None),
-                "losses": one.ready.get("losses"),
-                "num_parameters": one.ready.get("num_parameters"),
-                "sent_mb": [said["sent_bytes"] / num_steps / MB for said in one.rounds if "sent_bytes" in said],
-            },
-            error=one.error,
-        )
-        for name, one in heard.items()
-    ]
+    return step_results(heard, case, num_rows, title=title)
 
 
-def show_results(results: list[Result]) -> None:
+def show_figures(results: list[Result]) -> None:
     """Prints a row for each case and side."""
-    ours = {one.case: one.median for one in results if one.side in OURS}
-    rows = []
-    for one in results:
-        first, own = one.more.get("first_step_s"), ours.get(one.case)
-        ratio = "" if one.side in OURS or own is None or one.median is None else f"{one.median / own:.2f}"
-        processor = sorted(one.more["processor_ms"])
-        middle = f"{processor[len(processor) // 2]:,.2f}" if processor else ""
-        peak = one.more["peak_mib"]
-        rows.append(
-            (
-                one.case,
-                KINDS[one.side].title,
-                one.text(),
-                ratio,
-                middle,
-                "" if first is None else f"{first:.1f}",
-                "" if peak is None else f"{peak:,.0f}",
-            )
-        )
-    head = ("model", "side", "ms a step", "of ours", "processor ms", "first step, s", "peak, MiB")
-    show(head, rows)
+    shown = {
+        "model": columns.case,
+        "side": lambda one: KINDS[one.side].title,
+        "ms a step": columns.values(),
+        "of ours": columns.of_ours(results, OURS),
+        "processor ms": columns.more("processor_ms"),
+        "first step, s": columns.more("first_step_s", 1),
+        "peak, MiB": columns.more("peak_mib", 0),
+    }
+    columns.show_results(results, shown)
 
 
 def show_traffic(results: list[Result], num_processes: int) -> None:
     """Prints what the first process sent for a step, and how that compares to a ring's minimum."""
     rows = []
     for one in results:
-        sent = sorted(one.more["sent_mb"])
-        if not sent or one.more["num_parameters"] is None:
-            continue
-        least = 2 * (num_processes - 1) / num_processes * 4 * one.more["num_parameters"] / MB
-        middle = sent[len(sent) // 2]
-        rows.append((one.case, KINDS[one.side].title, f"{middle:,.1f}", f"{least:,.1f}", f"{middle / least:.3f}"))
+        if one.more.get("sent_mb") and one.more["num_parameters"] is not None:
+            least = 2 * (num_processes - 1) / num_processes * 4 * one.more["num_parameters"] / MB
+            middle = median(one.more["sent_mb"])
+            rows.append((one.case, KINDS[one.side].title, f"{middle:,.1f}", f"{least:,.1f}", f"{middle / least:.3f}"))
     show(("model", "side", "MB sent a step", "a ring's minimum", "ratio"), rows)
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure training on a processor, beside its peers.")
-    parser.add_argument("--cases", type=chosen_from(list(CASES)), help=f"default: {','.join(CASES)}")
-    parser.add_argument("--sides", type=chosen_from(list(KINDS)), help=f"of {','.join(KINDS)} (default: all)")
-    parser.add_argument("--processes", type=count, default=1, help="in how many a side trains (default: 1)")
-    parser.add_argument(
+def parse(program: Program) -> argparse.Namespace:
+    program.add("--cases", type=chosen_from(list(CASES)), help=f"default: {','.join(CASES)}")
+    program.add("--sides", type=chosen_from(list(KINDS)), help=f"of {','.join(KINDS)} (default: all)")
+    program.add("--processes", type=count, default=1, help="in how many a side trains (default: 1)")
+    program.add(
         "--link-mbit", type=count, help="each process in a network namespace, with a link of this rate; needs root"
     )
-    parser.add_argument("--batch-sizes", type=counts, help="of all models (default: each model's own)")
-    add_harness_options(parser, folder=HERE / ".data" / "fit", num_rounds=5)
-    options = parser.parse_args()
+    program.add("--batch-sizes", type=counts, help="of all models (default: each model's own)")
+    options = program.parse(small=SMALL)
     is_joint = options.processes > 1
     able = [name for name, kind in KINDS.items() if (kind.is_joint if is_joint else kind.is_alone)]
     unable = [name for name in options.sides or [] if name not in able]
     if unable:
-        parser.error(f"--processes {options.processes}: not {', '.join(unable)}; allowed: {', '.join(able)}")
+        program.parser.error(f"--processes {options.processes}: not {', '.join(unable)}; allowed: {', '.join(able)}")
     if options.link_mbit and not is_joint:
-        parser.error("--link-mbit: only with --processes")
+        program.parser.error("--link-mbit: only with --processes")
     options.sides = options.sides or able
     options.cases = options.cases or list(JOINT_CASES if is_joint else CASES)
     return options
@@ -246,11 +237,10 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     """Runs the benchmark."""
-    options = parse()
-    options.folder = options.folder.resolve()
+    program = Program(__doc__, folder="fit", num_rounds=5)
+    options = parse(program)
     pythons = prepare_pythons(options.sides, options.folder)
     packages = {name: versions(python, KINDS[name].shown) for name, python in pythons.items()}
-    console.print(f"{machine_line()}; rounds: {options.rounds}\n")
     show(("side", "versions"), [(KINDS[name].title, text) for name, text in packages.items()])
     results: list[Result] = []
     try:
@@ -258,13 +248,10 @@ def main() -> None:
             for batch_size in options.batch_sizes or CASES[case].batch_sizes:
                 results += measure(case, batch_size, pythons, options)
     finally:
-        show_results(results)
+        show_figures(results)
         if options.link_mbit:
             show_traffic(results, options.processes)
-        write_results(options.json or options.folder / "results.json", results, packages=packages)
-    errors = [one.error for one in results if one.error]
-    if errors:
-        sys.exit(f"{PROGRAM}: " + "\n".join(errors))
+        program.finish(results, packages=packages)
 
 
 if __name__ == "__main__":

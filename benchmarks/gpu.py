@@ -10,35 +10,25 @@ small sizes on the processor, to see that everything works; what that prints is 
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import platform
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, final
+from typing import Any, Final
 
-from harness.environments import InstallationError, versions
-from harness.options import chosen_from, count, counts
-from harness.sides import Side, SideError, SideSpec, take_turns
+from harness import columns
+from harness.environments import InstallationError, peer_python, versions
+from harness.options import count, counts
+from harness.program import Program
+from harness.results import Result
+from harness.sides import SideError, SideSpec, running, take_turns
 from harness.tables import console, show
 from training.cases import CASES
-from training.rounds import Check, Order, Ready, Round
-from training.sides import (
-    KINDS,
-    NVIDIA_SMI,
-    OURS,
-    has_gpu,
-    lockstep_python,
-    pytorch_python,
-    spec_of,
-)
+from training.rounds import Check, Order
+from training.sides import KINDS, NVIDIA_SMI, OURS, has_gpu, lockstep_python, spec_of
 
-HERE: Final = Path(__file__).resolve().parent
 PROGRAM: Final = "benchmarks/gpu.py"
 GIB: Final = 2**30
 TERA: Final = 10**12
@@ -50,34 +40,6 @@ SMALL_BATCH: Final = 4
 TRAINING: Final = 3
 """A step's operations over those forward: backward, each product has two, of its inputs and of its weights."""
 NO_RESULT: Final = "CPU, small sizes: this shows that the benchmark runs. It is not a result."
-
-
-@final
-@dataclass(kw_only=True)
-class Measured:
-    """What was measured of one side, one model and one batch size.
-
-    Attributes:
-        model: a name of `CASES`.
-        batch_size: examples of a batch.
-        side: a name of `KINDS`.
-        device: the device's own name.
-        compile_s: seconds from the model's making to the end of its first step.
-        units_per_s: images or tokens a second, of each round.
-        utilisation: the share of the device's published peak rate, by the median round; None where no peak is known.
-        peak_gib: the most memory that the process has had.
-        error: why there is less, or nothing.
-    """
-
-    model: str
-    batch_size: int
-    side: str
-    device: str = ""
-    compile_s: float | None = None
-    units_per_s: list[float] = field(default_factory=list)
-    utilisation: float | None = None
-    peak_gib: float | None = None
-    error: str = ""
 
 
 def change(said: Check) -> float:
@@ -104,9 +66,7 @@ def check(model: str, pythons: Mapping[str, Path], *, size: str, folder: Path) -
             weights=str(folder / f"{model}.npz"),
         )
         spec = spec_of(name, python=python, order=order, gpu=False)
-        side = Side(spec, log=folder / f"{model}-{name}-check.log")
-        with ExitStack() as stack:
-            stack.callback(side.end)
+        with running(spec, log=folder / f"{model}-{name}-check.log") as side:
             said[name] = Check(**side.hear())
     first = said[OURS]
     for name, other in said.items():
@@ -127,11 +87,10 @@ def check(model: str, pythons: Mapping[str, Path], *, size: str, folder: Path) -
     return first.forward_operations
 
 
-def run_case(options: argparse.Namespace, model: str, batch_size: int, operations: int) -> list[Measured]:
+def run_case(options: argparse.Namespace, model: str, batch_size: int, operations: int) -> list[Result]:
     """Measures all sides with one model and batch size. They compile one after the other, then rounds take turns."""
     case = CASES[model]
-    size = case.size(options.size)
-    results = {name: Measured(model=model, batch_size=batch_size, side=name) for name in options.pythons}
+    units_of_one = case.units_of(case.size(options.size))
     specs: dict[str, SideSpec] = {}
     for name, python in options.pythons.items():
         order = Order(
@@ -144,159 +103,102 @@ def run_case(options: argparse.Namespace, model: str, batch_size: int, operation
         )
         specs[name] = spec_of(name, python=python, order=order, gpu=options.gpu)
     heard = take_turns(specs, num_rounds=options.rounds, logs=options.folder / "logs" / f"{model}-{batch_size}")
-    units = options.steps * batch_size * case.units_of(size)
-    known = Ready(**heard[OURS].ready).peak_rate if heard[OURS].ready else None
-    peak_rate = options.peak_tflops * TERA if options.peak_tflops else known
+    peak_rate = options.peak_tflops * TERA if options.peak_tflops else heard[OURS].ready.get("peak_rate")
+    results = []
     for name, one in heard.items():
-        found, done = results[name], [Round(**said) for said in one.rounds]
-        found.error = one.error
-        if one.ready:
-            ready = Ready(**one.ready)
-            found.device, found.compile_s = ready.device, ready.compile_s
-        if not done:
-            continue
-        found.units_per_s = [units / item.wall_s for item in done]
-        found.peak_gib = max(item.peak_bytes for item in done) / GIB
-        if not all(math.isfinite(item.loss) for item in done):
-            found.error = f"{KINDS[name].title} came to the losses {[item.loss for item in done]}"
-        if peak_rate is not None and options.size == "full":
-            examples_per_s = median(found.units_per_s) / case.units_of(size)
-            found.utilisation = TRAINING * operations * examples_per_s / peak_rate
-    return list(results.values())
+        speeds = [options.steps * batch_size * units_of_one / said["wall_s"] for said in one.rounds]
+        losses = [said["loss"] for said in one.rounds]
+        more: dict[str, Any] = {name: one.ready.get(name) for name in ("device", "compile_s")}
+        more["peak_gib"] = max((said["peak_bytes"] / GIB for said in one.rounds), default=None)
+        if peak_rate is not None and speeds and not options.small:
+            # The share of the device's published peak rate, by the median round.
+            more["utilisation"] = TRAINING * operations * median(speeds) / units_of_one / peak_rate
+        wrong = "" if all(map(math.isfinite, losses)) else f"{KINDS[name].title} came to the losses {losses}"
+        found = {"case": f"{case.title}, batch {batch_size}", "side": name, "unit": f"{case.unit} a second"}
+        results.append(Result(**found, values=speeds, more=more, error=one.error or wrong))
+    return results
 
 
-def show_results(results: Sequence[Measured]) -> None:
-    head = ("model", "batch", "side", "a second", "least", "most", "MFU", "peak, GiB", "compile, s", "times as fast")
-    speeds = {
-        (one.model, one.batch_size): median(one.units_per_s) for one in results if one.side == OURS and one.units_per_s
+def show_figures(results: Sequence[Result]) -> None:
+    shown = {
+        "model": columns.case,
+        "side": lambda one: KINDS[one.side].title,
+        "a second": lambda one: f"{one.text(1)} {one.unit.removesuffix(' a second')}",
+        "MFU": lambda one: f"{one.more['utilisation']:.1%}" if "utilisation" in one.more else "",
+        "peak, GiB": columns.more("peak_gib", 1),
+        "compile, s": columns.more("compile_s", 0),
+        "times as fast": columns.of_ours(results, OURS, rates=True),
     }
-    rows = []
-    for one in results:
-        case, ours = CASES[one.model], speeds.get((one.model, one.batch_size))
-        start = (case.title, str(one.batch_size), KINDS[one.side].title)
-        if not one.units_per_s:
-            rows.append((*start, "failed", *([""] * 6)))
-            continue
-        speed = median(one.units_per_s)
-        rows.append(
-            (
-                *start,
-                f"{speed:,.1f} {case.unit}",
-                f"{min(one.units_per_s):,.1f}",
-                f"{max(one.units_per_s):,.1f}",
-                "" if one.utilisation is None else f"{one.utilisation:.1%}",
-                f"{one.peak_gib:.1f}",
-                f"{one.compile_s:.0f}",
-                "" if one.side == OURS or ours is None else f"{ours / speed:.2f}",
-            )
-        )
-    show(head, rows)
+    columns.show_results(results, shown)
 
 
-def describe_machine(*, gpu: bool) -> str:
-    """Says what this machine is."""
-    if not gpu:
-        return f"{platform.processor() or platform.machine()}, no GPU; {platform.platform()}"
+def describe_gpu() -> str:
+    """Says what the GPU is."""
     command = [NVIDIA_SMI, "--query-gpu=name,driver_version,memory.total,power.limit", "--format=csv,noheader"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    return f"{done.stdout.splitlines()[0]}; {platform.platform()}"
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()[0]
 
 
 def prepare_pythons(options: argparse.Namespace) -> dict[str, Path]:
     """Returns each side's Python. What cannot be installed ends the benchmark in one line."""
-    try:
-        pythons: dict[str, Path] = {}
-        for name in options.sides:
-            if name == OURS:
-                pythons[name] = options.lockstep or lockstep_python(gpu=options.gpu, folder=options.folder)
-            else:
-                pythons[name] = options.pytorch or pytorch_python(folder=options.folder)
-        return pythons
-    except InstallationError as error:
-        sys.exit(f"{PROGRAM}: {error}")
+    pythons: dict[str, Path] = {}
+    for name in options.sides:
+        if name != OURS:
+            pythons[name] = options.pytorch or peer_python("pytorch", folder=options.folder)
+            continue
+        try:
+            pythons[name] = options.lockstep or lockstep_python(gpu=options.gpu, folder=options.folder)
+        except InstallationError as error:
+            sys.exit(f"{PROGRAM}: {error}")
+    return pythons
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure training on one GPU, beside PyTorch.")
-    parser.add_argument(
-        "--models",
-        type=chosen_from(list(CASES)),
-        default=list(CASES),
-        help=f"default: {','.join(CASES)}",
-    )
-    parser.add_argument(
-        "--sides",
-        type=chosen_from(list(KINDS)),
-        help=f"default: {','.join(KINDS)}; without a GPU, no max-autotune",
-    )
-    parser.add_argument("--batch-sizes", type=counts, help="of all models (default: each model's own)")
-    parser.add_argument("--rounds", type=count, help="how often all are measured (default: 5; 2 without a GPU)")
-    parser.add_argument("--steps", type=count, help="steps of a round (default: 50; 2 without a GPU)")
-    parser.add_argument("--steps-per-execution", type=count, default=1, help="Keras's, for Lockstep (default: 1)")
-    parser.add_argument("--smoke", action="store_true", help="small sizes, as without a GPU")
-    parser.add_argument("--lockstep", type=Path, help="a Python with Lockstep, JAX for the GPU, and KerasHub")
-    parser.add_argument("--pytorch", type=Path, help="a Python with torch and torchvision")
-    parser.add_argument("--peak-tflops", type=float, help="the GPU's rate in bfloat16 (default: as published)")
-    parser.add_argument("--folder", type=Path, default=HERE / ".data" / "gpu", help="where environments are kept")
-    parser.add_argument("--json", type=Path, help="where the figures are written (default: gpu.json in the folder)")
-    options = parser.parse_args()
-    options.gpu = has_gpu()
-    options.size = "full" if options.gpu and not options.smoke else "small"
-    is_small = options.size == "small"
-    options.sides = options.sides or [name for name in KINDS if options.gpu or not KINDS[name].autotunes]
-    options.rounds = options.rounds or (2 if is_small else 5)
-    options.steps = options.steps or (2 if is_small else 50)
+def parse(program: Program) -> argparse.Namespace:
+    gpu = has_gpu()
+    program.add_choice("--models", list(CASES))
+    program.add_choice("--sides", list(KINDS), default=[name for name in KINDS if gpu or not KINDS[name].autotunes])
+    program.add("--batch-sizes", type=counts, help="of all models (default: each model's own)")
+    program.add("--steps", type=count, default=50, help="steps of a round (default: %(default)s)")
+    program.add("--steps-per-execution", type=count, default=1, help="Keras's, for Lockstep (default: 1)")
+    program.add("--lockstep", type=Path, help="a Python with Lockstep, JAX for the GPU, and KerasHub")
+    program.add("--pytorch", type=Path, help="a Python with torch and torchvision")
+    program.add("--peak-tflops", type=float, help="the GPU's rate in bfloat16 (default: as published)")
+    program.parser.set_defaults(small=not gpu)
+    options = program.parse(small={"rounds": 2, "steps": 2})
+    options.gpu, options.size = gpu, "small" if options.small else "full"
     if OURS not in options.sides:
-        parser.error(f"--sides: the others are compared with {OURS}, so name it, too")
+        program.parser.error(f"--sides: the others are compared with {OURS}, so name it, too")
     if options.steps % options.steps_per_execution:
-        parser.error(
+        program.parser.error(
             f"--steps: received {options.steps}; allowed: a multiple of {options.steps_per_execution}, "
             "as --steps-per-execution has it"
         )
     return options
 
 
-def write(path: Path, options: argparse.Namespace, machine: str, packages: Any, results: Sequence[Measured]) -> None:
-    told = {
-        "machine": machine,
-        "isResult": options.size == "full",
-        "packages": packages,
-        "rounds": options.rounds,
-        "steps": options.steps,
-        "stepsPerExecution": options.steps_per_execution,
-        "measured": [asdict(one) for one in results],
-    }
-    path.write_text(json.dumps(told, indent=2) + "\n")
-    console.print(f"figures: {path}")
-
-
 def main() -> None:
     """Runs the benchmark."""
-    options = parse()
-    options.folder = options.folder.resolve()
-    (options.folder / "logs").mkdir(parents=True, exist_ok=True)
+    program = Program(__doc__, folder="gpu", num_rounds=5)
+    options = parse(program)
     options.pythons = prepare_pythons(options)
     packages = {name: versions(python, KINDS[name].shown) for name, python in options.pythons.items()}
-    machine = describe_machine(gpu=options.gpu)
-    if options.size == "small":
+    if options.small:
         console.print(f"{NO_RESULT}\n")
-    console.print(f"{machine}; rounds: {options.rounds}, steps: {options.steps}\n")
+    gpu = describe_gpu() if options.gpu else "none"
+    console.print(f"GPU: {gpu}; steps of a round: {options.steps}\n")
     show(("side", "versions"), [(KINDS[name].title, text) for name, text in packages.items()])
-    results: list[Measured] = []
+    results: list[Result] = []
     try:
         for model in options.models:
             operations = check(model, options.pythons, size=options.size, folder=options.folder / "logs")
-            own = [SMALL_BATCH] if options.size == "small" else CASES[model].batch_sizes
+            own = [SMALL_BATCH] if options.small else CASES[model].batch_sizes
             for batch_size in options.batch_sizes or own:
                 results += run_case(options, model, batch_size, operations)
     except SideError as error:
         sys.exit(f"{PROGRAM}: {error}")
     finally:
-        show_results(results)
-        write(options.json or options.folder / "gpu.json", options, machine, packages, results)
-    errors = [one.error for one in results if one.error]
-    if errors:
-        sys.exit(f"{PROGRAM}: " + "\n".join(errors))
+        show_figures(results)
+        more = {"gpu": gpu, "steps": options.steps, "stepsPerExecution": options.steps_per_execution}
+        program.finish(results, packages=packages, **more)
 
 
 if __name__ == "__main__":

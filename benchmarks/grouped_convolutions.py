@@ -9,10 +9,8 @@ Prints a table as Markdown.
 from __future__ import annotations
 
 import os
-import statistics
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 NUM_DEVICES: Final = 4
@@ -23,6 +21,11 @@ os.environ["KERAS_BACKEND"] = "jax"
 import jax  # noqa: E402 - reads the environment when it is imported
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
+from fitting.layout_side import name_collectives  # noqa: E402
+from harness import columns  # noqa: E402
+from harness.environments import own_versions  # noqa: E402
+from harness.program import Program  # noqa: E402
+from harness.results import measure_in_turn  # noqa: E402
 from jax import lax  # noqa: E402
 from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
@@ -34,9 +37,9 @@ NUM_ROWS: Final = 16
 SIZE: Final = 14
 CHANNELS: Final = 64
 NUM_LAYERS: Final = 3
-NUM_ROUNDS: Final = 5
 MIB: Final = 2**20
-KINDS: Final = {"dense": 1, "2 groups": 2, "32 groups, as ResNeXt has": 32, "depthwise, as MobileNet has": CHANNELS}
+KINDS: Final = {"dense": 1, "2-groups": 2, "32-groups": 32, "depthwise": CHANNELS}
+"""The number of groups: 32 as ResNeXt has, and one for each channel as MobileNet has."""
 
 
 def make_step(groups: int) -> Callable[[Any, Any], Any]:
@@ -74,21 +77,24 @@ def arguments(groups: int) -> tuple[Any, Any]:
     )
 
 
-def compile_all() -> dict[str, Any]:
-    """Compiles a step of each kind, as convolutions are lowered at present."""
+def compile_all(cases: Sequence[str]) -> dict[str, Any]:
+    """Compiles a step of each case, as convolutions are lowered at present."""
     # A function of its own each time: programs are kept by function.
-    return {kind: jax.jit(make_step(groups)).lower(*arguments(groups)).compile() for kind, groups in KINDS.items()}
+    return {
+        case: jax.jit(make_step(groups)).lower(*arguments(groups)).compile()
+        for case, groups in KINDS.items()
+        if case in cases
+    }
 
 
-def describe(compiled: Any) -> list[str]:
+def describe(compiled: Any) -> dict[str, Any]:
     """Returns operations of a device, what it sends, and collectives."""
     found = collectives(compiled.as_text())
-    counts = Counter[str]()
-    for one in found:
-        counts[one.kind] += one.count
-    named = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
-    operations = compiled.cost_analysis()["flops"] / 1e6
-    return [f"{operations:.0f}", f"{sum(one.sent_bytes for one in found) / MIB:.1f}", named]
+    return {
+        "mflop": compiled.cost_analysis()["flops"] / 1e6,
+        "sent_mib": sum(one.sent_bytes for one in found) / MIB,
+        "collectives": name_collectives(found),
+    }
 
 
 def timed(compiled: Any, given: tuple[Any, Any]) -> float:
@@ -98,21 +104,40 @@ def timed(compiled: Any, given: tuple[Any, Any]) -> float:
     return 1e3 * (time.perf_counter() - start)
 
 
+SHOWN: Final = {
+    "layers": columns.case,
+    "divided by": columns.side,
+    "Mflop of a device": columns.more("mflop", 0),
+    "sent MiB": columns.more("sent_mib", 1),
+    "collectives": columns.more("collectives"),
+    "step ms": columns.values(0),
+}
+
+
 def main() -> None:
-    """Prints the table."""
-    ways = {"XLA": compile_all()}
+    """Runs the benchmark."""
+    program = Program(__doc__, folder="grouped_convolutions", num_rounds=5)
+    program.add_choice("--cases", list(KINDS))
+    options = program.parse(small={"cases": ["dense", "depthwise"], "rounds": 1})
+    ways = {"XLA": compile_all(options.cases)}
     replace(Stage.BACKEND)
-    ways["Lockstep"] = compile_all()
-    print("| layers | divided by | Mflop of a device | sent MiB | collectives | step ms |\n" + "|---" * 6 + "|")
-    for kind, groups in KINDS.items():
-        given = arguments(groups)
-        times: dict[str, list[float]] = {way: [] for way in ways}
-        for _ in range(NUM_ROUNDS + 1):
-            for way, programs in ways.items():
-                times[way].append(timed(programs[kind], given))
-        for way, programs in ways.items():
-            median = statistics.median(times[way][1:])
-            print("| " + " | ".join([kind, way, *describe(programs[kind]), f"{median:.0f}"]) + " |")
+    ways["Lockstep"] = compile_all(options.cases)
+    results = []
+    for case in options.cases:
+        given = arguments(KINDS[case])
+        described = {way: describe(programs[case]) for way, programs in ways.items()}
+        results += measure_in_turn(
+            [(case, way) for way in ways],
+            lambda case, way, given=given, described=described: {
+                "step_ms": timed(ways[way][case], given),
+                **described[way],
+            },
+            num_rounds=options.rounds,
+            value="step_ms",
+            unit="milliseconds a step",
+            warms_up=True,
+        )
+    program.finish(results, SHOWN, packages={"both": own_versions()})
 
 
 if __name__ == "__main__":

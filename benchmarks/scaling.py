@@ -10,85 +10,47 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import matplotlib.pyplot as plt
-from fit import JAX, TORCH
+from fit import JAX, spec_of, step_results
 from fitting.cases import CASES
-from harness.environments import InstallationError, install, versions
-from harness.machine import machine_line
-from harness.options import add_harness_options, chosen_from, count, counts
-from harness.results import Result, write_results
-from harness.sides import SideSpec, environment_of, take_turns
+from harness.environments import own_versions, peer_python, versions
+from harness.options import count, counts
+from harness.program import Program
+from harness.results import Result
+from harness.sides import take_turns
 from harness.tables import console, show
 
-HERE: Final = Path(__file__).resolve().parent
-PROGRAM: Final = "benchmarks/scaling.py"
 GLOBAL_BATCH: Final = 128
-MILLISECONDS: Final = 1000
 OURS: Final = {"devices": "Lockstep, Mirrored", "processes": "Lockstep, MultiWorkerMirrored"}
 PEERS: Final = {"devices": "Keras, `DataParallel`", "processes": "PyTorch, DDP"}
-DEFAULT_CASES: Final = ("cnn", "wide")
+DEFAULT_CASES: Final = ["cnn", "wide"]
+SMALL: Final = {"cases": ["dense"], "devices": [1, 2], "processes": [1, 2], "rounds": 1}
 
 
-def sides(kind: str, number: int, order: dict[str, Any], torch: Path | None) -> dict[str, SideSpec]:
-    """Returns our side and the peer's on so many devices or processes."""
+def measure(case: str, kind: str, number: int, torch: Path, options: argparse.Namespace) -> list[Result]:
+    """Measures both sides with one model on so many devices or processes."""
     here = Path(sys.executable)
     if kind == "devices":
-        environment = environment_of({**JAX, "JAX_NUM_CPU_DEVICES": str(number)})
-        ours = {**order, "way": "fit", "strategy": "mirrored"}
-        return {
-            "ours": SideSpec(
-                title=OURS[kind], python=here, module="fitting.lockstep_side", order=ours, environment=environment
-            ),
-            "peer": SideSpec(
-                title=PEERS[kind],
-                python=here,
-                module="fitting.keras_side",
-                order={**order, "is_distributed": True},
-                environment=environment,
-            ),
+        ours = spec_of("mirrored", case, options.batch, python=here)
+        peer = spec_of("keras", case, options.batch, python=here, is_distributed=True)
+        devices = {**JAX, "JAX_NUM_CPU_DEVICES": str(number)}
+        specs = {name: replace(one, variables=devices) for name, one in (("ours", ours), ("peer", peer))}
+    else:
+        pythons = {"ours": ("multi-worker", here), "peer": ("pytorch", torch)}
+        specs = {
+            name: spec_of(side, case, options.batch, python=python, num_processes=number)
+            for name, (side, python) in pythons.items()
         }
-    assert torch is not None
-    several = {**order, "num_processes": number}
-    return {
-        "ours": SideSpec(
-            title=OURS[kind],
-            python=here,
-            module="fitting.ranks",
-            order={**several, "module": "fitting.lockstep_side", "way": "fit", "strategy": "multi-worker"},
-            environment=environment_of(JAX),
-        ),
-        "peer": SideSpec(
-            title=PEERS[kind],
-            python=torch,
-            module="fitting.ranks",
-            order={**several, "module": "fitting.torch_side", "compiles": False},
-            environment=environment_of({"CUDA_VISIBLE_DEVICES": ""}),
-        ),
-    }
-
-
-def measure(case: str, kind: str, number: int, torch: Path | None, options: argparse.Namespace) -> list[Result]:
-    """Measures both sides with one model on so many devices or processes."""
-    specs = sides(kind, number, {"case": case, "batch_size": options.batch}, torch)
     logs = options.folder / "logs" / f"scaling-{case}-{kind}-{number}"
-    num_steps = CASES[case].steps_of(options.batch)
-    return [
-        Result(
-            case=case,
-            side=name,
-            unit="milliseconds a step",
-            values=[said["wall_s"] / num_steps * MILLISECONDS for said in one.rounds],
-            more={"kind": kind, "number": number, "first_step_s": one.ready.get("first_step_s")},
-            error=one.error,
-        )
-        for name, one in take_turns(specs, num_rounds=options.rounds, logs=logs).items()
-    ]
+    heard = take_turns(specs, num_rounds=options.rounds, logs=logs)
+    return step_results(heard, case, options.batch, title=case, kind=kind, number=number)
 
 
-def show_results(results: list[Result], kind: str) -> None:
+def show_figures(results: list[Result], kind: str) -> None:
     """Prints a row for each model and number."""
     found = {(one.case, one.more["number"], one.side): one for one in results if one.more["kind"] == kind}
     rows = []
@@ -142,27 +104,14 @@ def plot(results: list[Result], path: Path) -> None:
 
 def main() -> None:
     """Runs the benchmark."""
-    parser = argparse.ArgumentParser(description="Measure what more devices or processes cost a step.")
-    parser.add_argument("--cases", type=chosen_from(list(CASES)), default=list(DEFAULT_CASES))
-    parser.add_argument("--devices", type=counts, default=[1, 2, 4, 8], help="virtual devices (default: 1,2,4,8)")
-    parser.add_argument("--processes", type=counts, default=[1, 2, 4], help="processes (default: 1,2,4)")
-    parser.add_argument(
-        "--batch", type=count, default=GLOBAL_BATCH, help="rows of a step in all (default: %(default)s)"
-    )
-    parser.add_argument("--plot", type=Path, help="where the plot is written (default: scaling.png in the folder)")
-    add_harness_options(parser, folder=HERE / ".data" / "fit", num_rounds=5)
-    options = parser.parse_args()
-    options.folder = options.folder.resolve()
-    torch = None
-    try:
-        torch = install("pytorch", TORCH, folder=options.folder / "pytorch")
-    except InstallationError as error:
-        sys.exit(f"{PROGRAM}: {error}")
-    packages = {
-        "ours": versions(sys.executable, ("lockstep-train", "jax", "keras")),
-        "peer": versions(torch, ("torch",)),
-    }
-    console.print(f"{machine_line()}; rounds: {options.rounds}; rows of a step: {options.batch}\n")
+    program = Program(__doc__, folder="fit", num_rounds=5)
+    program.add_choice("--cases", list(CASES), default=DEFAULT_CASES)
+    program.add("--devices", type=counts, default=[1, 2, 4, 8], help="virtual devices (default: 1,2,4,8)")
+    program.add("--processes", type=counts, default=[1, 2, 4], help="processes (default: 1,2,4)")
+    program.add("--batch", type=count, default=GLOBAL_BATCH, help="rows of a step in all (default: %(default)s)")
+    program.add("--plot", type=Path, help="where the plot is written (default: scaling.png in the folder)")
+    options = program.parse(small=SMALL)
+    torch = peer_python("pytorch", folder=options.folder)
     results: list[Result] = []
     try:
         for kind, numbers in (("devices", options.devices), ("processes", options.processes)):
@@ -171,12 +120,9 @@ def main() -> None:
                     results += measure(case, kind, number, torch, options)
     finally:
         for kind in OURS:
-            show_results(results, kind)
-        write_results(options.json or options.folder / "scaling.json", results, packages=packages)
+            show_figures(results, kind)
         plot(results, options.plot or options.folder / "scaling.png")
-    errors = [one.error for one in results if one.error]
-    if errors:
-        sys.exit(f"{PROGRAM}: " + "\n".join(errors))
+        program.finish(results, packages={"ours": own_versions(), "peer": versions(torch, ("torch",))})
 
 
 if __name__ == "__main__":

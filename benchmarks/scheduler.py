@@ -5,13 +5,12 @@ written down in `MIX`, with a fixed seed; how long a job runs is drawn below its
 the scheduler knows. Jobs are in the queue from the beginning or arrive while others run; the queue is never empty until
 all have arrived, and figures of use are of that time alone.
 
-    python benchmarks/scheduler.py            # 10,000 nodes, 100,000 jobs: some minutes
+    python benchmarks/scheduler.py            # 10,000 nodes, 100,000 jobs: some minutes a round
     python benchmarks/scheduler.py --small    # 500 nodes, 5,000 jobs
 """
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import math
 import random
@@ -20,7 +19,14 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
+
+from harness import columns
+from harness.environments import own_versions
+from harness.options import count
+from harness.program import Program
+from harness.results import Result
+from harness.tables import percentile
 
 from lockstep.jobs.scheduling import Demand, NodeSpec, QueuedJob, Scheduler
 
@@ -74,68 +80,26 @@ class JobKind:
         return {**self.accelerators, "vcpus": self.vcpus, "memory_mib": self.memory_mib}
 
 
-_GIB: Final = 1024
+CPU_NODES, V100, A100, H100 = "n1-standard-32", "NVIDIA_TESLA_V100", "NVIDIA_TESLA_A100", "NVIDIA_H100_80GB"
+
+
+def kind(share: float, name: str, replicas: dict[int, float], vcpus: int, memory_gib: int, **more: Any) -> JobKind:
+    """Makes a kind of jobs, in a line."""
+    return JobKind(share=share, name=name, replicas=replicas, vcpus=vcpus, memory_mib=memory_gib * 1024, **more)
+
+
 MIX: Final = (
-    JobKind(share=0.32, name="n1-standard-4", replicas={1: 0.8, 4: 0.2}, vcpus=4, memory_mib=15 * _GIB),
-    JobKind(share=0.14, name="n1-standard-8", replicas={1: 0.5, 5: 0.3, 16: 0.2}, vcpus=8, memory_mib=30 * _GIB),
-    JobKind(
-        share=0.08,
-        name="n1-standard-32",
-        replicas={2: 0.6, 32: 0.3, 256: 0.1},
-        vcpus=32,
-        memory_mib=120 * _GIB,
-        node_types=("n1-standard-32",),
+    kind(0.32, "n1-standard-4", {1: 0.8, 4: 0.2}, 4, 15),
+    kind(0.14, "n1-standard-8", {1: 0.5, 5: 0.3, 16: 0.2}, 8, 30),
+    kind(0.08, "n1-standard-32", {2: 0.6, 32: 0.3, 256: 0.1}, 32, 120, node_types=(CPU_NODES,)),
+    kind(0.16, "n1-standard-8 + 1 x V100", {1: 0.9, 4: 0.1}, 8, 30, accelerators={V100: 1}),
+    kind(0.10, "n1-standard-16 + 4 x V100", {1: 0.7, 8: 0.3}, 16, 60, accelerators={V100: 4}, servers=2),
+    kind(0.04, "n1-standard-64 + 8 x V100", {1: 0.5, 16: 0.4, 128: 0.1}, 64, 240, accelerators={V100: 8}),
+    kind(
+        0.10, "a2-highgpu-1g", {1: 0.7, 4: 0.2, 64: 0.1}, 12, 85, accelerators={A100: 1}, node_types=("a2-highgpu-1g",)
     ),
-    JobKind(
-        share=0.16,
-        name="n1-standard-8 + 1 x V100",
-        replicas={1: 0.9, 4: 0.1},
-        accelerators={"NVIDIA_TESLA_V100": 1},
-        vcpus=8,
-        memory_mib=30 * _GIB,
-    ),
-    JobKind(
-        share=0.10,
-        name="n1-standard-16 + 4 x V100",
-        replicas={1: 0.7, 8: 0.3},
-        accelerators={"NVIDIA_TESLA_V100": 4},
-        vcpus=16,
-        memory_mib=60 * _GIB,
-        servers=2,
-    ),
-    JobKind(
-        share=0.04,
-        name="n1-standard-64 + 8 x V100",
-        replicas={1: 0.5, 16: 0.4, 128: 0.1},
-        accelerators={"NVIDIA_TESLA_V100": 8},
-        vcpus=64,
-        memory_mib=240 * _GIB,
-    ),
-    JobKind(
-        share=0.10,
-        name="a2-highgpu-1g",
-        replicas={1: 0.7, 4: 0.2, 64: 0.1},
-        accelerators={"NVIDIA_TESLA_A100": 1},
-        vcpus=12,
-        memory_mib=85 * _GIB,
-        node_types=("a2-highgpu-1g",),
-    ),
-    JobKind(
-        share=0.05,
-        name="8 x H100",
-        replicas={1: 0.6, 8: 0.35, 32: 0.05},
-        accelerators={"NVIDIA_H100_80GB": 8},
-        vcpus=208,
-        memory_mib=1872 * _GIB,
-    ),
-    JobKind(
-        share=0.01,
-        name="1 x H100",
-        replicas={1: 1.0},
-        accelerators={"NVIDIA_H100_80GB": 1},
-        vcpus=26,
-        memory_mib=234 * _GIB,
-    ),
+    kind(0.05, "8 x H100", {1: 0.6, 8: 0.35, 32: 0.05}, 208, 1872, accelerators={H100: 8}),
+    kind(0.01, "1 x H100", {1: 1.0}, 26, 234, accelerators={H100: 1}),
 )
 
 LIMITS_H: Final = {1: 0.3, 4: 0.3, 12: 0.2, 24: 0.15, 168: 0.05}
@@ -170,18 +134,18 @@ def draw(rng: random.Random, weights: dict[int, float]) -> int:
 def make_jobs(num_jobs: int, *, scale: float, rng: random.Random) -> list[SimulatedJob]:
     jobs: list[SimulatedJob] = []
     for number in range(num_jobs):
-        kind = rng.choices(MIX, [kind.share for kind in MIX])[0]
-        count = max(1, round(draw(rng, kind.replicas) * min(1.0, scale)))
+        drawn = rng.choices(MIX, [one.share for one in MIX])[0]
+        count = max(1, round(draw(rng, drawn.replicas) * min(1.0, scale)))
         demands = [
-            Demand(name=kind.name, count=count, resources=tuple(kind.amounts.items()), node_types=kind.node_types)
+            Demand(name=drawn.name, count=count, resources=tuple(drawn.amounts.items()), node_types=drawn.node_types)
         ]
-        if kind.servers:
+        if drawn.servers:
             server = (("vcpus", 4), ("memory_mib", 15360))
             demands.append(
-                Demand(name="n1-standard-4", count=kind.servers, resources=server, node_types=("n1-standard-32",))
+                Demand(name="n1-standard-4", count=drawn.servers, resources=server, node_types=("n1-standard-32",))
             )
         limit_s = 3600.0 * draw(rng, LIMITS_H)
-        accelerators = {name: amount * count for name, amount in kind.amounts.items() if name.startswith("NVIDIA")}
+        accelerators = {name: amount * count for name, amount in drawn.amounts.items() if name.startswith("NVIDIA")}
         job = QueuedJob(
             uid=f"{number:06d}",
             name=f"job_{number}",
@@ -194,19 +158,6 @@ def make_jobs(num_jobs: int, *, scale: float, rng: random.Random) -> list[Simula
         )
         jobs.append(SimulatedJob(job=job, runs_s=limit_s * min(1.0, 0.05 + rng.expovariate(3.0))))
     return jobs
-
-
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What one run gave."""
-
-    num_placements: int
-    num_refusals: int
-    decision_s: float
-    use: dict[str, float]
-    waits_s: list[float]
-    worst_pass_s: float
-    simulated_s: float
 
 
 def most_of(capacity: int, sizes: Counter[int]) -> int:
@@ -234,8 +185,8 @@ def most_of(capacity: int, sizes: Counter[int]) -> int:
     return reached.bit_length() - 1
 
 
-def simulate(nodes: list[NodeSpec], jobs: list[SimulatedJob], *, backlog: int) -> Result:
-    """Runs all jobs to their end.
+def simulate(nodes: list[NodeSpec], jobs: list[SimulatedJob], *, backlog: int) -> dict[str, tuple[str, float]]:
+    """Runs all jobs to their end; returns units and figures by name.
 
     Args:
         nodes: the nodes.
@@ -319,36 +270,39 @@ def simulate(nodes: list[NodeSpec], jobs: list[SimulatedJob], *, backlog: int) -
             scheduler.end(uid)
             decision_s += time.perf_counter() - began
     assert scheduler.num_queued == 0, "every job has run"
-    return Result(
-        num_placements=num_placements,
-        num_refusals=num_refusals,
-        decision_s=decision_s,
-        use={name: used_area[name] / allowed_area[name] for name in COUNTED if allowed_area[name]},
-        waits_s=waits_s,
-        worst_pass_s=worst_pass_s,
-        simulated_s=now_s,
-    )
+    waits_h = [wait_s / 3600 for wait_s in waits_s]
+    shares = {name: 100 * used_area[name] / allowed_area[name] for name in COUNTED if allowed_area[name]}
+    titles = {"vcpus": "vCPUs of nodes without accelerators"}
+    return {
+        "decisions": ("a second", (num_placements + num_refusals) / decision_s),
+        "jobs placed": ("a second of deciding", num_placements / decision_s),
+        "the longest pass": ("ms", 1000 * worst_pass_s),
+        **{f"use of {titles.get(name, name)}": ("%", share) for name, share in shares.items()},
+        "a job's wait, median": ("hours", statistics.median(waits_h)),
+        "a job's wait, p99": ("hours", percentile(waits_h, 0.99)),
+        "a job's wait, longest": ("hours", max(waits_h)),
+        "simulated": ("days", now_s / 86400),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--small", action="store_true", help="500 nodes and 5,000 jobs")
-    parser.add_argument("--seed", type=int, default=7)
-    asked = parser.parse_args()
-    num_nodes, num_jobs = (500, 5_000) if asked.small else (10_000, 100_000)
-    rng = random.Random(asked.seed)  # noqa: S311  # a mix that anybody can draw again
-    jobs = make_jobs(num_jobs, scale=num_nodes / 2500, rng=rng)
-    result = simulate(make_nodes(num_nodes), jobs, backlog=num_jobs // 2)
-    decisions = result.num_placements + result.num_refusals
-    waits_h = sorted(wait_s / 3600 for wait_s in result.waits_s)
-    unit = {"vcpus": "vCPUs of nodes without accelerators"}
-    print(f"{num_nodes:,} nodes, {num_jobs:,} jobs, seed {asked.seed}; {result.simulated_s / 86400:.1f} days simulated")
-    print(f"  {decisions:,} decisions ({result.num_placements:,} placements) in {result.decision_s:.1f} s: "
-          f"{decisions / result.decision_s:,.0f} a second; worst pass {1000 * result.worst_pass_s:.0f} ms")  # fmt: skip
-    for name, share in result.use.items():
-        print(f"  {unit.get(name, name)}: {100 * share:.1f} % of what the work allows")
-    p99_h = waits_h[int(0.99 * len(waits_h))]
-    print(f"  waits, hours: median {statistics.median(waits_h):.1f}, p99 {p99_h:.1f}, longest {waits_h[-1]:.1f}")
+    """Runs the benchmark."""
+    program = Program(__doc__, folder="scheduler", num_rounds=1)
+    program.add("--seed", type=int, default=7, help="of the first round's mix; the others have the next ones")
+    program.add("--nodes", type=count, default=10_000, help="how many (default: %(default)s)")
+    program.add("--jobs", type=count, default=100_000, help="how many (default: %(default)s)")
+    options = program.parse(small={"nodes": 500, "jobs": 5_000})
+    found = []
+    for number in range(options.rounds):
+        rng = random.Random(options.seed + number)  # noqa: S311  # a mix that anybody can draw again
+        jobs = make_jobs(options.jobs, scale=options.nodes / 2500, rng=rng)
+        found.append(simulate(make_nodes(options.nodes), jobs, backlog=options.jobs // 2))
+    results = [
+        Result(case="the scheduler", side=name, unit=unit, values=[one[name][1] for one in found])
+        for name, (unit, _) in found[0].items()
+    ]
+    columns.show_figures(results)
+    program.finish(results, packages={"Lockstep": own_versions()})
 
 
 if __name__ == "__main__":

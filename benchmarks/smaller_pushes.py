@@ -2,7 +2,7 @@
 
 ``python benchmarks/smaller_pushes.py [--rounds N] [--values 1000000,10000000]``. The worker's part is what compression
 adds to a compiled step, the server's part what it does before it can apply the push. All ways in turn in each round,
-in one process: nothing travels. Prints a table as Markdown: medians over the rounds.
+in one process: nothing travels. Prints a table as Markdown, and writes JSON.
 
 A push of ``b`` bytes less that takes a worker ``w`` and the server ``s`` seconds more pays on links below
 ``8 * b / (w + s)`` bits a second, where nothing else uses the link. Where ``n`` workers share the server and its link,
@@ -11,14 +11,19 @@ it is ``8 * n * b / (w + n * s)``.
 
 from __future__ import annotations
 
-import argparse
 import time
+from collections import Counter
 from collections.abc import Callable
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 import jax
 import numpy as np
+from harness import columns
+from harness.environments import own_versions
+from harness.options import counts
+from harness.program import Program
+from harness.results import Result, measure_in_turn
 
 from lockstep.parameter_server import TopK
 from lockstep.parameter_server.compression import Compression
@@ -83,35 +88,57 @@ def timed(what: Callable[[Any], Any], given: Any) -> tuple[float, Any]:
     return time.perf_counter() - start_s, found
 
 
+def measure(num_values: int, num_rounds: int) -> list[Result]:
+    """Measures all ways with pushes of so many gradients."""
+    setup = make_setup(num_values)
+    ways = {name: Way(setup, compression) for name, compression in WAYS.items()}
+    random = np.random.default_rng(0)
+    gradients = [jax.numpy.asarray(random.normal(size=num_values).astype(np.float32)) for _ in range(3)]
+    numbers = Counter[str]()
+
+    def round_of(_case: str, side: str) -> dict[str, float]:
+        compress_s, arrays = timed(ways[side].compress, gradients[numbers[side] % 3])
+        expand_s, whole = timed(ways[side].expand, arrays)
+        assert whole.shape == (num_values,)
+        numbers[side] += 1
+        size = sum(array.nbytes for array in arrays.values())
+        return {"size": size, "worker_ms": 1e3 * compress_s, "server_ms": 1e3 * expand_s}
+
+    names = [(f"{num_values:,} gradients, {4 * num_values:,} bytes", name) for name in ways]
+    return measure_in_turn(
+        names,
+        round_of,
+        num_rounds=num_rounds,
+        value="worker_ms",
+        unit="milliseconds of a worker",
+        warms_up=True,  # it is compiled
+    )
+
+
+def break_even(result: Result) -> str:
+    """Shows below which rate of a link the smaller push pays, in Gbit/s."""
+    taken_s = (median(result.values) + median(result.more["server_ms"])) / 1e3
+    whole = 4 * int(result.case.split()[0].replace(",", ""))
+    return f"{8 * (whole - result.more['size'][0]) / taken_s / 1e9:.1f}"
+
+
+SHOWN: Final = {
+    "push": columns.case,
+    "compression": columns.side,
+    "bytes of a push": columns.more("size", 0),
+    "worker, ms": columns.values(1),
+    "server, ms": columns.more("server_ms", 1),
+    "pays on links below, Gbit/s": break_even,
+}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=21, help="how often each is done (default: 21)")
-    parser.add_argument("--values", default="1000000,10000000", help="how many gradients a push has")
-    options = parser.parse_args()
-    print("| gradients | compression | bytes of a push | worker, ms | server, ms | pays on links below, Gbit/s |")
-    print("|---|---|---|---|---|---|")
-    for num_values in map(int, options.values.split(",")):
-        setup = make_setup(num_values)
-        ways = {name: Way(setup, compression) for name, compression in WAYS.items()}
-        random = np.random.default_rng(0)
-        gradients = [jax.numpy.asarray(random.normal(size=num_values).astype(np.float32)) for _ in range(3)]
-        times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-        sizes: dict[str, int] = {}
-        for number in range(options.rounds + 1):
-            for name, way in ways.items():
-                compress_s, arrays = timed(way.compress, gradients[number % 3])
-                expand_s, whole = timed(way.expand, arrays)
-                assert whole.shape == (num_values,)
-                sizes[name] = sum(array.nbytes for array in arrays.values())
-                if number:  # the first one is compiled
-                    times[name].append((compress_s, expand_s))
-        for name, found in times.items():
-            worker_s, server_s = (median(one[side] for one in found) for side in (0, 1))
-            break_even = 8 * (4 * num_values - sizes[name]) / (worker_s + server_s)
-            print(
-                f"| {num_values:,} | `{name}` | {sizes[name]:,} of {4 * num_values:,} | {worker_s * 1e3:.1f} "
-                f"| {server_s * 1e3:.1f} | {break_even / 1e9:.1f} |"
-            )
+    """Runs the benchmark."""
+    program = Program(__doc__, folder="smaller_pushes", num_rounds=21)
+    program.add("--values", type=counts, default=[1_000_000, 10_000_000], help="how many gradients a push has")
+    options = program.parse(small={"rounds": 2, "values": [10_000]})
+    results = [one for num_values in options.values for one in measure(num_values, options.rounds)]
+    program.finish(results, SHOWN, packages={"Lockstep": own_versions()})
 
 
 if __name__ == "__main__":

@@ -1,29 +1,27 @@
 """Compares transports on the traffic of a parameter server: gRPC, Arrow Flight, ZeroMQ, and shared memory.
 
 ``python benchmarks/transports.py [--rounds N] [--seconds S] [--clients 1,2]``. All rivals in turn in each round, each
-with a server process and client processes of its own, on this machine. Prints a table as Markdown: medians over rounds.
+with a server process and client processes of its own, on this machine. Prints a table as Markdown, medians over rounds,
+and writes JSON.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import json
-import resource
-import subprocess
-import sys
 import tempfile
-import time
+from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
-
-HERE: Final = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
-from transports.traffic import HEADER, KINDS  # noqa: E402 - it lies beside this file
+from harness import columns
+from harness.addresses import free_ports
+from harness.environments import own_versions
+from harness.options import counts
+from harness.program import Program
+from harness.results import measure_in_turn
+from harness.sides import Side, SideSpec, running
+from transports.traffic import KINDS
 
 RIVALS: Final = {
     "ZeroMQ, TCP": ("zeromq", "ZeroMqClient", "tcp://127.0.0.1:{port}"),
@@ -35,134 +33,69 @@ RIVALS: Final = {
     "Arrow Flight, Unix socket": ("flight", "FlightClient", "grpc+unix://{folder}/flight"),
     "shared memory, ZeroMQ beside it": ("shared_memory", "SharedMemoryClient", "ipc://{folder}/shm"),
 }
-PORT: Final = 28_871
-PAGE_BYTES: Final = 4096
+# Python's own account of shared memory takes what both sides have for a leak.
+VARIABLES: Final = {"PYTHONWARNINGS": "ignore:resource_tracker"}
+SHOWN: Final = {
+    "traffic": columns.case,
+    "transport": columns.side,
+    "exchange, median µs": columns.values(0),
+    "p99 µs": columns.more("p99_us", 0),
+    "exchanges a second": columns.more("per_second", 0),
+    "processor µs, client": columns.more("client_us", 0),
+    "server": columns.more("server_us", 0),
+}
 
 
-def touch(parts: list[Any]) -> int:
-    """Looks at each page of what came: what was only mapped did not travel."""
-    return sum(int(np.frombuffer(part, np.uint8)[::PAGE_BYTES].sum()) for part in parts)
+def measure(rival: str, kind: int, num_clients: int, *, seconds: float, logs: Path) -> dict[str, float]:
+    """Starts a server and its clients, which exchange buffers at the same time."""
+    module, client, address = RIVALS[rival]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        order = {"module": module, "client": client, "kind": kind, "seconds": seconds}
+        order["address"] = address.format(port=free_ports(1)[0], folder=folder)
 
+        def start(name: str, *, serves: bool) -> Side:
+            spec = SideSpec(
+                title=rival, module="transports.side", order={**order, "serves": serves}, variables=VARIABLES
+            )
+            return stack.enter_context(running(spec, log=logs / f"{name}.log"))
 
-def processor_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def serve(rival: str, address: str, kind: int) -> None:
-    answer = KINDS[kind].answer()
-    expected = [part.nbytes for part in KINDS[kind].request()]
-
-    def answered(header: bytes, parts: list[memoryview]) -> tuple[bytes, list[np.ndarray]]:
-        if header == b"processor":
-            return repr(processor_s()).encode(), []
-        assert header == HEADER
-        assert [part.nbytes for part in parts] == expected
-        touch(parts)
-        return header, answer
-
-    importlib.import_module(f"transports.{RIVALS[rival][0]}").serve(address, answered)
-
-
-def drive(rival: str, address: str, kind: int, seconds: float) -> None:
-    module, name, _ = RIVALS[rival]
-    client = getattr(importlib.import_module(f"transports.{module}"), name)(address)
-    request, sizes = KINDS[kind].request(), [part.nbytes for part in KINDS[kind].answer()]
-    times: list[float] = []
-
-    def go(until: float) -> None:
-        while (start := time.perf_counter()) < until:
-            header, parts = client.exchange(HEADER, request)
-            assert header == HEADER
-            assert [part.nbytes for part in parts] == sizes
-            touch(parts)
-            times.append(time.perf_counter() - start)
-            del parts
-
-    go(time.perf_counter() + 0.3)  # to warm up
-    times.clear()
-    server_before, own_before = float(client.exchange(b"processor", [])[0]), processor_s()
-    go(time.perf_counter() + seconds)
-    result = {
-        "median_s": median(times),
-        "p99_s": sorted(times)[int(len(times) * 0.99)],
-        "per_second": len(times) / sum(times),
-        "client_s": (processor_s() - own_before) / len(times),
-        "server_s": float(client.exchange(b"processor", [])[0]) - server_before,
-        "num": len(times),
-    }
-    print(json.dumps(result), flush=True)
-    client.close()
-
-
-def measure(rival: str, kind: int, num_clients: int, seconds: float, port: int) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
-        address = RIVALS[rival][2].format(port=port, folder=folder)
-        # Python's own account of shared memory takes what both sides have for a leak.
-        python = [sys.executable, "-W", "ignore:resource_tracker"]
-        this = [*python, __file__, "--rival", rival, "--address", address, "--kind", str(kind)]
-        server = subprocess.Popen([*this, "--serve"], stdout=subprocess.PIPE, text=True)
-        try:
-            assert server.stdout is not None
-            assert server.stdout.readline() == "up\n"
-            drivers = [
-                subprocess.Popen([*this, "--seconds", str(seconds)], stdout=subprocess.PIPE, text=True)
-                for _ in range(num_clients)
-            ]
-            found = [json.loads(driver.communicate(timeout=120)[0].splitlines()[-1]) for driver in drivers]
-        finally:
-            server.kill()
-            server.wait()
-            server.stdout.close()
+        server = start("server", serves=True)
+        stack.callback(server.kill)
+        server.hear()
+        clients = [start(f"client-{number}", serves=False) for number in range(num_clients)]
+        for one in clients:
+            one.hear()
+        for one in clients:
+            one.ask()
+        found = [one.hear() for one in clients]
     return {
-        "median_s": median(one["median_s"] for one in found),
-        "p99_s": max(one["p99_s"] for one in found),
+        "median_us": median(one["median_us"] for one in found),
+        "p99_us": max(one["p99_us"] for one in found),
         "per_second": sum(one["per_second"] for one in found),
-        "client_s": median(one["client_s"] for one in found),
-        "server_s": max(one["server_s"] for one in found) / sum(one["num"] for one in found),
+        "client_us": median(one["client_us"] for one in found),
+        "server_us": max(one["server_us"] for one in found) / sum(one["num"] for one in found),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--clients", default="1,2")
-    parser.add_argument("--kinds", default=",".join(map(str, range(len(KINDS)))))
-    parser.add_argument("--rival", help=argparse.SUPPRESS)
-    parser.add_argument("--address", help=argparse.SUPPRESS)
-    parser.add_argument("--kind", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.serve:
-        serve(options.rival, options.address, options.kind)
-        return
-    if options.rival:
-        drive(options.rival, options.address, options.kind, options.seconds)
-        return
-    results: dict[tuple[int, int, str], list[dict[str, float]]] = {}
-    port = PORT
-    for _ in range(options.rounds):  # all in turn, so that what else the machine does meets all alike
-        for kind in map(int, options.kinds.split(",")):
-            for num_clients in map(int, options.clients.split(",")):
-                for rival in RIVALS:
-                    port += 1
-                    found = measure(rival, kind, num_clients, options.seconds, port)
-                    results.setdefault((kind, num_clients, rival), []).append(found)
-                    print(".", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    print(
-        "| traffic | clients | transport | exchange, median µs | p99 µs | exchanges a second "
-        "| processor µs, client | server |"
+    """Runs the benchmark."""
+    program = Program(__doc__, folder="transports", num_rounds=5)
+    program.add("--seconds", type=float, default=1.0, help="how long clients exchange (default: %(default)s)")
+    program.add("--clients", type=counts, default=[1, 2], help="default: 1,2")
+    program.add_choice("--kinds", [str(number) for number in range(len(KINDS))])
+    options = program.parse(small={"rounds": 1, "seconds": 0.2, "clients": [1], "kinds": ["1"]})
+    cases = {
+        f"{KINDS[int(kind)].name}; clients: {number}": (int(kind), number)
+        for kind, number in product(options.kinds, options.clients)
+    }
+    results = measure_in_turn(
+        product(cases, RIVALS),
+        lambda case, rival: measure(rival, *cases[case], seconds=options.seconds, logs=program.logs(*cases[case])),
+        num_rounds=options.rounds,
+        value="median_us",
+        unit="microseconds an exchange",
     )
-    print("|---|---|---|---|---|---|---|---|")
-    for (kind, num_clients, rival), rounds in results.items():
-        row = {name: median(one[name] for one in rounds) for name in rounds[0]}
-        print(
-            f"| {KINDS[kind].name} | {num_clients} | {rival} | {row['median_s'] * 1e6:,.0f} "
-            f"| {row['p99_s'] * 1e6:,.0f} | {row['per_second']:,.0f} "
-            f"| {row['client_s'] * 1e6:,.0f} | {row['server_s'] * 1e6:,.0f} |"
-        )
+    program.finish(results, SHOWN, packages={"all": own_versions("pyzmq", "grpcio", "pyarrow")})
 
 
 if __name__ == "__main__":

@@ -22,13 +22,13 @@ pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 
 def test_each_workload_of_the_services_benchmark_runs_in_a_small_size() -> None:
     done = subprocess.run(
-        [sys.executable, SCRIPT, "--small", "--runs", "1"], capture_output=True, text=True, timeout=590, check=False
+        [sys.executable, SCRIPT, "--small", "--rounds", "1"], capture_output=True, text=True, timeout=590, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for row in (
         "job: first line over HTTP",
         "as `lockstep jobs` asks",
-        "jobs a minute",
+        "| jobs | a minute |",
         "lines a second, read over HTTP",
         "a line's delay, 4 followers",
     ):
@@ -45,7 +45,7 @@ def test_a_workload_that_there_is_not_is_refused() -> None:
 
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 def test_the_prediction_server_is_checked_and_measured(tmp_path: Path) -> None:
-    chosen = ["--servers=lockstep", "--models=tabular", "--connections=2", "--rounds=1", "--seconds=1"]
+    chosen = ["--small", "--servers=lockstep", "--models=tabular", "--connections=2", "--rounds=1", "--seconds=1"]
     done = subprocess.run(
         [sys.executable, SERVING, *chosen, f"--folder={tmp_path}"],
         capture_output=True,
@@ -55,15 +55,16 @@ def test_the_prediction_server_is_checked_and_measured(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = [line for line in done.stdout.splitlines() if line.startswith("| tabular")]
-    _, connections, server, speed, *_, errors, memory = (cell.strip() for cell in row.strip("| ").split("|"))
-    assert (connections, server, errors) == ("2", "lockstep", "0")
+    case, server, speed, *_, errors, memory = (cell.strip() for cell in row.strip("| ").split("|"))
+    assert case.endswith("; connections: 2")
+    assert (server, errors) == ("lockstep", "0")
     assert float(speed.replace(",", "")) > 0
     assert float(memory.replace(",", "")) > 0
 
 
 def test_each_way_to_train_is_checked_and_measured(tmp_path: Path) -> None:
     sides = "keras,one-device,mirrored,loop,pure"
-    chosen = ["--cases=dense", "--batch-sizes=256", f"--sides={sides}", "--rounds=2", f"--folder={tmp_path}"]
+    chosen = ["--cases=dense", "--batch-sizes=256", f"--sides={sides}", "--rounds=2", f"--json={tmp_path}/results.json"]
     done = subprocess.run([sys.executable, FIT, *chosen], capture_output=True, text=True, timeout=590, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads((tmp_path / "results.json").read_text())
@@ -76,7 +77,7 @@ def test_each_way_to_train_is_checked_and_measured(tmp_path: Path) -> None:
 
 
 def test_processes_train_on_the_rows_of_one_batch(tmp_path: Path) -> None:
-    chosen = ["--processes=2", "--sides=multi-worker", "--cases=dense", "--rounds=2", f"--folder={tmp_path}"]
+    chosen = ["--processes=2", "--sides=multi-worker", "--cases=dense", "--rounds=2", f"--json={tmp_path}/results.json"]
     done = subprocess.run([sys.executable, FIT, *chosen], capture_output=True, text=True, timeout=590, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     one, two = json.loads((tmp_path / "results.json").read_text())["results"]
@@ -94,7 +95,7 @@ def test_a_side_that_trains_in_one_process_is_not_started_in_two() -> None:
 
 
 def test_the_way_to_the_first_step_is_measured(tmp_path: Path) -> None:
-    chosen = ["--cases=dense", "--rounds=1", f"--folder={tmp_path}"]
+    chosen = ["--cases=dense", "--rounds=1", f"--json={tmp_path}/results.json"]
     done = subprocess.run([sys.executable, START, *chosen], capture_output=True, text=True, timeout=590, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {one["case"] for one in json.loads((tmp_path / "results.json").read_text())["results"]}
@@ -102,19 +103,20 @@ def test_the_way_to_the_first_step_is_measured(tmp_path: Path) -> None:
 
 
 def test_a_training_step_is_counted_and_measured_without_a_gpu(tmp_path: Path) -> None:
-    chosen = ["--smoke", "--sides=lockstep", "--models=block", "--rounds=1", f"--folder={tmp_path}"]
+    chosen = ["--small", "--sides=lockstep", "--models=block", "--rounds=1", f"--folder={tmp_path}"]
     chosen.append(f"--lockstep={sys.executable}")
     done = subprocess.run([sys.executable, GPU, *chosen], capture_output=True, text=True, timeout=590, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "It is not a result." in done.stdout
     assert "246,144 parameters" in done.stdout
     told = json.loads((tmp_path / "gpu.json").read_text())
-    assert told["isResult"] is False
-    (only,) = told["measured"]
-    assert (only["model"], only["side"], only["error"], only["utilisation"]) == ("block", "lockstep", "", None)
-    assert len(only["units_per_s"]) == 1
-    assert only["units_per_s"][0] > 0
-    assert only["compile_s"] > 0
+    assert told["isSmall"] is True
+    (only,) = told["results"]
+    assert (only["side"], only["error"]) == ("lockstep", "")
+    assert len(only["values"]) == 1
+    assert only["values"][0] > 0
+    assert only["more"]["compile_s"] > 0
+    assert "utilisation" not in only["more"]
 
 
 @pytest.mark.parametrize(

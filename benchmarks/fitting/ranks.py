@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from harness.addresses import LOOPBACK, free_ports
 from harness.protocol import INTERFACE, read_order
 
 from fitting.links import Host, shaped_links
@@ -22,18 +22,11 @@ END_S = 20.0
 """How long the processes have after the last round, in seconds. The harness waits for 30."""
 
 
-def free_ports(count: int) -> list[int]:
-    """Returns ports of the loopback interface on which nobody listens now."""
-    with ExitStack() as stack:
-        found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in found]
-
-
 def start(order: dict[str, Any], hosts: Sequence[Host]) -> list[subprocess.Popen[bytes]]:
     """Starts the processes: each on a host of its own, or all on this machine's loopback interface if there is none."""
     count = order["num_processes"]
     *ports, meeting = free_ports(count + 1)
-    addresses = [host.address for host in hosts] or ["127.0.0.1"] * count
+    addresses = [host.address for host in hosts] or [LOOPBACK] * count
     cluster = {"worker": [f"{address}:{port}" for address, port in zip(addresses, ports, strict=True)]}
     processes: list[subprocess.Popen[bytes]] = []
     for rank in range(count):

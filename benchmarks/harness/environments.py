@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+OWN: Final = ("lockstep-train", "jax", "keras")
+"""The packages whose versions are stated of the environment that runs a benchmark."""
+PEERS: Final = {
+    "pytorch": ("torch==2.15.0", "torchvision==0.29.2", "numpy==2.4.6"),
+    "tensorflow": ("tensorflow-cpu==2.21.0",),
+}
+"""The peers that more than one benchmark has, and their packages."""
 STAMP: Final = "packages.txt"
 INSTALLATION_S: Final = 3600
 VERSIONS_PROGRAM: Final = """
@@ -45,7 +53,21 @@ def install(title: str, packages: Sequence[str], *, folder: Path) -> Path:
     return python
 
 
-def run_uv(title: str, *arguments: str, **options: object) -> None:
+def peer_python(peer: str, *, folder: Path) -> Path:
+    """Returns the Python of one of `PEERS`, in an environment below the folder.
+
+    What cannot be installed ends the benchmark in one line.
+    """
+    packages = PEERS[peer]
+    if peer == "tensorflow":
+        packages = (*packages, f"keras=={importlib.metadata.version('keras')}")
+    try:
+        return install(peer, packages, folder=folder / peer)
+    except InstallationError as error:
+        sys.exit(f"benchmarks/{Path(sys.argv[0]).name}: {error}")
+
+
+def run_uv(title: str, *arguments: str, **options: Any) -> None:
     """Runs uv.
 
     Args:
@@ -62,6 +84,11 @@ def run_uv(title: str, *arguments: str, **options: object) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALLATION_S, **options)
     if done.returncode:
         raise InstallationError(f"{title} cannot be installed: {done.stderr.strip()}")
+
+
+def own_versions(*names: str) -> str:
+    """Returns the versions of `OWN` and of further packages of this environment."""
+    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in (*OWN, *names))
 
 
 def versions(python: str | Path, names: Sequence[str]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 
 def chosen_from(allowed: Sequence[str]) -> Callable[[str], list[str]]:
@@ -30,16 +29,3 @@ def count(text: str) -> int:
 def counts(text: str) -> list[int]:
     """Parses positive whole numbers with commas between them."""
     return [count(part) for part in text.split(",")]
-
-
-def add_harness_options(parser: argparse.ArgumentParser, *, folder: Path, num_rounds: int) -> None:
-    """Adds ``--rounds``, ``--folder`` and ``--json``.
-
-    Args:
-        parser: the parser.
-        folder: where environments and results are kept by default.
-        num_rounds: the default number of rounds.
-    """
-    parser.add_argument("--rounds", type=count, default=num_rounds, help="rounds of each side (default: %(default)s)")
-    parser.add_argument("--folder", type=Path, default=folder, help="where peers' environments are kept")
-    parser.add_argument("--json", type=Path, help="where the results are written (default: results.json in the folder)")

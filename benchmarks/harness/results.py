@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, final
 
-from harness.machine import describe_machine
-from harness.tables import console
+from harness.sides import SideError
+from harness.tables import percentile, spread
+from harness.turns import turns
 
 
 @final
@@ -43,23 +40,76 @@ class Result:
 
     def text(self, digits: int = 2) -> str:
         """Returns the median with the least and the most, or "failed"."""
-        middle = self.median
-        if middle is None:
-            return "failed"
-        return f"{middle:,.{digits}f} ({min(self.values):,.{digits}f} to {max(self.values):,.{digits}f})"
+        return spread(self.values, digits) if self.values else "failed"
 
 
-def write_results(path: Path, results: Sequence[Result], *, packages: Mapping[str, str], **more: Any) -> None:
-    """Writes results with the machine, the command and the versions that they are of.
+def result_of(
+    rounds: Sequence[Mapping[str, Any]], *, value: str, case: str, side: str, unit: str, error: str = "", **more: Any
+) -> Result:
+    """Returns the result of a side's rounds.
 
     Args:
-        path: the file, as JSON.
-        results: the results.
-        packages: the versions of each side's packages.
-        more: further keys.
+        rounds: the figures of each round, by name.
+        value: the name of the figure that counts. The others are further figures.
+        case: the case.
+        side: the side.
+        unit: the unit of what counts.
+        error: why there are fewer rounds, or nothing.
+        more: further figures that are not of rounds.
     """
-    command = shlex.join(["python", *sys.argv])
-    told = {"machine": describe_machine(), "command": command, "packages": dict(packages), **more}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**told, "results": [asdict(one) for one in results]}, indent=2) + "\n")
-    console.print(f"results: {path}")
+    names = dict.fromkeys(name for one in rounds for name in one)
+    found = {name: [one[name] for one in rounds if one.get(name) is not None] for name in names}
+    values = found.pop(value, [])
+    return Result(case=case, side=side, unit=unit, values=values, more={**found, **more}, error=error)
+
+
+def measure_in_turn(
+    names: Iterable[tuple[str, str]],
+    round_of: Callable[[str, str], Mapping[str, Any]],
+    *,
+    num_rounds: int,
+    value: str,
+    unit: str,
+    warms_up: bool = False,
+) -> list[Result]:
+    """Measures all in turn, in this process or by what it starts; see `harness.turns.turns`.
+
+    Args:
+        names: cases and sides.
+        round_of: measures a round of a side in a case, and returns its figures. A side that fails with a `SideError`
+            is left out of the rounds that follow.
+        num_rounds: how many rounds.
+        value: see `result_of`.
+        unit: the unit of the figures that count.
+        warms_up: whether a first round does not count.
+    """
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {name: [] for name in names}
+    errors: dict[tuple[str, str], str] = {}
+    for number, name in turns(found, num_rounds=num_rounds, warms_up=warms_up):
+        if name not in errors:
+            try:
+                figures = round_of(*name)
+            except SideError as error:
+                errors[name] = str(error)
+                continue
+            if number >= 0:
+                found[name].append(figures)
+    return [
+        result_of(rounds, value=value, case=case, side=side, unit=unit, error=errors.get((case, side), ""))
+        for (case, side), rounds in found.items()
+    ]
+
+
+def figure_results(case: str, figures: Mapping[str, tuple[str, float]]) -> list[Result]:
+    """Returns results of units and figures by name, each of which was measured once."""
+    return [Result(case=case, side=name, unit=unit, values=[value]) for name, (unit, value) in figures.items()]
+
+
+def timing_results(case: str, seconds: Mapping[str, Sequence[float]]) -> list[Result]:
+    """Returns what requests took, by name: their number, median, 99th percentile and most, in milliseconds."""
+    results = []
+    for name, taken in seconds.items():
+        found = {"p50": percentile(taken, 0.5), "p99": percentile(taken, 0.99), "most": max(taken)}
+        more = {"requests": len(taken), **{key: round(1000 * value, 3) for key, value in found.items()}}
+        results.append(Result(case=case, side=name, unit="milliseconds", values=[more["p50"]], more=more))
+    return results

@@ -8,13 +8,14 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, final
 
 from harness.protocol import MARK
+from harness.turns import turns
 
 HERE: Final = Path(__file__).resolve().parent.parent
 ANSWER_S: Final = 3600.0
@@ -22,6 +23,7 @@ ANSWER_S: Final = 3600.0
 NOTICE_S: Final = 0.5
 ENDING_S: Final = 30.0
 NUM_LINES: Final = 15
+READ_BYTES: Final = 2**16
 DROPPED: Final = ("JAX_COMPILATION_CACHE_DIR", "JAX_PLATFORMS", "XLA_FLAGS", "KERAS_BACKEND")
 """Variables that no side inherits: they would give one side another backend, or programs of an earlier run."""
 
@@ -44,17 +46,17 @@ class SideSpec:
 
     Attributes:
         title: its name in tables and messages.
-        python: its Python.
         module: its program, a module of ``benchmarks``.
         order: what it is to do.
-        environment: all variables of its process; see `environment_of`.
+        python: its Python.
+        variables: what its environment has besides `environment_of`.
     """
 
     title: str
-    python: Path
     module: str
     order: Mapping[str, Any]
-    environment: Mapping[str, str]
+    python: Path = Path(sys.executable)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @final
@@ -68,6 +70,7 @@ class Side:
 
     def __init__(self, spec: SideSpec, *, log: Path) -> None:
         self._spec, self._log = spec, log
+        self._heard = b""
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as messages:
             self._process = subprocess.Popen(
@@ -76,7 +79,7 @@ class Side:
                 stdout=subprocess.PIPE,
                 stderr=messages,
                 bufsize=0,  # so that what select sees is all that there is
-                env=dict(spec.environment),
+                env=environment_of(spec.variables),
                 cwd=HERE,
             )
 
@@ -102,14 +105,31 @@ class Side:
         assert self._process.stdout is not None
         deadline = time.monotonic() + ANSWER_S
         while time.monotonic() < deadline:
-            if not select.select([self._process.stdout], [], [], NOTICE_S)[0]:
-                continue
-            line = self._process.stdout.readline().decode()
-            if line.startswith(MARK):
-                return json.loads(line.removeprefix(MARK))
-            if not line:
-                raise self._error("has ended")
+            line, ended, rest = self._heard.partition(b"\n")
+            if ended:
+                self._heard = rest
+                if line.startswith(MARK.encode()):
+                    return json.loads(line.removeprefix(MARK.encode()))
+            elif select.select([self._process.stdout], [], [], NOTICE_S)[0]:
+                found = os.read(self._process.stdout.fileno(), READ_BYTES)
+                if not found:
+                    raise self._error("has ended")
+                self._heard += found
         raise self._error(f"has said nothing for {ANSWER_S:.0f} s")
+
+    def answer(self) -> dict[str, Any]:
+        """Asks for a round, and waits for its answer.
+
+        Raises:
+            SideError: it has ended, or says nothing within `ANSWER_S` seconds.
+        """
+        self.ask()
+        return self.hear()
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
 
     def end(self) -> None:
         """Ends the process."""
@@ -122,6 +142,10 @@ class Side:
             self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
+
+    def terminate(self) -> None:
+        """Asks the process to end at once, with what it has started."""
+        self._process.terminate()
 
     def kill(self) -> None:
         """Ends the process at once, whatever it does."""
@@ -150,7 +174,7 @@ class Heard:
 
 
 def take_turns(specs: Mapping[str, SideSpec], *, num_rounds: int, logs: Path) -> dict[str, Heard]:
-    """Starts the sides one after the other, and lets them do rounds in turn. Each round begins with another side.
+    """Starts the sides one after the other, and lets them do rounds in turn.
 
     One process works at a time: the others wait for their line. A first turn is for warming up, and does not count.
 
@@ -172,22 +196,39 @@ def take_turns(specs: Mapping[str, SideSpec], *, num_rounds: int, logs: Path) ->
                 heard[name].ready = sides[name].hear()
             except SideError as error:
                 heard[name].error = str(error)
-        for number in range(-1, num_rounds):
-            names = [name for name in sides if not heard[name].error]
-            first = number % max(1, len(names))
-            for name in names[first:] + names[:first]:
+        for number, name in turns(sides, num_rounds=num_rounds, warms_up=True):
+            if not heard[name].error:
                 try:
-                    sides[name].ask()
-                    answer = sides[name].hear()
-                    if number >= 0:
-                        heard[name].rounds.append(answer)
+                    answer = sides[name].answer()
                 except SideError as error:
                     heard[name].error = str(error)
-                print(".", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+                    continue
+                if number >= 0:
+                    heard[name].rounds.append(answer)
     return heard
 
 
-def errors_of(heard: Iterable[Heard]) -> list[str]:
-    """Returns the errors of the sides that failed."""
-    return [one.error for one in heard if one.error]
+def fresh_round(spec: SideSpec, *, log: Path) -> dict[str, Any]:
+    """Starts a side for one round, and ends it: for what a process does once.
+
+    Returns:
+        What it said when it was ready, and its answer.
+
+    Raises:
+        SideError: it has ended.
+    """
+    with running(spec, log=log) as side:
+        return {**side.hear(), **side.answer()}
+
+
+@contextmanager
+def running(spec: SideSpec, *, log: Path) -> Iterator[Side]:
+    """Starts a side, and ends it with the context: at once where that ends by an error or a signal."""
+    side = Side(spec, log=log)
+    try:
+        yield side
+    except BaseException:
+        side.terminate()
+        raise
+    finally:
+        side.end()

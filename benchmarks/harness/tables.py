@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import final
+from statistics import median
+from typing import Any
 
 from rich.console import Console
 
@@ -18,21 +18,20 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-@final
-@dataclass(kw_only=True)
-class Timings:
-    """How long something took, each time."""
-
-    name: str
-    seconds: list[float] = field(default_factory=list)
-
-    def row(self) -> tuple[str, ...]:
-        """Returns name, number, median, 99th percentile and most, in milliseconds."""
-        shown = (percentile(self.seconds, 0.5), percentile(self.seconds, 0.99), max(self.seconds))
-        return self.name, f"{len(self.seconds):,}", *(f"{seconds * 1000:.1f}" for seconds in shown)
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Returns the median with the least and the most."""
+    least, middle, most = (f"{value:,.{digits}f}" for value in (min(values), median(values), max(values)))
+    return middle if least == most else f"{middle} ({least} to {most})"
 
 
-TIMINGS_HEAD = ("milliseconds", "requests", "p50", "p99", "most")
+def text_of(found: Any, digits: int = 2) -> str:
+    """Returns what a cell shows of a figure, of the figures of rounds, or of a text; nothing for None."""
+    if isinstance(found, str | None):
+        return found or ""
+    if isinstance(found, Sequence):
+        texts = sorted({one for one in found if isinstance(one, str)})
+        return "; ".join(texts) if texts or not found else spread(found, digits)
+    return f"{found:,.{digits}f}"
 
 
 def show(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

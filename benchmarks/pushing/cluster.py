@@ -1,130 +1,85 @@
-"""One run: servers, workers and a coordinator on loopback, and what they used while the clock ran."""
+"""A side of `benchmarks/parameter_server.py`, of several processes: ``python -m pushing.cluster ORDER``.
+
+It starts one server, workers and a coordinator on loopback, each by TF_CONFIG, and says what they used while the clock
+ran. The standard library alone: it runs in TensorFlow's environment, too.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import tempfile
+import re
+import signal
+import sys
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from pushing.measure import STARTED, STOPPED
-
-TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
-END_S: Final = 20.0
-"""How long processes have that end by themselves once the coordinator has."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What came of one.
-
-    Attributes:
-        wall_s: how long the timed steps took, until the last of them was joined.
-        processor_s: of all processes of a role meanwhile, by role.
-        told: what the coordinator said at the end.
-        log: what the others said, and all errors.
-    """
-
-    wall_s: float
-    processor_s: dict[str, float]
-    told: dict[str, Any]
-    log: str = ""
+from harness.addresses import LOOPBACK, free_ports
+from harness.machine import processor_s
+from harness.protocol import read_order, say, serve_rounds
+from harness.sides import Side, SideSpec
 
 
-def run(command: Sequence[str], *, num_workers: int, environment: Mapping[str, str], ends: bool) -> Run:
-    """Runs a command in all roles, by TF_CONFIG; the chief's output is read.
+def run(order: dict[str, Any]) -> dict[str, Any]:
+    """Trains once.
 
     Args:
-        command: the same for all.
-        num_workers: how many there are, beside one server and the chief.
-        environment: what is added to this process's own.
-        ends: whether all roles end by themselves; else they are killed once the chief has said what came of it.
+        order: its ``module`` is the program of all roles, ``num_workers`` counts the workers, and ``logs`` is the
+            folder for messages. With ``ends``, all roles end by themselves; else they are killed once the coordinator
+            has said what came of it. The rest is for the program.
 
-    Raises:
-        RuntimeError: the chief ended before it had said what came of it.
+    Returns:
+        What the coordinator said, with ``wall_s``, the processor seconds by role, and what was asked of the server.
     """
-    ports = _free_ports(num_workers + 2)
-    addresses = [f"127.0.0.1:{port}" for port in ports]
+    addresses = [f"{LOOPBACK}:{port}" for port in free_ports(order["num_workers"] + 2)]
     cluster = {"chief": addresses[:1], "ps": addresses[1:2], "worker": addresses[2:]}
+    log = Path(order["logs"]) / "ps-0.log"
     with ExitStack() as stack:
-        log = stack.enter_context(tempfile.TemporaryFile("w+"))
-        processes: dict[str, list[subprocess.Popen[str]]] = {}
+        sides: dict[str, list[Side]] = {}
         for role in ("ps", "worker", "chief"):
             for index in range(len(cluster[role])):
-                config = json.dumps({"cluster": cluster, "task": {"type": role, "index": index}})
-                is_chief = role == "chief"
-                process = subprocess.Popen(
-                    command,
-                    env={**os.environ, **environment, "TF_CONFIG": config},
-                    stdin=subprocess.PIPE if is_chief else subprocess.DEVNULL,
-                    stdout=subprocess.PIPE if is_chief else log,
-                    stderr=log,
-                    text=True,
+                task = {"type": role, "index": index}
+                spec = SideSpec(
+                    title=f"{role} {index}",
+                    module=order["module"],
+                    order=order,
+                    variables={"TF_CONFIG": json.dumps({"cluster": cluster, "task": task}), "JAX_PLATFORMS": "cpu"},
                 )
-                stack.callback(_end, process)
-                processes.setdefault(role, []).append(process)
-        try:
-            found = _follow(processes)
-            if ends:
-                for process in (one for members in processes.values() for one in members):
-                    process.wait(END_S)
-            log.seek(0)
-            return replace(found, log=log.read())
-        except RuntimeError as error:
-            log.seek(0)
-            raise RuntimeError(f"{' '.join(command)}: {error}\n{log.read()[-6000:]}") from None
+                side = Side(spec, log=log.with_name(f"{role}-{index}.log"))
+                stack.callback(side.end if order["ends"] else side.kill)
+                sides.setdefault(role, []).append(side)
+        said = follow(sides)
+    return {"counted": asked_in(log.read_text()), **said} if order["ends"] else said
 
 
-def _follow(processes: Mapping[str, Sequence[subprocess.Popen[str]]]) -> Run:
-    (chief,) = processes["chief"]
-    assert chief.stdin is not None
-    assert chief.stdout is not None
-    started_s, wall_s, last = 0.0, 0.0, ""
-    before: dict[str, float] = {}
-    used: dict[str, float] = {}
-    for line in chief.stdout:
-        now_s = time.perf_counter()
-        last = line.strip()
-        if last == STARTED:
-            before = _processor_s(processes)
-            started_s = time.perf_counter()
-        elif last == STOPPED:
-            wall_s = now_s - started_s
-            used = {role: spent - before[role] for role, spent in _processor_s(processes).items()}
-        if last in (STARTED, STOPPED):
-            chief.stdin.write("\n")
-            chief.stdin.flush()
-        if last.startswith("{"):
-            return Run(wall_s=wall_s, processor_s=used, told=json.loads(last))
-    raise RuntimeError(f"ended with {chief.wait()} after it had said {last!r}")
+def follow(sides: dict[str, list[Side]]) -> dict[str, Any]:
+    """Lets the coordinator's clock start and stop, and returns what was used meanwhile with what it says then."""
+    (chief,) = sides["chief"]
+    chief.hear()
+    before = used_s(sides)
+    started_s = time.perf_counter()
+    chief.ask()
+    chief.hear()
+    wall_s = time.perf_counter() - started_s
+    used = {role: spent - before[role] for role, spent in used_s(sides).items()}
+    return {"wall_s": wall_s, **used, **chief.answer()}
 
 
-def _processor_s(processes: Mapping[str, Sequence[subprocess.Popen[str]]]) -> dict[str, float]:
-    def of(process: subprocess.Popen[str]) -> float:
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS_A_SECOND
-
-    return {role: sum(map(of, members)) for role, members in processes.items()}
+def used_s(sides: dict[str, list[Side]]) -> dict[str, float]:
+    """Returns the processor seconds that the processes of each role have used so far."""
+    return {role: sum(processor_s(side.pid) for side in members) for role, members in sides.items()}
 
 
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+def asked_in(log: str) -> str:
+    """Returns what Lockstep's server says that it was asked for, and how many pushes it has applied."""
+    (asked,) = re.findall(r"was asked: (.*)", log)
+    (applied,) = re.findall(r"has applied (\d+) pushes", log)
+    return f"{applied} pushes applied; asked: {asked}"
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            stream.close()
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended
+    asked = read_order()
+    say({})
+    serve_rounds(lambda: run(asked))

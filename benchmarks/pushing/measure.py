@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
-from typing import Final
 
-STARTED: Final = "the clock starts"
-STOPPED: Final = "the clock stops"
+from harness.protocol import say
 
 
 @contextlib.contextmanager
 def timed() -> Iterator[None]:
     """Says when the time begins that counts, and when it ends; waits each time until that has been noted."""
-    for line in (STARTED, STOPPED):
-        print(line, flush=True)
-        input()
-        if line == STARTED:
+    for is_over in (False, True):
+        say({})
+        sys.stdin.readline()
+        if not is_over:
             yield

@@ -1,17 +1,17 @@
-"""Lockstep's side, by Keras's ``fit``: ``python -m pushing.ours CASE FOLDER overlapping|waiting STEPS_AN_EXECUTION``.
+"""Lockstep's side, by Keras's ``fit``: ``python -m pushing.ours ORDER``.
 
 One script for all roles, told by TF_CONFIG. By default a step is computed while the last one's push is under way, with
-parameters that are one step older; ``waiting`` is without that.
+parameters that are one step older; without ``overlaps`` in the order it is not.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+from harness.protocol import read_order, say
 
 import lockstep.parameter_server as ps
 from pushing.cases import (
@@ -78,16 +78,16 @@ def optimizer_of(case: Case) -> Any:
 def main() -> None:
     logging.getLogger("lockstep").setLevel(logging.INFO)  # servers say what they were asked for
     logging.basicConfig(format="%(message)s", force=True)  # Keras may have set logging up by now
-    name, folder, order, steps_per_execution = sys.argv[1:]
-    case = CASES[name]
-    strategy = ps.ParameterServerStrategy(overlaps=order == "overlapping")
+    order = read_order()
+    case = CASES[order["case"]]
+    strategy = ps.ParameterServerStrategy(overlaps=order["overlaps"])
     with strategy.scope():
-        model = make_model(case, steps_per_execution=int(steps_per_execution))
-    inputs, labels = load(case, Path(folder))
+        model = make_model(case, steps_per_execution=order["num_together"])
+    inputs, labels = load(case, Path(order["folder"]))
     options = {"batch_size": case.batch_size, "shuffle": False, "verbose": 0}
     fitted = model.fit(inputs, labels, steps_per_epoch=case.num_steps, epochs=2, callbacks=[TimedEpoch()], **options)
     loss = model.evaluate(inputs[:NUM_JUDGED], labels[:NUM_JUDGED], batch_size=1024, verbose=0)
-    print(json.dumps({"loss": loss, "staleness": fitted.history["staleness"][-1]}), flush=True)
+    say({"loss": loss, "staleness": fitted.history["staleness"][-1]})
 
 
 if __name__ == "__main__":

@@ -1,18 +1,16 @@
-"""TensorFlow's side, as its guide writes custom loops: ``python -m pushing.theirs CASE FOLDER STEPS_A_CLOSURE ROWS``.
+"""TensorFlow's side, as its guide writes custom loops: ``python -m pushing.theirs ORDER``.
 
 One script for all roles, told by TF_CONFIG; needs TensorFlow alone. What makes it fast: one ``tf.function`` for
 reading, gradients and updates; batches that lie ready in the workers; fused kernels for updates, which run where the
 variable is; the table's gradient an ``IndexedSlices``; several steps in one closure, where asked for; TensorFlow's
-own numbers of threads. ROWS is ``once``: each of the table that a batch uses, found by ``tf.unique``, as
-``embedding_lookup_sparse`` does; or ``each``: one for each id, as ``embedding_lookup`` does.
+own numbers of threads. The order's ``rows`` are ``once``: each of the table that a batch uses, found by
+``tf.unique``, as ``embedding_lookup_sparse`` does; or ``each``: one for each id, as ``embedding_lookup`` does.
 """
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +22,7 @@ os.environ["GRPC_FAIL_FAST"] = "use_caller"  # as the guide has it for workers a
 
 import numpy as np
 import tensorflow as tf
+from harness.protocol import read_order, say
 
 from pushing.cases import (
     CASES,
@@ -153,8 +152,8 @@ def make_dataset(case: Case, folder: Path) -> Any:
     return tf.data.Dataset.zip((inputs, labels)).cache().repeat().prefetch(tf.data.AUTOTUNE)
 
 
-def variable_ops(function: Any, *, inside: str | None) -> dict[str, int]:
-    """Counts what a compiled closure does to variables."""
+def variable_ops(function: Any, *, inside: str | None) -> str:
+    """Says how often a compiled closure does what to variables."""
     graph = function.graph.as_graph_def()
     nodes = list(graph.node) if inside is None else []
     for called in graph.library.function:
@@ -162,7 +161,7 @@ def variable_ops(function: Any, *, inside: str | None) -> dict[str, int]:
             nodes += called.node_def
     counts = Counter(node.op for node in nodes)
     chosen = ("ReadVariableOp", "ResourceGather", "ResourceApply", "ResourceScatter", "AssignAdd")
-    return {op: count for op, count in sorted(counts.items()) if op.startswith(chosen)}
+    return ", ".join(f"{count} {op} a step" for op, count in sorted(counts.items()) if op.startswith(chosen))
 
 
 def coordinate(case: Case, folder: Path, resolver: Any, *, steps_a_closure: int, rows: str) -> dict[str, Any]:
@@ -194,17 +193,17 @@ def coordinate(case: Case, folder: Path, resolver: Any, *, steps_a_closure: int,
     loss = float(tf.function(model.loss)(inputs, labels))
     inside = None if steps_a_closure == 1 else "while_body"
     traced = closure.get_concrete_function(iter(make_dataset(case, folder)))
-    return {"loss": loss, "counts": variable_ops(traced, inside=inside)}
+    return {"loss": loss, "counted": variable_ops(traced, inside=inside)}
 
 
 def main() -> None:
-    name, folder, steps_a_closure, rows = sys.argv[1:]
+    order = read_order()
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if resolver.task_type in ("worker", "ps"):
         serve(resolver)
         return
-    options = {"steps_a_closure": int(steps_a_closure), "rows": rows}
-    print(json.dumps(coordinate(CASES[name], Path(folder), resolver, **options)), flush=True)
+    options = {"steps_a_closure": order["num_together"], "rows": order["rows"]}
+    say(coordinate(CASES[order["case"]], Path(order["folder"]), resolver, **options))
     os._exit(0)  # its threads still talk to servers, which end by being killed
 
 

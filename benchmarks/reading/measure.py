@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import resource
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
+from harness.protocol import own_peak_bytes, say, serve_rounds
 
 BATCH_OF_SMALL: Final = 128
 BATCH_OF_PHOTOS: Final = 64
@@ -19,6 +20,7 @@ NUM_PHOTOS: Final = 2_048
 PHOTO_SIZE: Final = 224
 QUALITY: Final = 90
 NUM_SHARDS: Final = 8
+MIB: Final = 2**20
 
 
 def make_rows() -> tuple[np.ndarray, np.ndarray]:
@@ -27,47 +29,44 @@ def make_rows() -> tuple[np.ndarray, np.ndarray]:
     return images, np.arange(NUM_SMALL) % 10
 
 
-def peak_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def serve(times: Callable[[], Iterator[tuple[float, float]]], *, num_epochs: int) -> None:
+    """Says how much memory the imports have taken, and does a round when it is asked to.
+
+    Args:
+        times: opens what is read, and yields the seconds that this took and those of each epoch with its processor
+            seconds, as they are asked for.
+        num_epochs: how many epochs.
+    """
+    say({"imported_mib": own_peak_bytes() / MIB})
+
+    def round_of() -> dict[str, Any]:
+        epochs = list(islice(times(), num_epochs))
+        first_s, *later_s = (wall_s for wall_s, _ in epochs)
+        return {
+            "first_s": first_s,
+            "later_s": median(later_s or [first_s]),
+            "processor_s": epochs[-1][1],
+            "peak_mib": own_peak_bytes() / MIB,
+        }
+
+    serve_rounds(round_of)
 
 
-def processor_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def measure(make: Callable[[], Any], *, num_epochs: int) -> None:
-    """Goes through the batches, and prints seconds of each epoch, processor seconds of the last, and memory."""
-    imported_mib = peak_mib()
-    begun = time.perf_counter()
+def read_times(make: Callable[[], Any]) -> Iterator[tuple[float, float]]:
+    """Goes through the batches again and again; the first time has the opening, too."""
+    begun, used = time.perf_counter(), time.process_time()
     batches = make()
-    opened_s = time.perf_counter() - begun
-    epochs_s: list[float] = []
-    used = 0.0
-    for _ in range(num_epochs):
-        used = processor_s()
-        begun = time.perf_counter()
+    while True:
         for values, labels in batches:
             assert len(values) == len(np.asarray(labels))
-        epochs_s.append(time.perf_counter() - begun)
-        used = processor_s() - used
-    tell(epochs_s, opened_s=opened_s, processor_s=used, imported_mib=imported_mib)
+        yield time.perf_counter() - begun, time.process_time() - used
+        begun, used = time.perf_counter(), time.process_time()
 
 
-def measure_packing(pack: Callable[[str], Any], *, num_times: int) -> None:
-    """Packs into fresh folders, and prints the same."""
-    imported_mib = peak_mib()
-    times_s: list[float] = []
-    used = 0.0
-    for _ in range(num_times):
+def pack_times(pack: Callable[[str], Any]) -> Iterator[tuple[float, float]]:
+    """Packs into fresh folders again and again."""
+    while True:
         with tempfile.TemporaryDirectory() as folder:
-            used = processor_s()
-            begun = time.perf_counter()
+            begun, used = time.perf_counter(), time.process_time()
             pack(folder)
-            times_s.append(time.perf_counter() - begun)
-            used = processor_s() - used
-    tell(times_s, opened_s=0.0, processor_s=used, imported_mib=imported_mib)
-
-
-def tell(epochs_s: list[float], **more: float) -> None:
-    print(json.dumps({"epochs_s": epochs_s, "peak_mib": peak_mib(), **more}))
+            yield time.perf_counter() - begun, time.process_time() - used

@@ -1,12 +1,12 @@
-"""Lockstep's side: ``python -m reading.ours CASE FOLDER EPOCHS`` prints what `reading.measure` reads."""
+"""Lockstep's side: ``python -m reading.ours ORDER``."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from harness.protocol import read_order
 
 import lockstep.data as data
 from lockstep.data import Batches, Dataset  # imported by name, since they are imported when they are first used
@@ -20,8 +20,9 @@ from reading.measure import (
     NUM_SHARDS,
     QUALITY,
     make_rows,
-    measure,
-    measure_packing,
+    pack_times,
+    read_times,
+    serve,
 )
 
 
@@ -100,8 +101,9 @@ def pack(folder: str, target: str, transcoding: Transcoding) -> None:
 
 
 if __name__ == "__main__":
-    case, folder, num_epochs = sys.argv[1:]
+    order = read_order()
+    case, folder = order["case"], order["folder"]
     if case in PACKING:
-        measure_packing(lambda target: pack(folder, target, PACKING[case]), num_times=int(num_epochs))
+        serve(lambda: pack_times(lambda target: pack(folder, target, PACKING[case])), num_epochs=order["num_epochs"])
     else:
-        measure(lambda: CASES[case](folder), num_epochs=int(num_epochs))
+        serve(lambda: read_times(lambda: CASES[case](folder)), num_epochs=order["num_epochs"])

@@ -1,17 +1,17 @@
-"""tf.data's side, as its guide writes it: ``python -m reading.theirs CASE FOLDER EPOCHS``; needs TensorFlow alone."""
+"""tf.data's side, as its guide writes it: ``python -m reading.theirs ORDER``; needs TensorFlow alone."""
 
 from __future__ import annotations
 
 import glob
 import os
 import random
-import sys
 from collections.abc import Callable
 from typing import Any
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import tensorflow as tf
+from harness.protocol import read_order
 
 from reading.measure import (
     BATCH_OF_PHOTOS,
@@ -23,8 +23,9 @@ from reading.measure import (
     PHOTO_SIZE,
     QUALITY,
     make_rows,
-    measure,
-    measure_packing,
+    pack_times,
+    read_times,
+    serve,
 )
 
 SPEC = {"image": tf.io.FixedLenFeature((), tf.string), "label": tf.io.FixedLenFeature((), tf.int64)}
@@ -130,9 +131,10 @@ def pack(folder: str, target: str, *, encodes: bool) -> None:
 
 
 if __name__ == "__main__":
-    case, folder, num_epochs = sys.argv[1:]
+    order = read_order()
+    case, folder = order["case"], order["folder"]
+    encodes = case == "pack-encoded"
     if case.startswith("pack-"):
-        encodes = case == "pack-encoded"
-        measure_packing(lambda target: pack(folder, target, encodes=encodes), num_times=int(num_epochs))
+        serve(lambda: pack_times(lambda target: pack(folder, target, encodes=encodes)), num_epochs=order["num_epochs"])
     else:
-        measure(lambda: CASES[case](folder), num_epochs=int(num_epochs))
+        serve(lambda: read_times(lambda: CASES[case](folder)), num_epochs=order["num_epochs"])

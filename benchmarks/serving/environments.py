@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-from harness.environments import install, versions
-
 COMMON: Final = ("torch==2.15.0", "numpy==2.4.6", "pillow==13.0.0")
 PORT: Final = "{port}"
 
@@ -32,6 +30,10 @@ class Rival:
     program: str
     arguments: tuple[str, ...]
     note: str
+
+    def command(self, folder: Path, *, port: int) -> list[str]:
+        """Returns the command that starts the server of the environment in a folder."""
+        return [str(folder / "bin" / self.program), *(one.replace(PORT, str(port)) for one in self.arguments)]
 
 
 RIVALS: Final = {
@@ -70,41 +72,14 @@ RIVALS: Final = {
 }
 
 
-@final
-class Environment:
-    """A rival's virtual environment. It is made where there is none, or one of other packages.
-
-    Args:
-        rival: the rival.
-        folder: where it lies, or will lie.
-
-    Raises:
-        InstallationError: the packages cannot be installed.
-    """
-
-    def __init__(self, rival: Rival, *, folder: Path) -> None:
-        self._rival = rival
-        self._folder = folder
-        self._python = install(rival.title, (*rival.packages, *COMMON), folder=folder)
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """What the server's environment has besides this process's own: a home, where rivals keep files of theirs."""
-        home = self._folder / "home"
-        home.mkdir(exist_ok=True)
-        return {
-            "HOME": str(home),
-            "BENTOML_DO_NOT_TRACK": "true",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            # Where a proxy takes longer than the usual 5 s, as on a busy machine, Serve kills it and gives up.
-            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
-        }
-
-    def command(self, *, port: int) -> list[str]:
-        """Returns the command that starts the server."""
-        arguments = [argument.replace(PORT, str(port)) for argument in self._rival.arguments]
-        return [str(self._folder / "bin" / self._rival.program), *arguments]
-
-    def versions(self) -> str:
-        """Returns the versions for the table."""
-        return versions(self._python, self._rival.shown)
+def variables_of(folder: Path) -> dict[str, str]:
+    """Returns what a rival's environment has besides this process's own: a home, where it keeps files of its own."""
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    return {
+        "HOME": str(home),
+        "BENTOML_DO_NOT_TRACK": "true",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Where a proxy takes longer than the usual 5 s, as on a busy machine, Serve kills it and gives up.
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    }

@@ -5,37 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 SCRIPT: Final = Path(__file__).with_name("load.lua")
 ANSWER_TIMEOUT_S: Final = 60
 """An answer that takes longer is an error. wrk's own 2 s would hide how long slow answers take."""
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class LoadResult:
-    """What came of one load.
-
-    Attributes:
-        requests_per_s: answers with a status of success, a second.
-        p50_s: the median of the time to an answer, in seconds; None where no answer came.
-        p99_s: its 99th percentile.
-        num_errors: answers with another status, and requests that were not answered in time or whose connection broke.
-            Those in progress when the load ends do not count.
-    """
-
-    requests_per_s: float
-    p50_s: float | None
-    p99_s: float | None
-    num_errors: int
-
-
 def send_load(
     url: str, *, wrk: str, body: Path, authorization: str | None, num_connections: int, seconds: int
-) -> LoadResult:
+) -> dict[str, float | None]:
     """Sends requests until the time is over.
 
     Args:
@@ -45,6 +25,11 @@ def send_load(
         authorization: the header of that name.
         num_connections: how many connections, each of which has one request at a time.
         seconds: how long.
+
+    Returns:
+        Answers with a status of success a second; the median of the time to an answer and its 99th percentile, None
+        where no answer came; and the number of errors: answers with another status, and requests that were not answered
+        in time or whose connection broke. Those in progress when the load ends do not count.
 
     Raises:
         RuntimeError: wrk failed.
@@ -65,9 +50,9 @@ def send_load(
         raise RuntimeError(f"wrk ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
     found = json.loads(last)
     num_failed = sum(found[kind] for kind in ("connect", "read", "write", "timeout"))
-    return LoadResult(
-        requests_per_s=(found["requests"] - found["status"]) / (found["duration_us"] / 1e6),
-        p50_s=found["p50_us"] / 1e6 if found["requests"] else None,
-        p99_s=found["p99_us"] / 1e6 if found["requests"] else None,
-        num_errors=found["status"] + num_failed,
-    )
+    return {
+        "requests_per_s": (found["requests"] - found["status"]) / (found["duration_us"] / 1e6),
+        "p50_ms": found["p50_us"] / 1e3 if found["requests"] else None,
+        "p99_ms": found["p99_us"] / 1e3 if found["requests"] else None,
+        "num_errors": found["status"] + num_failed,
+    }

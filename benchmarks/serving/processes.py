@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,12 +12,6 @@ import psutil
 
 END_S: Final = 20.0
 """How long a server has to end by itself, in seconds."""
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -76,13 +69,3 @@ def processes_of_home(home: Path) -> list[psutil.Process]:
         if any(str(home) in text for text in texts):
             found.append(process)
     return found
-
-
-def pss_mib(processes: Iterable[psutil.Process]) -> float:
-    """Returns the memory of processes, in MiB: pages that several share are divided among them."""
-    total_kib = 0
-    for process in processes:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
-            total_kib += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-    return total_kib / 1024

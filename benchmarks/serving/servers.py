@@ -11,21 +11,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, final
 
 import httpx
 import psutil
+from harness.addresses import free_ports
+from harness.environments import install, own_versions, versions
+from harness.sides import HERE, environment_of
 from workloads.surroundings import running_service
 
 from lockstep.client import Client
 from lockstep.serving import SERVER_TOKEN
 from serving.cases import FOLDER_VARIABLE, MODEL_VARIABLE, Case
-from serving.environments import RIVALS, Environment
-from serving.processes import free_port, processes_of_home, running, tree
+from serving.environments import COMMON, RIVALS, Rival, variables_of
+from serving.processes import processes_of_home, running, tree
 
-HERE: Final = Path(__file__).resolve().parent.parent
 START_S: Final = 600.0
 """How long a server may take until it answers, in seconds."""
 VERSION: Final = "v1"
@@ -93,48 +94,43 @@ def make_server(name: str, *, folder: Path) -> Server:
         InstallationError: it cannot be installed here.
     """
     if name in OWN:
-        versions = f"lockstep {version('lockstep-train')}, jax {version('jax')}, keras {version('keras')}"
-        return Server(title=name.replace("-", " "), versions=versions, note="", serve=OWN[name])
-    rival = RIVALS[name]
-    environment = Environment(rival, folder=folder / name)
-    return Server(
-        title=rival.title,
-        versions=environment.versions(),
-        note=rival.note,
-        serve=partial(serve_rival, environment=environment),
-    )
+        return Server(title=name.replace("-", " "), versions=own_versions(), note="", serve=OWN[name])
+    rival, place = RIVALS[name], folder / name
+    python = install(rival.title, (*rival.packages, *COMMON), folder=place)
+    serve = partial(serve_rival, rival=rival, folder=place)
+    return Server(title=rival.title, versions=versions(python, rival.shown), note=rival.note, serve=serve)
 
 
 @contextmanager
 def serve_alone(case: Case, log: Path) -> Iterator[Endpoint]:
     """Serves a model by Lockstep's prediction server without a service."""
-    token, port = secrets.token_urlsafe(), free_port()
+    token, port = secrets.token_urlsafe(), free_ports(1)[0]
     command = [sys.executable, "-m", "lockstep.serving", f"--model={case.model_path}", f"--port={port}"]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", SERVER_TOKEN: token}
+    environment = environment_of({"JAX_PLATFORMS": "cpu", SERVER_TOKEN: token})
     with running(command, environment=environment, log=log) as process:
         endpoint = Endpoint(
             url=f"http://127.0.0.1:{port}/predict",
             processes=partial(tree, process),
             authorization=f"Bearer {token}",
         )
-        await_answer(endpoint, case, process, log=log)
+        await_answer(endpoint, case, process=process, log=log)
         yield endpoint
 
 
 @contextmanager
-def serve_rival(case: Case, log: Path, *, environment: Environment) -> Iterator[Endpoint]:
+def serve_rival(case: Case, log: Path, *, rival: Rival, folder: Path) -> Iterator[Endpoint]:
     """Serves a model by a rival."""
-    port = free_port()
+    (port,) = free_ports(1)
     variables = {
         **os.environ,
-        **environment.variables,
+        **variables_of(folder),
         "PYTHONPATH": str(HERE),
         MODEL_VARIABLE: case.name,
         FOLDER_VARIABLE: str(case.folder),
     }
-    with running(environment.command(port=port), environment=variables, log=log) as process:
+    with running(rival.command(folder, port=port), environment=variables, log=log) as process:
         endpoint = Endpoint(url=f"http://127.0.0.1:{port}/predict", processes=partial(tree, process))
-        await_answer(endpoint, case, process, log=log)
+        await_answer(endpoint, case, process=process, log=log)
         yield endpoint
 
 
@@ -168,27 +164,41 @@ def await_version(client: Client, operation_name: str) -> None:
         raise StartError(f"the version cannot be served: {operation['error']['message']}")
 
 
-def await_answer(endpoint: Endpoint, case: Case, process: psutil.Process, *, log: Path) -> None:
-    """Returns once a server answers.
+def await_answer(
+    endpoint: Endpoint,
+    case: Case,
+    *,
+    timeout_s: float = START_S,
+    process: psutil.Process | None = None,
+    log: Path | None = None,
+) -> None:
+    """Returns once a server answers: after its start, or after a load, of which it may still have requests.
+
+    Args:
+        endpoint: where it answers.
+        case: its model.
+        timeout_s: how long it may take.
+        process: its process, which may end meanwhile.
+        log: the file with its output.
 
     Raises:
         StartError: it has ended, or does not answer in time.
     """
     instances, _ = case.samples()
-    deadline = time.monotonic() + START_S
-    last = ""
-    with httpx.Client(timeout=START_S, trust_env=False) as client:
+    deadline = time.monotonic() + timeout_s
+    with httpx.Client(timeout=timeout_s, trust_env=False) as client:
         while True:
             try:
                 endpoint.predict(client, instances[0])
                 return
             except httpx.HTTPError as error:
                 last = str(error)
-            has_ended = process.status() == psutil.STATUS_ZOMBIE
+            has_ended = process is not None and process.status() == psutil.STATUS_ZOMBIE
             if has_ended or time.monotonic() > deadline:
-                problem = "has ended" if has_ended else f"does not answer after {START_S:.0f} s"
-                raise StartError(f"the server {problem}: {last}\n{log.read_text(errors='replace')[-3000:]}")
-            time.sleep(0.2)
+                problem = "has ended" if has_ended else f"does not answer after {timeout_s:.0f} s"
+                said = "" if log is None else log.read_text(errors="replace")[-3000:]
+                raise StartError(f"the server {problem}: {last}\n{said}")
+            time.sleep(0.1)
 
 
 def threads_of(log: Path) -> str:

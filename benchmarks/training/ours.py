@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
-from harness.protocol import own_peak_bytes
+from harness.protocol import own_peak_bytes, say
 
 from lockstep.planning.operations import matrix_operations
 from lockstep.strategies import OneDeviceStrategy
@@ -27,7 +28,7 @@ from training.cases import (
     Tokens,
     make_batches,
 )
-from training.rounds import NUM_CHECKED_STEPS, Check, Order, read_order, serve, tell
+from training.rounds import NUM_CHECKED_STEPS, Check, Order, read_order, serve
 
 # isort: split
 import jax  # after lockstep, which has Keras run on it
@@ -154,6 +155,6 @@ def measure(order: Order) -> None:
 if __name__ == "__main__":
     asked = read_order()
     if asked.checks:
-        tell(check(asked))
+        say(asdict(check(asked)))
     else:
         measure(asked)

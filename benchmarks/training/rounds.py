@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Final, final
+from dataclasses import dataclass
+from typing import Final, final
 
 from harness import protocol
 
@@ -55,49 +55,9 @@ class Check:
     losses: list[float]
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class Ready:
-    """A side after its first steps.
-
-    Attributes:
-        device: the device's own name.
-        compile_s: from the model's making to the end of its first step, in seconds.
-        peak_rate: the device's published peak rate in bfloat16, in operations per second. Only Lockstep's side says it;
-            None where it is not known.
-    """
-
-    device: str
-    compile_s: float
-    peak_rate: float | None = None
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Round:
-    """What a side says after a round.
-
-    Attributes:
-        wall_s: seconds of the steps, until the device was done.
-        processor_s: seconds of processor time.
-        peak_bytes: the most memory that the process has had so far: of the GPU, or the process's own.
-        loss: the loss after the last step.
-    """
-
-    wall_s: float
-    processor_s: float
-    peak_bytes: int
-    loss: float
-
-
 def read_order() -> Order:
     """Parses the program's argument."""
     return Order(**protocol.read_order())
-
-
-def tell(said: Check | Ready) -> None:
-    """Prints a line for ``gpu.py``."""
-    protocol.say(asdict(said))
 
 
 def serve(
@@ -117,13 +77,9 @@ def serve(
         begun: when the making of the model began, by ``time.perf_counter``.
         device: the device's name.
         peak: returns the most memory so far, in bytes.
-        peak_rate: see `Ready`.
+        peak_rate: the device's published peak rate in bfloat16, in operations per second. Only Lockstep's side says it;
+            None where it is not known.
     """
     train(order.steps_per_execution)
-    tell(Ready(device=device, compile_s=time.perf_counter() - begun, peak_rate=peak_rate))
-
-    def round_of() -> dict[str, Any]:
-        loss = train(order.num_steps)
-        return {"peak_bytes": peak(), "loss": float(loss)}
-
-    protocol.serve_rounds(round_of)
+    protocol.say({"device": device, "compile_s": time.perf_counter() - begun, "peak_rate": peak_rate})
+    protocol.serve_rounds(lambda: {"loss": float(train(order.num_steps)), "peak_bytes": peak()})

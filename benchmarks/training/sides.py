@@ -10,14 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, final
 
-from harness.environments import install, run_uv
-from harness.sides import HERE, SideSpec, environment_of
+from harness.environments import run_uv
+from harness.sides import HERE, SideSpec
 
 from training.rounds import Order
 
 ROOT: Final = HERE.parent
 NVIDIA_SMI: Final = shutil.which("nvidia-smi") or "nvidia-smi"
-PYTORCH: Final = ("torch==2.15.0", "torchvision==0.29.2", "numpy==2.4.6")
 EXTRAS: Final = ("--extra", "cuda", "--extra", "language")
 
 
@@ -71,20 +70,11 @@ def lockstep_python(*, gpu: bool, folder: Path) -> Path:
     return folder / "lockstep" / "bin" / "python"
 
 
-def pytorch_python(*, folder: Path) -> Path:
-    """Returns a Python with PyTorch.
-
-    Raises:
-        InstallationError: it cannot be installed.
-    """
-    return install("PyTorch", PYTORCH, folder=folder / "pytorch")
-
-
 def variables_of(*, gpu: bool) -> dict[str, str]:
     """Returns the variables of a side's process: no compiled program of an earlier run, and no memory taken ahead."""
     given = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
     given["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # both sides' processes share the GPU's memory
-    return environment_of(given if gpu else {**given, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""})
+    return given if gpu else {**given, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def spec_of(name: str, *, python: Path, order: Order, gpu: bool) -> SideSpec:
@@ -101,5 +91,5 @@ def spec_of(name: str, *, python: Path, order: Order, gpu: bool) -> SideSpec:
         python=python,
         module=KINDS[name].module,
         order=asdict(order),
-        environment=variables_of(gpu=gpu),
+        variables=variables_of(gpu=gpu),
     )

@@ -9,12 +9,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
 import torch
 import torchvision
-from harness.protocol import own_peak_bytes
+from harness.protocol import own_peak_bytes, say
 from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
@@ -33,7 +34,7 @@ from training.cases import (
     Tokens,
     make_batches,
 )
-from training.rounds import NUM_CHECKED_STEPS, Check, Order, read_order, serve, tell
+from training.rounds import NUM_CHECKED_STEPS, Check, Order, read_order, serve
 from training.weights import formed_for_torch, named_for_torch
 
 KERAS_EPSILON: Final = 1.001e-5
@@ -224,6 +225,6 @@ def measure(order: Order) -> None:
 if __name__ == "__main__":
     asked = read_order()
     if asked.checks:
-        tell(check(asked))
+        say(asdict(check(asked)))
     else:
         measure(asked)

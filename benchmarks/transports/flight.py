@@ -6,6 +6,7 @@ from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
+from harness.protocol import say
 from pyarrow import flight
 
 from transports.traffic import Answer
@@ -57,7 +58,7 @@ class _Server(flight.FlightServerBase):
 def serve(address: str, answer: Answer) -> None:
     """Answers exchanges until it is killed; ``address`` is ``grpc://HOST:PORT`` or ``grpc+unix://PATH``."""
     server = _Server(address, answer)
-    print("up", flush=True)
+    say({})
     server.serve()
 
 

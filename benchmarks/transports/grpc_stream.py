@@ -10,6 +10,7 @@ from typing import Any, Final, final
 
 import grpc
 import numpy as np
+from harness.protocol import say
 
 from transports.traffic import Answer
 
@@ -50,7 +51,7 @@ def serve(address: str, answer: Answer) -> None:
     )
     server.add_insecure_port(address)
     server.start()
-    print("up", flush=True)
+    say({})
     server.wait_for_termination()
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final, final
 
 import numpy as np
 import zmq
+from harness.protocol import say
 
 from transports.traffic import Answer
 
@@ -42,7 +43,7 @@ def serve(address: str, answer: Answer) -> None:
     socket = zmq.Context.instance().socket(zmq.ROUTER)
     socket.bind(address)
     segments: dict[bytes, SharedMemory] = {}
-    print("up", flush=True)
+    say({})
     while True:
         peer, note = socket.recv_multipart()
         if peer not in segments:

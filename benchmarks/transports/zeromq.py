@@ -10,6 +10,7 @@ from typing import Any, Final, final
 import numpy as np
 import zmq
 import zmq.utils.z85
+from harness.protocol import say
 
 from transports.traffic import Answer
 
@@ -33,7 +34,7 @@ def serve(address: str, answer: Answer) -> None:
     """Answers exchanges until it is killed; ``address`` is ``tcp://...`` or ``ipc://...``."""
     socket = _socket(zmq.ROUTER, address)
     socket.bind(address.removesuffix(CURVE))
-    print("up", flush=True)
+    say({})
     while True:
         peer, header, *parts = socket.recv_multipart(copy=False)
         reply_header, reply = answer(header.bytes, [part.buffer for part in parts])

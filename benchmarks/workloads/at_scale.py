@@ -27,8 +27,11 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import psutil
+from harness import columns
+from harness.machine import processor_s
 from harness.protocol import MARK
-from harness.tables import TIMINGS_HEAD, Timings, console, percentile, show
+from harness.results import Result, figure_results, timing_results
+from harness.tables import console, percentile
 from sqlalchemy import Engine, text
 
 from lockstep.client import Client, RunningService, find_service
@@ -41,18 +44,21 @@ from lockstep.service.lifecycle import service_command
 from lockstep.service.notifications.webhooks import seal_webhooks
 from lockstep.service.security.vault import Vault
 from lockstep.service.settings import Settings
-from lockstep.service.store import JobStore, SecretStore, WebhookStore
+from lockstep.service.store import JobStore, SecretStore
 from lockstep.submission.packing import stage_folder
 from workloads.history import connect_fast
 from workloads.simulated_engine import MACHINE_TYPE, NODES_VARIABLE, PASSES, SIMULATED
-from workloads.surroundings import processor_s, wait
+from workloads.surroundings import wait
 
+CASE: Final = "at scale"
 PROJECT: Final = "local"
 MAX_REPLICAS: Final = 8
 NUM_HOOKS_OF_ALL: Final = 4
 """Webhooks of the operator that are notified of all jobs. The others are those of other projects."""
 OWNERS: Final = 20
 SUBMIT_POLL_S: Final = 0.5
+SETTLED_S: Final = 3.0
+"""How late messages to webhooks are when those of the first starts are over."""
 NUM_SAMPLES: Final = 80
 
 
@@ -95,6 +101,11 @@ class Receiver:
     counts: Counter[str] = field(default_factory=Counter[str])
     late: list[float] = field(default_factory=list)
     url: str = ""
+
+    def clear(self) -> None:
+        """Begins to count anew."""
+        self.counts.clear()
+        self.late.clear()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -250,8 +261,8 @@ def run_readers(home: Home, sizes: Sizes) -> dict[str, Any]:
     return json.loads(line.removeprefix(MARK))
 
 
-def measure(sizes: Sizes, *, database: str = "") -> None:
-    """Measures, and shows what it was.
+def measure(sizes: Sizes, *, database: str = "") -> list[Result]:
+    """Measures, and shows the figures.
 
     Args:
         sizes: how much.
@@ -289,20 +300,21 @@ def measure(sizes: Sizes, *, database: str = "") -> None:
         console.print(f"{sizes.num_queued:,} queued jobs written in {time.perf_counter() - started:.1f} s")
         with simulated_service(settings, num_nodes=sizes.num_nodes) as running, Client(running.address) as client:
             submitter = Submitter(client, JobStore(engine), sizes, hook=receiver.url, package=package)
-            measure_running(running, submitter, sizes, home=home, database=engine)
+            results = measure_running(running, submitter, sizes, home=home, database=engine, receiver=receiver)
         engine.dispose()
-        show_webhooks(receiver)
+    return results
 
 
 def measure_running(
-    running: RunningService, submitter: Submitter, sizes: Sizes, *, home: Home, database: Engine
-) -> None:
+    running: RunningService, submitter: Submitter, sizes: Sizes, *, home: Home, database: Engine, receiver: Receiver
+) -> list[Result]:
     """Waits until all machines are in use, measures, and shows the figures."""
     jobs, started = JobStore(database), time.perf_counter()
     wait(lambda: num_running_replicas(jobs) > sizes.num_nodes - MAX_REPLICAS, timeout_s=300, poll_s=0.5)
     console.print(f"all machines in use after {time.perf_counter() - started:.1f} s")
-    wait(lambda: not WebhookStore(database).due_of_jobs(time.time(), without=(), limit=1), timeout_s=300)
+    wait(lambda: bool(receiver.late) and receiver.late[-1] < SETTLED_S, timeout_s=300)
     console.print(f"all webhooks notified of it after {time.perf_counter() - started:.1f} s")
+    receiver.clear()
     stop = threading.Event()
     samples: list[float] = []
 
@@ -325,38 +337,30 @@ def measure_running(
         stop.set()
         for thread in threads:
             thread.join()
-    timings = [Timings(name=name, seconds=seconds) for name, seconds in sorted(read["seconds"].items())]
-    every = Timings(name="all reads", seconds=[one for timing in timings for one in timing.seconds])
-    submits = Timings(name="a submission", seconds=submitter.seconds)
-    show(TIMINGS_HEAD, [timing.row() for timing in (*timings, every, submits, Timings(name="passes", seconds=passes))])
-    quarter = len(samples) // 4
-    show(
-        ("the service", ""),
-        [
-            ("jobs that ended", f"{num_ended:,}"),
-            ("replicas running at the end", f"{replicas:,}"),
-            ("cores", f"{cores:.2f}"),
-            ("memory (RSS) in the first quarter, MiB, median", f"{percentile(samples[:quarter], 0.5):.0f}"),
-            ("memory (RSS) in the last quarter, MiB, median", f"{percentile(samples[-quarter:], 0.5):.0f}"),
-            ("failed reads", f"{len(read['errors'])}"),
-        ],
+    reads: dict[str, list[float]] = dict(sorted(read["seconds"].items()))
+    every = [took_s for taken in reads.values() for took_s in taken]
+    timings = {**reads, "all reads": every, "a submission": submitter.seconds, "a pass of the controller": passes}
+    taken = timing_results(CASE, {name: seconds for name, seconds in timings.items() if seconds})
+    columns.show_timings(taken)
+    quarter = max(1, len(samples) // 4)
+    figures = figure_results(
+        CASE,
+        {
+            "jobs that ended": ("jobs", num_ended),
+            "replicas running at the end": ("replicas", replicas),
+            "processors of the service": ("cores", cores),
+            "memory (RSS) in the first quarter, median": ("MiB", percentile(samples[:quarter], 0.5)),
+            "memory (RSS) in the last quarter, median": ("MiB", percentile(samples[-quarter:], 0.5)),
+            "failed reads": ("reads", len(read["errors"])),
+            "messages to webhooks": ("messages", receiver.counts.total()),
+            "from the event's second to the message, p50": ("s", percentile(receiver.late, 0.5)),
+            "from the event's second to the message, p99": ("s", percentile(receiver.late, 0.99)),
+        },
     )
+    columns.show_figures(figures)
     for error in read["errors"][:5]:
         console.print(error)
-
-
-def show_webhooks(receiver: Receiver) -> None:
-    """Shows what the webhooks received."""
-    of_jobs = receiver.counts["/job"]
-    show(
-        ("webhooks", ""),
-        [
-            ("messages to the operator's webhooks", f"{receiver.counts.total() - of_jobs:,}"),
-            ("messages to jobs' webhooks", f"{of_jobs:,}"),
-            ("seconds from the event's second to the message, p50", f"{percentile(receiver.late, 0.5):.1f}"),
-            ("seconds from the event's second to the message, p99", f"{percentile(receiver.late, 0.99):.1f}"),
-        ],
-    )
+    return [*taken, *figures]
 
 
 def passes_of(home: Home) -> list[float]:

@@ -1,18 +1,16 @@
-"""Open pages of the console, as browsers have them: ``python -m workloads.browsers URL COOKIES SECONDS PATH...``.
+"""Open pages of the console, as browsers have them: ``python -m workloads.browsers ORDER``.
 
 Each path is a page that is open, in a browser of its own: with the cookie of a session of its own. It is read once, and
 then its live parts are asked for again as htmx does: at the intervals that they say, with the etag of what the page
 has, and where a part is replaced, as the new one says. Its streams of events stay open. A process of its own, so that
-the browsers are not what is measured. Prints what was seen as JSON.
+the browsers are not what is measured. Says what was seen.
 """
 
 from __future__ import annotations
 
 import asyncio
 import html
-import json
 import re
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -20,11 +18,12 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, final
 
 import httpx
-
-from workloads.probes import module_command, module_environment
+from harness.protocol import read_order, say
+from harness.sides import SideSpec, running
 
 STREAM: Final = re.compile(r"hx-sse:connect=\"([^\"]*)\"")
 ELEMENT: Final = re.compile(r"<\w+ [^>]*hx-get=\"[^>]*>")
@@ -105,7 +104,7 @@ async def follow(client: httpx.AsyncClient, path: str, seen: Seen, until_s: floa
                 is_first, printed = is_first and not printed, []
 
 
-async def run(url: str, cookies: Sequence[str], seconds: float, paths: Sequence[str]) -> Seen:
+async def run(*, url: str, cookies: Sequence[str], seconds: float, paths: Sequence[str]) -> Seen:
     """Has all pages open for a time, which begins when they are read and a line of standard input has come."""
     seen = Seen()
     async with AsyncExitStack() as stack:
@@ -124,7 +123,7 @@ async def run(url: str, cookies: Sequence[str], seconds: float, paths: Sequence[
                 looks.append(partial(poll, client, part, every_s, seen))
             for stream in STREAM.findall(page):
                 looks.append(partial(follow, client, html.unescape(stream), seen))
-        print("ready", flush=True)
+        say({})
         await asyncio.to_thread(sys.stdin.readline)
         until_s = time.monotonic() + seconds
         await asyncio.gather(*(look(until_s) for look in looks))
@@ -133,27 +132,15 @@ async def run(url: str, cookies: Sequence[str], seconds: float, paths: Sequence[
 
 @contextmanager
 def open_pages(
-    url: str, cookies: Sequence[str], paths: Sequence[str], *, seconds: float
+    url: str, cookies: Sequence[str], paths: Sequence[str], *, seconds: float, logs: Path
 ) -> Iterator[Callable[[], Any]]:
     """Opens pages in a process of their own; yields what has them look for a time, and returns what they saw."""
-    command = module_command("browsers", url, ",".join(cookies), str(seconds), *paths)
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=module_environment()
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-
-        def look() -> Any:
-            said, _ = process.communicate("look\n", timeout=seconds + 120)
-            return json.loads(said)
-
-        yield look
-
-
-def main() -> None:
-    url, cookies, seconds, *paths = sys.argv[1:]
-    json.dump(vars(asyncio.run(run(url, cookies.split(","), float(seconds), paths))), sys.stdout)
+    order = {"url": url, "cookies": list(cookies), "seconds": seconds, "paths": list(paths)}
+    spec = SideSpec(title="browsers", module="workloads.browsers", order=order)
+    with running(spec, log=logs / "browsers.log") as side:
+        side.hear()
+        yield side.answer
 
 
 if __name__ == "__main__":
-    main()
+    say(vars(asyncio.run(run(**read_order()))))

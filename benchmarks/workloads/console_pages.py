@@ -15,14 +15,17 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 import httpx
-from harness.tables import TIMINGS_HEAD, Timings, console, percentile, show
+from harness import columns
+from harness.machine import processor_s
+from harness.results import Result, figure_results, timing_results
+from harness.tables import console
 
 from lockstep.client import Client
 from lockstep.service.settings import Settings
 from workloads.browsers import open_pages
 from workloads.history import History
 from workloads.million_lines import PROGRAM as TALKS
-from workloads.surroundings import Surroundings, processor_s, running_service, wait, wait_for_end
+from workloads.surroundings import Surroundings, running_service, wait, wait_for_end
 
 PRINTS: Final = """\
 import sys
@@ -100,23 +103,26 @@ def pages_of(sizes: Sizes) -> dict[str, str]:
     }
 
 
-def measure_pages(url: str, cookie: str, sizes: Sizes) -> None:
+def measure_pages(url: str, cookie: str, sizes: Sizes) -> list[Result]:
     """Asks for all pages in turn, and shows what each took."""
     pages = pages_of(sizes)
-    timings = {name: Timings(name=name) for name in pages}
+    timings: dict[str, list[float]] = {name: [] for name in pages}
     num_bytes = {}
     with httpx.Client(base_url=url, cookies={COOKIE: cookie}, timeout=60, trust_env=False) as browser:
         for _ in range(sizes.num_requests):
             for name, path in pages.items():
                 started = time.perf_counter()
                 answer = browser.get(path).raise_for_status()
-                timings[name].seconds.append(time.perf_counter() - started)
+                timings[name].append(time.perf_counter() - started)
                 num_bytes[name] = len(answer.content)
-    head = (*TIMINGS_HEAD, "KiB")
-    show(head, [(*timing.row(), f"{num_bytes[name] / 1024:.0f}") for name, timing in timings.items()])
+    results = timing_results("pages", timings)
+    columns.show_timings(results)
+    contents = figure_results("contents", {name: ("KiB", size / 1024) for name, size in num_bytes.items()})
+    columns.show_figures(contents)
+    return [*results, *contents]
 
 
-def measure_paints(url: str, cookie: str, sizes: Sizes) -> None:
+def measure_paints(url: str, cookie: str, sizes: Sizes) -> list[Result]:
     """Opens all pages in Chromium, and shows when each was painted first."""
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     with suppress(ImportError):
@@ -124,7 +130,7 @@ def measure_paints(url: str, cookie: str, sizes: Sizes) -> None:
 
         if chromium is None or driver is None:
             console.print("no first paints: Chromium is not installed\n")
-            return
+            return []
         options = webdriver.ChromeOptions()
         options.binary_location = chromium
         for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,1400"):
@@ -133,26 +139,27 @@ def measure_paints(url: str, cookie: str, sizes: Sizes) -> None:
         try:
             browser.get(f"{url}/signin")
             browser.add_cookie({"name": COOKIE, "value": cookie})
-            timings = []
+            timings: dict[str, list[float]] = {name: [] for name in pages_of(sizes)}
             for name, path in pages_of(sizes).items():
-                timing = Timings(name=f"first paint, {name}")
                 for _ in range(max(3, sizes.num_requests // 5)):
                     browser.get(f"{url}{path}")
-                    timing.seconds.append(browser.execute_async_script(PAINTED) / 1000)
-                timings.append(timing)
-            show(TIMINGS_HEAD, [timing.row() for timing in timings])
+                    timings[name].append(browser.execute_async_script(PAINTED) / 1000)
+            results = timing_results("first paints", timings)
+            columns.show_timings(results)
+            return results
         finally:
             browser.quit()
+    return []
 
 
-def measure_open_pages(service: Surroundings, cookies: Sequence[str], package: str, sizes: Sizes) -> None:
+def measure_open_pages(service: Surroundings, cookies: Sequence[str], package: str, sizes: Sizes) -> list[Result]:
     """Has pages open while a job runs, and shows what the service costs with and without them."""
     lines = int(10 * (5 * sizes.watch_s + 60))
     url = service.address.url
     with service.client() as client:
         submit(client, "watched", package, lines=lines)
         wait(lambda: client.job("watched")["state"] == "RUNNING")
-        rows = []
+        results = []
         lists, jobs = ["/jobs"] * (NUM_PAGES // 2), ["/projects/local/jobs/watched"] * (NUM_PAGES // 2)
         filters = [f"/jobs?filter=labels.owner%3Duser_{number:02d}" for number in range(20)] * 3
         for what, paths in (
@@ -161,22 +168,27 @@ def measure_open_pages(service: Surroundings, cookies: Sequence[str], package: s
             (f"{NUM_PAGES} pages of a running job", jobs * 2),
             (f"{NUM_PAGES} lists, with 20 different filters", filters[:NUM_PAGES]),
         ):
-            pages = open_pages(url, cookies, paths, seconds=sizes.watch_s) if paths else nobody(sizes.watch_s)
+            pages = (
+                open_pages(url, cookies, paths, seconds=sizes.watch_s, logs=service.folder)
+                if paths
+                else nobody(sizes.watch_s)
+            )
             with pages as look:
                 before_s, started = processor_s(service.pid), time.perf_counter()
                 seen = look()
                 share = (processor_s(service.pid) - before_s) / (time.perf_counter() - started)
-            delays = seen["delays_s"]
-            late = [f"{percentile(delays, part) * 1000:.0f}" for part in (0.5, 0.99)] if delays else ["", ""]
-            asked, events = sum(seen["statuses"].values()), seen["num_events"]
-            same = asked - seen["statuses"].get("200", 0)
-            rows.append((what, f"{share:.3f}", f"{asked:,}", f"{same:,}", f"{events:,}", *late))
+            asked = sum(seen["statuses"].values())
+            more = {"looks": asked, "unchanged": asked - seen["statuses"].get("200", 0), "events": seen["num_events"]}
+            if seen["delays_s"]:
+                more |= timing_results("", {"": seen["delays_s"]})[0].more
+            results.append(Result(case="open pages", side=what, unit="cores of the service", values=[share], more=more))
         client.cancel_job("watched")
         wait_for_end(client, "watched")
-    show(
-        ("open pages", "cores of the service", "looks", "of them unchanged", "events", "p50 of a line, ms", "p99, ms"),
-        rows,
-    )
+    counts = {name: columns.more(name, 0) for name in ("looks", "unchanged", "events")}
+    late = {"p50 of a line, ms": columns.more("p50", 0), "p99, ms": columns.more("p99", 0)}
+    shown = {"open pages": columns.side, "cores of the service": columns.values(3), **counts, **late}
+    columns.show_results(results, shown)
+    return results
 
 
 @contextmanager
@@ -190,12 +202,14 @@ def nobody(seconds: float) -> Iterator[Callable[[], dict[str, Any]]]:
     yield look
 
 
-def measure(sizes: Sizes) -> None:
+def measure(sizes: Sizes) -> list[Result]:
     """Measures all of it, and shows it."""
     with running_service(prepare=lambda settings: prepare(settings, sizes)) as service, service.client() as client:
         submit(client, "long", service.stage("talks", TALKS), lines=sizes.num_lines)
         wait_for_end(client, "long", timeout_s=600)
-        cookie = sign_in(client)
-        measure_pages(service.address.url, cookie, sizes)
-        measure_paints(service.address.url, cookie, sizes)
-        measure_open_pages(service, [sign_in(client) for _ in range(NUM_PAGES)], service.stage("prints", PRINTS), sizes)
+        cookie, prints = sign_in(client), service.stage("prints", PRINTS)
+        return [
+            *measure_pages(service.address.url, cookie, sizes),
+            *measure_paints(service.address.url, cookie, sizes),
+            *measure_open_pages(service, [sign_in(client) for _ in range(NUM_PAGES)], prints, sizes),
+        ]

@@ -12,7 +12,6 @@ Four ways to start the same program, one that prints a line, taking turns so tha
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,9 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import psutil
-from harness.tables import Timings, console, show
+from harness import columns
+from harness.machine import pss_mib
+from harness.results import Result, figure_results
 
 from lockstep.client import Client
 from lockstep.clusters.ray.head import EmbeddedHead
@@ -86,28 +87,25 @@ def start_ray(folder: Path) -> Any:
     return ray
 
 
-def memory_bytes(processes: list[psutil.Process]) -> int:
-    """Returns the memory of processes, what several of them share counted once (PSS)."""
-    return sum(process.memory_full_info().pss for process in processes)
-
-
-def measure(*, num_runs: int) -> None:
-    """Runs all ways in turn, once unmeasured and then `num_runs` times, and shows what each took."""
+def measure(*, num_rounds: int) -> list[Result]:
+    """Runs all ways in turn, once unmeasured and then `num_rounds` times, and shows what each took."""
     with running_service() as service:
         package = service.stage("first", PROGRAM)
         program = service.folder / "first" / "first.py"
         record = EmbeddedHead(service.home).find()
         assert record is not None
         head = psutil.Process(record.pid)
-        service_bytes = memory_bytes([psutil.Process(service.pid)])
-        engine_bytes = memory_bytes([head, *head.children(recursive=True)])
+        memory_mib = {
+            "service": ("MiB (PSS)", pss_mib([service.pid])),
+            "engine": ("MiB (PSS)", pss_mib([head.pid, *(one.pid for one in head.children(recursive=True))])),
+        }
         names = ("subprocess: first line", "bare detached actor: first line")
         names += ("job: first line over HTTP", "job: SUCCEEDED")
         names += ("job right after another: first line over HTTP", "job right after another: SUCCEEDED")
-        rows = [Timings(name=name) for name in names]
+        found: dict[str, list[float]] = {name: [] for name in names}
         with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder, service.client() as client:
             ray = start_ray(Path(folder))
-            for number in range(-1, num_runs):
+            for number in range(-1, num_rounds):
                 time.sleep(PAUSE_S)
                 taken = (
                     run_alone(program),
@@ -116,12 +114,11 @@ def measure(*, num_runs: int) -> None:
                     *run_as_job(client, package, name=f"next_{number + 1}"),
                 )
                 if number >= 0:
-                    for row, seconds in zip(rows, taken, strict=True):
-                        row.seconds.append(seconds)
+                    for name, seconds in zip(names, taken, strict=True):
+                        found[name].append(seconds)
             ray.shutdown()
-    console.print(f"idle memory: service {service_bytes / 2**20:.0f} MiB, engine {engine_bytes / 2**20:.0f} MiB (PSS)")
-    shown = [
-        (row.name, *(f"{value:.2f}" for value in (statistics.median(row.seconds), min(row.seconds), max(row.seconds))))
-        for row in rows
-    ]
-    show(("seconds", "median", "least", "most"), shown)
+    memory = figure_results("idle memory", memory_mib)
+    columns.show_figures(memory)
+    results = [Result(case="first line", side=name, unit="seconds", values=values) for name, values in found.items()]
+    columns.show_results(results, {"seconds": columns.side, "median (least to most)": columns.values()})
+    return [*memory, *results]

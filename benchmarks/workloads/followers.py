@@ -1,31 +1,33 @@
 """Fifty followers of one job that prints 50 lines a second for half a minute.
 
 Each follows as `lockstep logs -f` does, by the same function. They are threads of a few processes, ``python -m
-workloads.followers HOME JOB NUM_FOLLOWERS``, so that the clients are not what is measured. A line's delay is from the
+workloads.followers ORDER``, so that the clients are not what is measured. A line's delay is from the
 time that its entry has, when its runner read it, to the moment when a follower has its page. The program begins when
 every follower has asked once.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from threading import Barrier
 from typing import Any, Final, final
 
-from harness.tables import TIMINGS_HEAD, Timings, show
+from harness import columns
+from harness.machine import processor_s
+from harness.protocol import read_order, say
+from harness.results import Result, figure_results, timing_results
+from harness.sides import SideSpec, running
 
 from lockstep.cli.stream import followed
 from lockstep.client import Client
 from lockstep.home import Home
-from workloads.probes import module_command, module_environment, probing
-from workloads.surroundings import processor_s, running_service, wait
+from workloads.probes import probing
+from workloads.surroundings import running_service, wait
 
 PROGRAM: Final = """\
 import os
@@ -75,64 +77,53 @@ def follow(home: Home, job: str, *, ready: Barrier) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    folder, job, number = sys.argv[1:]
-    home, num_followers = Home(path=Path(folder)), int(number)
-    ready = Barrier(num_followers, action=lambda: print("ready", flush=True))
+    order = read_order()
+    home, num_followers = Home(path=Path(order["home"])), order["num_followers"]
+    ready = Barrier(num_followers, action=lambda: say({}))
     with ThreadPoolExecutor(num_followers) as pool:
-        found = pool.map(lambda _: follow(home, job, ready=ready), range(num_followers))
-        json.dump(list(found), sys.stdout)
+        found = pool.map(lambda _: follow(home, order["job"], ready=ready), range(num_followers))
+        say({"seen": list(found)})
 
 
-def measure(sizes: Sizes) -> None:
+def measure(sizes: Sizes) -> list[Result]:
     """Runs the job with its followers, and shows what they saw."""
     name = "talks"
-    with running_service() as service, service.client() as client:
+    with running_service() as service, service.client() as client, ExitStack() as stack:
         package = service.stage("ticks", PROGRAM)
         asked: dict[str, Any] = {"scaleTier": "BASIC", "pythonModule": "ticks", "packageUris": [package]}
         sign = service.folder / "begin"
         asked["args"] = [str(sizes.num_lines), str(RATE), str(sign)]
         client.create_job({"jobId": name, "trainingInput": asked})
         wait(lambda: client.job(name)["state"] == "RUNNING")
-        each = str(sizes.num_followers // sizes.num_processes)
-        processes = [
-            subprocess.Popen(
-                module_command("followers", str(service.home.path), name, each),
-                stdout=subprocess.PIPE,
-                text=True,
-                env=module_environment(),
-            )
-            for _ in range(sizes.num_processes)
+        order = {"home": str(service.home.path), "job": name}
+        order |= {"num_followers": sizes.num_followers // sizes.num_processes}
+        spec = SideSpec(title="followers", module="workloads.followers", order=order)
+        sides = [
+            stack.enter_context(running(spec, log=service.folder / f"followers-{number}.log"))
+            for number in range(sizes.num_processes)
         ]
-        pipes = [process.stdout for process in processes if process.stdout is not None]
-        for pipe in pipes:
-            assert pipe.readline() == "ready\n"
+        for side in sides:
+            side.hear()
         before_s, started = processor_s(service.pid), time.perf_counter()
-        with probing(service.home, name) as timings:
+        with probing(service.home, name, logs=service.folder) as timings:
             sign.touch()
-            seen = [follower for pipe in pipes for follower in json.loads(pipe.read())]
+            seen = [follower for side in sides for follower in side.hear()["seen"]]
             seconds = time.perf_counter() - started
-        for process in processes:
-            assert process.wait(FOLLOW_TIMEOUT_S) == 0
         used_s = processor_s(service.pid) - before_s
         assert client.job(name)["state"] == "SUCCEEDED"
     assert len(seen) == sizes.num_followers
     for follower in seen:
         assert follower["numbers"] == list(range(sizes.num_lines)), follower["numbers"]
     delays = [delay for follower in seen for delay in follower["delays"]]
-    show(
-        TIMINGS_HEAD,
-        [
-            Timings(name=f"a line's delay, {sizes.num_followers} followers", seconds=delays).row(),
-            *(timing.row() for timing in timings),
-        ],
-    )
-    show(
-        ("followers", ""),
-        [
-            ("lines that each of them got, each once", f"{sizes.num_lines:,}"),
-            ("processor seconds of the service, a second", f"{used_s / seconds:.2f}"),
-        ],
-    )
+    taken = timing_results("followers", {f"a line's delay, {sizes.num_followers} followers": delays, **timings})
+    columns.show_timings(taken)
+    found = {
+        "lines that each of them got, each once": ("", sizes.num_lines),
+        "processor time of the service": ("s a second", used_s / seconds),
+    }
+    figures = figure_results("followers", found)
+    columns.show_figures(figures)
+    return [*taken, *figures]
 
 
 if __name__ == "__main__":

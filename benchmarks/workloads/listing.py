@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from harness.tables import TIMINGS_HEAD, Timings, console, show
+from harness import columns
+from harness.results import Result, timing_results
+from harness.tables import console
 
 from lockstep.client import Client
 from workloads.history import write_history
@@ -71,32 +73,35 @@ def requests_of(client: Client, *, num_jobs: int) -> Mapping[str, Callable[[], A
     }
 
 
-def ask(service: Surroundings, sizes: Sizes, *, what: str) -> None:
+def ask(service: Surroundings, sizes: Sizes, *, what: str) -> list[Result]:
     """Asks for all lists in turn, and shows what each took."""
     with service.client() as client:
         requests = requests_of(client, num_jobs=sizes.num_jobs)
-        timings = {name: Timings(name=name) for name in requests}
+        timings: dict[str, list[float]] = {name: [] for name in requests}
         for _ in range(sizes.num_requests):
             for name, request in requests.items():
                 started = time.perf_counter()
                 request()
-                timings[name].seconds.append(time.perf_counter() - started)
+                timings[name].append(time.perf_counter() - started)
     console.print(f"{sizes.num_jobs:,} jobs, {what}:")
-    show(TIMINGS_HEAD, [timing.row() for timing in timings.values()])
+    results = timing_results(f"{sizes.num_jobs:,} jobs, {what}", timings)
+    columns.show_timings(results)
+    return results
 
 
-def measure(sizes: Sizes) -> None:
+def measure(sizes: Sizes) -> list[Result]:
     """Measures both parts, and shows them."""
     started = time.perf_counter()
     with running_service(prepare=lambda settings: write_history(settings, num_jobs=sizes.num_jobs)) as service:
         console.print(f"a history of {sizes.num_jobs:,} jobs, and up: {time.perf_counter() - started:.1f} s")
-        ask(service, sizes, what="nothing else to do")
+        results = ask(service, sizes, what="nothing else to do")
         package = service.stage("sleeps", PROGRAM)
         asked = {"scaleTier": "BASIC", "pythonModule": "sleeps", "packageUris": [package]}
         with service.client() as client:
             for number in range(sizes.num_waiting):
                 client.create_job({"jobId": f"waits_{number}", "trainingInput": asked})
             wait(lambda: bool(client.jobs(filter_text="state:RUNNING")))
-            ask(service, sizes, what="jobs running and waiting")
+            results += ask(service, sizes, what="jobs running and waiting")
             left = len(client.jobs(filter_text="state:QUEUED", limit=sizes.num_waiting))
             console.print(f"of {sizes.num_waiting} jobs {left} still waited at the end")
+    return results

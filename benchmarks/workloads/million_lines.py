@@ -13,11 +13,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from harness.tables import TIMINGS_HEAD, console, show
+from harness import columns
+from harness.machine import peak_mib, processor_s
+from harness.results import Result, figure_results, timing_results
+from harness.tables import console
 
 from lockstep.cli.stream import followed
 from workloads.probes import probing
-from workloads.surroundings import Surroundings, peak_mib, processor_s, runners_of, running_service
+from workloads.surroundings import Surroundings, runners_of, running_service
 
 READ_BYTES: Final = 64 * 1024
 PROGRAM: Final = """\
@@ -72,13 +75,13 @@ def check(entries: list[dict[str, Any]], counts: Counter[str]) -> None:
         counts[replica] += 1
 
 
-def run(service: Surroundings, package: str, *, num_replicas: int, num_lines: int) -> list[tuple[str, str]]:
-    """Runs and reads one job; returns rows of figures."""
+def run(service: Surroundings, package: str, *, num_replicas: int, num_lines: int) -> list[Result]:
+    """Runs and reads one job, and shows what it took."""
     name = f"talks_{num_replicas}"
     counts: Counter[str] = Counter()
     peaks: dict[int, float] = {}
     service_before_s = processor_s(service.pid)
-    with service.client() as client, probing(service.home, "talks_before") as timings:
+    with service.client() as client, probing(service.home, "talks_before", logs=service.folder) as timings:
         client.create_job(request(name, package, num_replicas=num_replicas, num_lines=num_lines))
         job: dict[str, Any] = {}
         for page, job in followed(client, name):
@@ -91,39 +94,42 @@ def run(service: Surroundings, package: str, *, num_replicas: int, num_lines: in
     replicas = job["lockstep"]["replicas"]
     started_s = min(replica["startedTime"] for replica in replicas)
     ended_s = max(replica["endedTime"] for replica in replicas)
-    console.print(f"others meanwhile, {num_replicas} x {num_lines // num_replicas:,} lines:")
-    show(TIMINGS_HEAD, [timing.row() for timing in timings])
-    return [
-        ("seconds of the programs", f"{ended_s - started_s:.1f}"),
-        ("seconds until the last line was read over HTTP", f"{read_time_s - started_s:.1f}"),
-        ("lines a second, printed", f"{num_lines / (ended_s - started_s):,.0f}"),
-        ("lines a second, read over HTTP", f"{num_lines / (read_time_s - started_s):,.0f}"),
-        ("processor seconds of the service", f"{processor_s(service.pid) - service_before_s:.1f}"),
-        ("peak memory of the service, MiB", f"{peak_mib(service.pid):.0f}"),
-        ("peak memory of a runner, MiB", f"{max(peaks.values()):.0f}" if peaks else "-"),
-    ]
+    case = f"{num_replicas} x {num_lines // num_replicas:,} lines"
+    console.print(f"others meanwhile, {case}:")
+    others = timing_results(f"others meanwhile, {case}", timings)
+    columns.show_timings(others)
+    figures = {
+        "of the programs": ("s", ended_s - started_s),
+        "until the last line was read over HTTP": ("s", read_time_s - started_s),
+        "lines a second, printed": ("", num_lines / (ended_s - started_s)),
+        "lines a second, read over HTTP": ("", num_lines / (read_time_s - started_s)),
+        "processor time of the service": ("s", processor_s(service.pid) - service_before_s),
+        "peak memory of the service": ("MiB", peak_mib(service.pid)),
+        **({"peak memory of a runner": ("MiB", max(peaks.values()))} if peaks else {}),
+    }
+    results = figure_results(case, figures)
+    columns.show_figures(results)
+    return [*others, *results]
 
 
-def measure(*, num_lines: int) -> None:
+def measure(*, num_lines: int) -> list[Result]:
     """Runs both jobs and the program by itself, and shows what they took."""
     with running_service() as service:
         package = service.stage("talks", PROGRAM)
         program = service.folder / "talks" / "talks.py"
         command = [sys.executable, str(program), str(num_lines)]
         environment = {"PYTHONUNBUFFERED": "1"}  # as a job's program has it
-        alone = [
-            ("the same program into a pipe that is read and dropped, s", f"{into_pipe(command, environment):.1f}"),
-            ("the same program into a file, s", f"{into_file(command, environment, service.folder / 'lines'):.1f}"),
-        ]
+        alone = {
+            "the same program into a pipe that is read and dropped": ("s", into_pipe(command, environment)),
+            "the same program into a file": ("s", into_file(command, environment, service.folder / "lines")),
+        }
+        results = figure_results(f"{num_lines:,} lines", alone)
+        columns.show_figures(results)
         with service.client() as client:
             first = request("talks_before", package, num_replicas=1, num_lines=1)
             client.create_job(first)
             for _ in followed(client, "talks_before"):
                 pass
-        found = {
-            num_replicas: run(service, package, num_replicas=num_replicas, num_lines=num_lines)
-            for num_replicas in (1, NUM_REPLICAS)
-        }
-    head = ("", *(f"{number} x {num_lines // number:,} lines" for number in found))
-    rows = [(both[0][0], *(row[1] for row in both)) for both in zip(*found.values(), strict=True)]
-    show(head, [*((name, value, "") for name, value in alone), *rows])
+        for num_replicas in (1, NUM_REPLICAS):
+            results += run(service, package, num_replicas=num_replicas, num_lines=num_lines)
+    return results

@@ -7,7 +7,6 @@ its program leaves).
 from __future__ import annotations
 
 import itertools
-import statistics
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -17,10 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
-from harness.tables import console, percentile, show
+from harness import columns
+from harness.machine import processor_s
+from harness.results import Result, figure_results, timing_results
+from harness.tables import console
 
 from lockstep.client import Client
-from workloads.surroundings import OVER, processor_s, running_service, wait
+from workloads.surroundings import OVER, running_service, wait
 
 NUM_THREADS: Final = 8
 JOB_TIMEOUT_S: Final = 30.0
@@ -57,7 +59,7 @@ def busy_s() -> float:
     return sum(times) - times.idle - times.iowait - times.guest - times.guest_nice
 
 
-def measure(*, num_jobs: int) -> None:
+def measure(*, num_jobs: int) -> list[Result]:
     """Runs the jobs, checks each, and shows what they took."""
     with running_service() as service, service.client() as client:
         package = service.stage("once", PROGRAM)
@@ -97,18 +99,16 @@ def measure(*, num_jobs: int) -> None:
             check(client, job, starts=starts)
         taken = [phases(client.job_events(name)) for name in names]
     console.print(f"{num_jobs} jobs of one line by {NUM_THREADS} threads: none lost, none twice, each line once")
-    show(
-        ("short jobs", ""),
-        [
-            ("jobs a minute", f"{num_jobs / seconds * 60:.0f}"),
-            ("seconds for all", f"{seconds:.1f}"),
-            ("seconds to accept all", f"{submitted_s:.2f}"),
-            ("processor seconds a job, service", f"{own_s / num_jobs:.2f}"),
-            ("processor seconds a job, everything", f"{machine_s / num_jobs:.2f}"),
-        ],
-    )
+    figures = {
+        "jobs": ("a minute", num_jobs / seconds * 60),
+        "for all": ("s", seconds),
+        "to accept all": ("s", submitted_s),
+        "processor time a job, service": ("s", own_s / num_jobs),
+        "processor time a job, everything": ("s", machine_s / num_jobs),
+    }
+    results = figure_results("short jobs", figures)
+    columns.show_figures(results)
     named = zip(("placed to started", "started to recorded end"), list(zip(*taken, strict=True))[1:], strict=True)
-    show(
-        ("seconds of one job", "median", "p99"),
-        [(name, f"{statistics.median(values):.2f}", f"{percentile(values, 0.99):.2f}") for name, values in named],
-    )
+    phase_results = timing_results("short jobs", dict(named))
+    columns.show_timings(phase_results)
+    return [*results, *phase_results]

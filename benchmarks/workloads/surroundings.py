@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -97,20 +95,6 @@ def wait_for_end(client: Client, job: str, *, timeout_s: float = TIMEOUT_S) -> d
     return client.job(job)
 
 
-def processor_s(pid: int) -> float:
-    """Returns the processor time that a process has taken so far."""
-    times = psutil.Process(pid).cpu_times()
-    return times.user + times.system
-
-
-def peak_mib(pid: int) -> float:
-    """Returns the most memory that a process has had (its resident set, what it shares with others included)."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
-    raise ProcessLookupError(pid)
-
-
 def runners_of(job: dict[str, Any]) -> list[int]:
     """Returns the runners of a running job's replicas: each is its program's parent."""
     found = []
@@ -119,12 +103,3 @@ def runners_of(job: dict[str, Any]) -> list[int]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 found.append(psutil.Process(replica["pid"]).ppid())
     return found
-
-
-def hardware() -> str:
-    """Says what the figures are measured on, and what it does besides."""
-    memory = psutil.virtual_memory().total / 2**30
-    return (
-        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, {memory:.0f} GiB, "
-        f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f}"
-    )

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import json
 import logging
-import os
 import re
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from tests.tpu_compiler import needs_tpu_compiler
 
 import lockstep
 from lockstep.errors import InvalidInputError
-from lockstep.planning import Target
 from lockstep.strategies import (
     MirroredStrategy,
     OneDeviceStrategy,
@@ -435,16 +433,16 @@ def test_two_processes_give_the_numbers_of_one_device(tmp_path, stage, model_par
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_on_tpus_gradients_are_scattered_under_every_stage(stage):
+def test_on_tpus_gradients_are_scattered_under_every_stage(stage, tmp_path):
     needs_tpu_compiler()
-    root = Path(__file__).parents[2]
-    env = Target.parse("v5e:2x2").environment({**os.environ, "JAX_PLATFORMS": "cpu"})
-    command = [sys.executable, root / "benchmarks" / "strategies.py", f"`ShardedStrategy(stage={stage})`"]
-    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    results = tmp_path / "results.json"
+    program = Path(__file__).parents[2] / "benchmarks" / "strategies.py"
+    command = [sys.executable, program, f"--strategies=sharded-{stage}", f"--folder={tmp_path}", f"--json={results}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])
-    assert "4 reduce-scatter" in found["there"][1]
-    assert "4 all-gather" in found["there"][1]
-    parameters, optimizer = found["here"][:2]
+    (found,) = (result["more"] for result in json.loads(results.read_text())["results"])
+    assert "4 reduce-scatter" in found["collectives, v5e:2x2"]
+    assert "4 all-gather" in found["collectives, v5e:2x2"]
+    parameters, optimizer = found["parameters"], found["optimizer"]
     assert parameters == pytest.approx(4 if stage == 3 else 16, rel=0.01)  # MiB
     assert optimizer == pytest.approx(8, rel=0.01)
