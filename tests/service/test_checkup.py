@@ -132,10 +132,10 @@ def test_a_node_whose_clock_is_ahead_and_programs_of_root_are_told(service: Serv
 
 
 class _Jobs:
-    """A store with one unfinished job."""
+    """A store with one job that runs."""
 
     def __init__(self, job: Any) -> None:
         self._job = job
 
-    def unfinished(self) -> list[Any]:
+    def running(self) -> list[Any]:
         return [self._job]

@@ -81,12 +81,6 @@ FLUSH_S: Final = 10.0
 """How long the end of the service waits until sampled requests are written, in seconds."""
 SHUTDOWN_S: Final = 3
 """How long open requests are answered after SIGTERM, in seconds."""
-SWITCH_INTERVAL_S: Final = 0.001
-"""How long a thread computes before another one gets the interpreter, in seconds; Python's default is 5 ms.
-
-A transaction gives the interpreter up with each statement. With many busy requests, it would wait for it longer than
-for the database.
-"""
 MAX_CONNECTIONS: Final = 1000
 """The maximum number of open connections. Requests beyond it are answered with status 503."""
 
@@ -471,7 +465,6 @@ def start_log() -> None:
 def main() -> int:
     """Runs the service; returns its exit code."""
     start_log()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         settings, lifecycle_descriptor = _parse(sys.argv[1:])
         serve(settings, lifecycle_descriptor=lifecycle_descriptor)
