@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import os
 import time
-from pathlib import Path
 from statistics import median
 from typing import Any, BinaryIO, Final
 
@@ -57,27 +56,17 @@ class FarBucket(AbstractBucket):
         time.sleep(latency_s)
         return self._bucket._size_bytes(key)
 
-    def _list(self, prefix: str) -> list[StoredObject]:
+    def _list(self, prefix: str, *, follows_links: bool) -> list[StoredObject]:
         time.sleep(latency_s)
-        return self._bucket._list(prefix)
+        return self._bucket._list(prefix, follows_links=follows_links)
 
     def _open(self, key: str) -> BinaryIO:
         return io.BufferedReader(FarFile(self, key))
 
-    def _write(self, key: str, data: bytes) -> None:
-        raise PermissionError("it may only be read")
+    def _refuse(self, *_: Any) -> Any:
+        raise PermissionError("it is read by ranges, and nothing else")
 
-    def _upload(self, key: str, source: Path) -> None:
-        raise PermissionError("it may only be read")
-
-    def _download(self, key: str, target: Path) -> None:
-        raise OSError("read by ranges")
-
-    def _move(self, key: str, to: str) -> bool:
-        raise PermissionError("it may only be read")
-
-    def _delete(self, key: str) -> None:
-        raise PermissionError("it may only be read")
+    _create = _write = _upload = _download = _move = _delete = _refuse
 
 
 class FarFile(io.RawIOBase):
