@@ -72,5 +72,5 @@ def show_figures(results: Sequence[Result]) -> None:
 
 def show_timings(results: Sequence[Result]) -> None:
     """Prints results of `harness.results.timing_results`."""
-    shown = {"milliseconds": side, "requests": more("requests", 0)}
+    shown = {f"{results[0].case}: milliseconds": side, "requests": more("requests", 0)}
     show_results(results, {**shown, **{name: more(name, 1) for name in ("p50", "p99", "most")}})

@@ -83,7 +83,6 @@ def ask(service: Surroundings, sizes: Sizes, *, what: str) -> list[Result]:
                 started = time.perf_counter()
                 request()
                 timings[name].append(time.perf_counter() - started)
-    console.print(f"{sizes.num_jobs:,} jobs, {what}:")
     results = timing_results(f"{sizes.num_jobs:,} jobs, {what}", timings)
     columns.show_timings(results)
     return results

@@ -16,7 +16,6 @@ from typing import Any, Final
 from harness import columns
 from harness.machine import peak_mib, processor_s
 from harness.results import Result, figure_results, timing_results
-from harness.tables import console
 
 from lockstep.cli.stream import followed
 from workloads.probes import probing
@@ -95,7 +94,6 @@ def run(service: Surroundings, package: str, *, num_replicas: int, num_lines: in
     started_s = min(replica["startedTime"] for replica in replicas)
     ended_s = max(replica["endedTime"] for replica in replicas)
     case = f"{num_replicas} x {num_lines // num_replicas:,} lines"
-    console.print(f"others meanwhile, {case}:")
     others = timing_results(f"others meanwhile, {case}", timings)
     columns.show_timings(others)
     figures = {
