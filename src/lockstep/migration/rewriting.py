@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Final, final
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper
 
 from lockstep.errors import InvalidInputError
 from lockstep.migration.functions import FunctionPass
@@ -16,7 +15,7 @@ from lockstep.migration.methods import MethodPass
 from lockstep.migration.names import NamePass
 from lockstep.migration.remarks import Remark, read_remarks
 from lockstep.migration.removals import RemovalPass, UnusedPass
-from lockstep.migration.scripts import Options
+from lockstep.migration.scripts import Options, Script
 from lockstep.migration.tapes import rewrite_tapes
 from lockstep.migration.training_steps import TrainingStepPass
 
@@ -70,21 +69,17 @@ def rewrite(source: str | bytes, *, name: str = "the script", keep_tf_data: bool
     if not any(word in before for word in _TOLD_BY):
         return Rewritten(source=before, encoding=module.encoding, remarks=())
     options = Options(keep_tf_data=keep_tf_data)
-    module = _passed(module, TrainingStepPass(options))
-    module = rewrite_tapes(module, options)
+    script = Script(module).passed(TrainingStepPass(options))
+    script = rewrite_tapes(script, options)
     for kind in (FunctionPass, MethodPass, RemovalPass, UnusedPass, NamePass):
-        module = _passed(module, kind(options))
-    module = _passed(module, _with_lockstep(ImportPass(options), module, options))
-    module = without_duplicates(module)
+        script = script.passed(kind(options))
+    script = script.passed(_with_lockstep(ImportPass(options), script, options))
+    module = without_duplicates(script.module)
     return Rewritten(source=module.code, encoding=module.encoding, remarks=read_remarks(module.code))
 
 
-def _with_lockstep(imports: ImportPass, module: cst.Module, options: Options) -> ImportPass:
+def _with_lockstep(imports: ImportPass, script: Script, options: Options) -> ImportPass:
     """Adds the import of Lockstep to every script that imports Keras, because it selects the JAX backend."""
-    if not _HAS_LOCKSTEP.search(module.code) and ("keras" in options.needed or _HAS_KERAS.search(module.code)):
+    if not _HAS_LOCKSTEP.search(script.code) and ("keras" in options.needed or _HAS_KERAS.search(script.code)):
         options.needed.add("lockstep")
     return imports
-
-
-def _passed(module: cst.Module, one: Any) -> cst.Module:
-    return MetadataWrapper(module).visit(one)

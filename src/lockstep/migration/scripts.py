@@ -1,4 +1,4 @@
-"""The base of all passes over a script: resolves names, inserts remarks at statements, and collects needed imports."""
+"""A script, and the base of all passes over it: resolves names, inserts remarks, and collects needed imports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast, final
 
 import libcst as cst
-from libcst.metadata import ParentNodeProvider, QualifiedNameProvider, QualifiedNameSource, ScopeProvider
+from libcst.metadata import (
+    MetadataWrapper,
+    ParentNodeProvider,
+    QualifiedNameProvider,
+    QualifiedNameSource,
+    ScopeProvider,
+)
 
 from lockstep.migration.remarks import MARK, comment_of
 
@@ -179,6 +185,31 @@ class AbstractPass(cst.CSTTransformer, ABC):
             first, *rest = updated
             return cst.FlattenSentinel([_commented(first, comments), *rest])
         return _commented(updated, comments) if isinstance(updated, cst.CSTNode) else updated
+
+
+@final
+class Script:
+    """A script with what LibCST knows of its names.
+
+    Finding that out takes most of a migration, so it is found once for all passes that change nothing.
+
+    Args:
+        module: the script.
+    """
+
+    def __init__(self, module: cst.Module) -> None:
+        self.code = module.code
+        self._wrapper = MetadataWrapper(module)
+
+    @property
+    def module(self) -> cst.Module:
+        """The script's tree."""
+        return self._wrapper.module
+
+    def passed(self, one: AbstractPass) -> Script:
+        """Runs a pass; returns the script that it makes, which is this one if its code stays the same."""
+        after = self._wrapper.visit(one)
+        return self if after.code == self.code else Script(after)
 
 
 def _commented(node: Any, comments: Mapping[str, cst.EmptyLine]) -> Any:

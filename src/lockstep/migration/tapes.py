@@ -8,10 +8,9 @@ from typing import Any, Final, final
 
 import libcst as cst
 import libcst.matchers as m
-from libcst.metadata import MetadataWrapper
 
 from lockstep.migration.bindings import events, names_bound, names_read, names_read_first
-from lockstep.migration.scripts import AbstractPass, Options, argument, last_name
+from lockstep.migration.scripts import AbstractPass, Options, Script, argument, last_name
 
 TAPE: Final = "tf.GradientTape"
 LINK: Final = "docs/migrating.md#tapes"
@@ -26,13 +25,13 @@ class _NotPossible(Exception):
     """A tape that a person has to rewrite; the message says why."""
 
 
-def rewrite_tapes(module: cst.Module, options: Options) -> cst.Module:
+def rewrite_tapes(script: Script, options: Options) -> Script:
     """Rewrites the tapes of a script one after the other, and adds remarks for those that cannot be rewritten."""
     while True:
         found = TapePass(options)
-        module = MetadataWrapper(module).visit(found)
+        script = script.passed(found)
         if not found.has_changed:
-            return module
+            return script
 
 
 @final
