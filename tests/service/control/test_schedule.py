@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,6 +76,47 @@ def test_a_job_that_was_cancelled_in_the_queue_is_out_of_the_line(bench: Bench) 
     bench.store.advance(bench.job("third").uid, JobEvent.CANCEL_REQUESTED, detail="test")
     bench.step_until_over("third")
     assert bench.controller.schedule.explain(bench.job("fourth")).position == 1
+
+
+def make_schedule(bench: Bench) -> Schedule:
+    """Returns another schedule of the same jobs, as another service has it."""
+    return Schedule(store=bench.store, cluster=bench.cluster, catalogue=load_catalogue(), settings=bench.settings)
+
+
+def test_what_another_service_has_started_counts_at_once(bench: Bench) -> None:
+    rebuild(bench, max_running_jobs=1)
+    bench.create("first", WAIT)
+    bench.create("second", WAIT)
+    other = make_schedule(bench)
+    other.refresh()
+    bench.step_until_state("first", JobState.RUNNING)
+    other.refresh()
+    assert other.explain(bench.job("second")).reason == "0 of 1 job slots of this service's 1 are free"
+
+
+def test_a_preview_does_not_put_back_what_a_pass_has_started_meanwhile(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.create("first", WAIT)
+    schedule, read = make_schedule(bench), bench.store.active_states
+    schedule.refresh()
+    passes: list[threading.Thread] = []
+    readers: list[threading.Thread] = []
+
+    def read_before_a_pass() -> dict[str, JobState]:
+        readers.append(threading.current_thread())
+        states = read()
+        if not passes:
+            passes.append(threading.Thread(target=schedule.decide))
+            passes[0].start()
+            passes[0].join(0.5)
+            assert readers == [threading.current_thread()], "the pass read while a preview had read and not applied"
+        return states
+
+    monkeypatch.setattr(bench.store, "active_states", read_before_a_pass)
+    schedule.preview(replace(bench.job("first"), uid="new", job_id="new"))
+    passes[0].join(30)
+    assert readers[1:] == passes
 
 
 def test_a_start_that_nobody_recorded_is_decided_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,8 +179,7 @@ class Controller:
         measured: list[ReplicaChange] = []
         for job in self._store.placed_jobs():
             self._isolate_errors(job, partial(self._advance, measured=measured))
-        if measured:
-            self._store.update_replicas(measured)
+        self._record_measured(measured)
         for job in self._store.overdue():
             self._isolate_errors(job, self._end_overdue)
         for job in self._store.awaiting_machines():
@@ -208,6 +207,17 @@ class Controller:
             raise
         except Exception:  # a bug, which must not affect other jobs
             LOGGER.exception("job %s", job.job_id)
+
+    def _record_measured(self, measured: list[ReplicaChange]) -> None:
+        """Records what running jobs use. If that is not possible, jobs still start and end."""
+        if not measured:
+            return
+        try:
+            self._store.update_replicas(measured)
+        except (LeaseLostError, *DATABASE_FAULTS):
+            raise
+        except Exception:
+            LOGGER.exception("what running jobs use cannot be recorded")
 
     def _start_queued(self) -> None:
         if self.lease.generation != self._schedule_generation:

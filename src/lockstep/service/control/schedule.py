@@ -8,7 +8,8 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from typing import Final, final
@@ -108,6 +109,9 @@ class Schedule:
         self._others: dict[str, dict[str, int]] = {}
         self._clock = clock
         self._lock = threading.Lock()
+        """Guards the scheduler. Requests wait for it, so nothing long is done with it."""
+        self._update_lock = threading.Lock()
+        """Guards an update, from reading the jobs to the end: another one in between would be undone."""
         self._nodes: dict[str, NodeSpec] = {}
         self._slots = {JOB_SLOTS: settings.max_running_jobs, SERVER_SLOTS: MAX_SERVERS}
         # A project that may be held needs a queue of its own, even without a quota.
@@ -126,11 +130,7 @@ class Schedule:
             EngineError: If the engine does not answer.
         """
         self._update_spending(acts=True)
-        states, jobs = self._read_jobs()
-        with self._lock:
-            self._update_nodes()
-            self._update_holds()
-            unreadable = self._update_jobs(states, jobs)
+        with self._updated() as unreadable:
             starts = self._scheduler.decide(now_s=self._clock()).starts
             jobs = {job.uid: job for job in self._store.get_by_uids([start.job.uid for start in starts])}
             return [(jobs[start.job.uid], start.nodes) for start in starts], unreadable
@@ -145,11 +145,8 @@ class Schedule:
             EngineError: If the engine does not answer.
         """
         self._update_spending(acts=False)
-        states, jobs = self._read_jobs()
-        with self._lock:
-            self._update_nodes()
-            self._update_holds()
-            self._update_jobs(states, jobs)
+        with self._updated():
+            pass
 
     def explain(self, job: JobRecord) -> Waiting:
         """Returns the position of a queued job, and what it waits for."""
@@ -181,10 +178,7 @@ class Schedule:
             ConfigError: If the job could never run.
             EngineError: If the engine does not answer.
         """
-        states, jobs = self._read_jobs()
-        with self._lock:
-            self._update_nodes()
-            self._update_jobs(states, jobs)
+        with self._updated():
             tried = copy.deepcopy(self._scheduler)
             queued = self._queued_job(job)
         tried.enqueue(queued)
@@ -352,18 +346,31 @@ class Schedule:
         first, *others = nodes
         return [replace(first, resources={**first.resources, **self._slots}), *others]
 
-    def _read_jobs(self) -> tuple[dict[str, JobState], dict[str, JobRecord]]:
-        """Returns the states of all active jobs, and those jobs that the scheduler has to add, by uid.
+    @contextmanager
+    def _updated(self) -> Iterator[list[Unreadable]]:
+        """Updates the scheduler's nodes and jobs, and holds its lock within the block.
 
-        It is called without the lock: of a long queue, a service that starts reads thousands of jobs.
+        The jobs are read before the lock is taken: of a long queue, a service that starts reads thousands.
+
+        Yields:
+            The queued jobs that cannot be read.
         """
+        with self._update_lock:
+            states, jobs = self._read_jobs()
+            with self._lock:
+                self._update_nodes()
+                self._update_holds()
+                yield self._update_jobs(states, jobs)
+
+    def _read_jobs(self) -> tuple[dict[str, JobState], dict[str, JobRecord]]:
+        """Returns the states of all active jobs, and those jobs that the scheduler has to add, by uid."""
         with self._lock:
             queued, running = set(self._scheduler.queued), set(self._scheduler.running)
         states = self._store.active_states()
         new = [
             uid
             for uid, state in states.items()
-            if uid not in queued and (state is JobState.QUEUED or uid not in running)
+            if (uid not in queued if state is JobState.QUEUED else uid not in running)
         ]
         return states, {job.uid: job for job in self._store.get_by_uids(new, gang=GangPart.ORDER)}
 
@@ -386,8 +393,7 @@ class Schedule:
                 if state is not JobState.QUEUED:
                     continue
                 self._scheduler.end(uid)  # the scheduler chose it to start, but that was never recorded
-            if (job := jobs.get(uid)) is None:  # a request has changed the scheduler meanwhile
-                continue
+            job = jobs[uid]
             try:
                 self._add(job)
             except ConfigError as error:
