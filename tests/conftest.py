@@ -95,6 +95,7 @@ class _OneServiceScheduling(LoadFileScheduling):
         return ON_ONE_SERVICE[0] if name in ON_ONE_SERVICE else name
 
 
+@pytest.hookimpl(optionalhook=True)  # there are runs without pytest-xdist
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
     """Returns how tests are handed to workers; None for what pytest-xdist does itself."""
     return _OneServiceScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
