@@ -124,13 +124,18 @@ def test_what_a_step_hands_on_unchanged_takes_no_time():
     assert frozen_bytes < found.work.state_bytes < 1.1 * frozen_bytes  # read, and not written
 
 
-def test_a_loop_counts_as_often_as_it_runs():
+@pytest.mark.parametrize(
+    ("use_cudnn", "share"),
+    # All products of Keras's own loop are in loops. Lockstep computes the kernels' gradients, a third, after its loop.
+    [(False, 0.3), ("auto", 0.5)],
+)
+def test_a_loop_counts_as_often_as_it_runs(use_cudnn, share):
     def make_layers():
-        return [keras.Input((40, 16)), keras.layers.LSTM(64), keras.layers.Dense(4)]
+        return [keras.Input((40, 16)), keras.layers.LSTM(64, use_cudnn=use_cudnn), keras.layers.Dense(4)]
 
     found = compile_for(first_program(fit_of(make_layers, rows=64, strategy=MirroredStrategy())), target=V5E)
     assert found.work is not None
-    assert found.work.xla_operations < 0.5 * found.matrix_operations / 8  # the kernels' gradients are not in a loop
+    assert found.work.xla_operations < share * found.matrix_operations / 8
     assert found.matrix_operations / 8 < found.work.operations < 1.2 * found.matrix_operations / 8
 
 

@@ -86,6 +86,17 @@ def test_outputs_states_and_gradients_are_keras_s(options, num_runs):
     assert_close(ours(inputs_of()), keras_own(inputs_of()))
 
 
+@pytest.mark.parametrize(("argnums", "num_products"), [((0,), 4), ((0, 1), 5)], ids=["weights", "weights and inputs"])
+def test_a_gradient_has_one_product_for_both_kernels_and_none_for_inputs_that_need_none(argnums, num_products):
+    ours, keras_own = layers_of()
+    traced = [
+        str(jax.make_jaxpr(jax.grad(as_function(layer), argnums=argnums))(*arguments_of(layer)))
+        for layer in (ours, keras_own)
+    ]
+    # Ours has one in a loop that nothing reads, which XLA removes.
+    assert [program.count("dot_general[") for program in traced] == [num_products, num_products + 1]
+
+
 def test_forward_mode_and_second_derivatives_are_keras_s():
     ours, keras_own = layers_of(return_sequences=True)
     arguments = arguments_of(ours)

@@ -10,7 +10,9 @@ import pytest
 from lockstep.service.store.json_texts import LONG, parse_json
 
 
-@pytest.mark.parametrize("value", [None, 0, "null", [], {"a": [1, None]}, ["x" * LONG]])
+@pytest.mark.parametrize(
+    "value", [None, 0, "null", [], {"a": [1, None]}, ["x" * LONG], 2**80, 0.1 + 0.2, 5e-324, float("inf"), "\ud800"]
+)
 def test_a_value_is_what_was_written(value: Any) -> None:
     assert parse_json(json.dumps(value)) == value
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -35,6 +36,7 @@ from lockstep.service.store import (
     JobRecord,
     JobStore,
     ModelStore,
+    NewWebhook,
     OperationCode,
     ReplicaRecord,
     VersionRecord,
@@ -123,6 +125,31 @@ def test_several_first_openers_at_once_all_open_it(url: str) -> None:
         opener.stdin.flush()
     answers = [(opener.communicate(timeout=60)[1], opener.returncode) for opener in openers]
     assert answers == [("", 0)] * 2
+
+
+def test_webhooks_of_an_earlier_version_are_notified_of_what_they_were_not(url: str, sqlite: Engine) -> None:
+    store = JobStore(sqlite)
+    for job_id in ("told", "waits"):
+        hook = NewWebhook(sealed=b"url", display_url="https://h", secret=None, states=())
+        store.create(
+            project="p", job_id=job_id, training_input={}, labels={}, simulated=False, outputs={}, webhooks=[hook]
+        )
+    told, waits = (store.get(project="p", job_id=job_id) for job_id in ("told", "waits"))
+    store.record_event(waits.uid, kind="note", detail="no change of its state")
+    hooks = WebhookStore(sqlite)
+    (hook,) = hooks.of_job(told.uid)
+    hooks.save(replace(hook, seq=store.events(told.uid)[-1].seq))
+    with sqlite.begin() as connection:  # as version 0004 left it
+        for name in ("webhooks_behind", "jobs_limited_wait", "jobs_awaiting_machines", "jobs_kind_state"):
+            connection.execute(text(f"DROP INDEX ix_{name}"))
+        connection.execute(text("ALTER TABLE webhooks DROP COLUMN event_seq"))
+        connection.execute(text("UPDATE alembic_version SET version_num = '0004'"))
+    again = open_database(url)
+    due = WebhookStore(again).due_of_jobs(time.time(), without=(), limit=9)
+    assert [queue.job_uid for queue in due] == [waits.uid]
+    WebhookStore(again).save(replace(due[0], seq=store.events(waits.uid)[0].seq))
+    assert WebhookStore(again).due_of_jobs(time.time(), without=(), limit=9) == []
+    again.dispose()
 
 
 def test_a_reader_waits_for_no_writer(database: Engine) -> None:

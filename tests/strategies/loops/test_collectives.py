@@ -14,10 +14,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 from lockstep.errors import InvalidInputError
 from lockstep.strategies import MirroredStrategy, programs
 from lockstep.strategies.current import get_replica_context
-from lockstep.strategies.loops.collectives import DEFAULT_BUCKET_BYTES, CommunicationOptions, plan_buckets
+from lockstep.strategies.loops.collectives import DEFAULT_BUCKET_BYTES, CommunicationOptions, all_sum, plan_buckets
 from lockstep.strategies.loops.gradients import value_and_grad
 from lockstep.strategies.loops.lifting import function
 from lockstep.strategies.loops.replica import PerReplica, ReduceOp
+from lockstep.strategies.mesh import BATCH_AXIS
 
 
 def test_buckets_fill_from_the_last_array_on():
@@ -63,6 +64,21 @@ def test_gradients_of_a_step_travel_in_buckets(bytes_per_pack, num_buckets):
     assert len(re.findall(r"stablehlo\.all_reduce", train_step.lower(rows).as_text())) == num_buckets
     compiled = re.findall(r"= .* all-reduce\(", train_step.lower(rows).compile().as_text())
     assert 1 <= len(compiled) <= num_buckets  # XLA may join what is ready together
+
+
+@pytest.mark.parametrize(("platform", "is_concatenated"), [("cpu", False), ("tpu", True)])
+def test_how_a_bucket_is_packed_is_chosen_for_the_platform_of_the_program(platform, is_concatenated):
+    def step(first, second):
+        return all_sum([first, second], options=CommunicationOptions())
+
+    mesh = jax.sharding.Mesh(jax.devices()[:2], (BATCH_AXIS,))
+    mapped = jax.shard_map(step, mesh=mesh, in_specs=PartitionSpec(BATCH_AXIS), out_specs=PartitionSpec())
+    rows = jax.ShapeDtypeStruct((4, 3), np.float32)
+    program = jax.jit(mapped).trace(rows, rows).lower(lowering_platforms=(platform,)).as_text()
+    assert ("stablehlo.concatenate" in program, "dynamic_update_slice" in program) == (
+        is_concatenated,
+        not is_concatenated,
+    )
 
 
 def test_what_all_replicas_sum_to():
