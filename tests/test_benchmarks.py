@@ -31,6 +31,7 @@ def test_each_workload_of_the_services_benchmark_runs_in_a_small_size() -> None:
         "| jobs | a minute |",
         "lines a second, read over HTTP",
         "a line's delay, 4 followers",
+        "a pass of the controller",
     ):
         assert row in done.stdout
 

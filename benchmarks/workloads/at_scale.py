@@ -60,6 +60,7 @@ SUBMIT_POLL_S: Final = 0.5
 SETTLED_S: Final = 3.0
 """How late messages to webhooks are when those of the first starts are over."""
 NUM_SAMPLES: Final = 80
+ENDING_S: Final = 30.0
 
 
 @final
@@ -199,7 +200,11 @@ def simulated_service(settings: Settings, *, num_nodes: int) -> Iterator[Running
         yield running
     finally:
         process.terminate()
-        process.wait(30)
+        try:
+            process.wait(ENDING_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 @final
@@ -261,13 +266,8 @@ def run_readers(home: Home, sizes: Sizes) -> dict[str, Any]:
     return json.loads(line.removeprefix(MARK))
 
 
-def measure(sizes: Sizes, *, database: str = "") -> list[Result]:
-    """Measures, and shows the figures.
-
-    Args:
-        sizes: how much.
-        database: the URL of a PostgreSQL database; by default, SQLite.
-    """
+def measure(sizes: Sizes) -> list[Result]:
+    """Measures, and shows the figures."""
     receiver = Receiver()
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder, receiver.listening():
         home = Home(path=Path(folder) / "home")
@@ -286,7 +286,6 @@ def measure(sizes: Sizes, *, database: str = "") -> list[Result]:
             bucket=str(home.bucket),
             webhooks=path,
             allow_webhooks_to=("127.0.0.1",),
-            database=database,
             engine=EngineChoice(name=SIMULATED),
         )
         write_choice(home, settings.engine)
