@@ -132,7 +132,13 @@ def test_half_precision_keeps_its_dtypes_and_is_as_exact_as_keras(dtype, num_run
 
 @pytest.mark.parametrize(
     "options",
-    [{"unroll": True}, {"activation": "relu"}, {"recurrent_activation": "hard_sigmoid"}, {"recurrent_dropout": 0.2}],
+    [
+        {"unroll": True},
+        {"activation": "relu"},
+        {"recurrent_activation": "hard_sigmoid"},
+        {"recurrent_dropout": 0.2},
+        {"implementation": 1},
+    ],
     ids=str,
 )
 def test_other_layers_run_as_keras_has_them(options, num_runs):
@@ -169,3 +175,23 @@ def test_a_batch_that_several_devices_share_is_not_gathered():
     assert "all-gather" not in program
     assert "all-to-all" not in program
     assert_close(gradients(weights, inputs, states), jax.grad(as_function(ours))(weights, inputs, states))
+
+
+@pytest.mark.parametrize("kind", ["cell", "gru", "stacked", "subclass"])
+def test_other_recurrent_layers_run_as_keras_has_them(kind, num_runs):
+    class Cell(keras.layers.LSTMCell):
+        def call(self, inputs, states, training=False):
+            output, states = super().call(inputs, states, training=training)
+            return -output, states
+
+    layers = {
+        "cell": lambda: keras.layers.RNN(keras.layers.LSTMCell(UNITS)),
+        "gru": lambda: keras.layers.GRU(UNITS),
+        "stacked": lambda: keras.layers.RNN([keras.layers.LSTMCell(UNITS), keras.layers.LSTMCell(UNITS)]),
+        "subclass": lambda: keras.layers.LSTM(UNITS),
+    }
+    layer = layers[kind]()
+    if kind == "subclass":
+        layer.cell = Cell(UNITS)
+    assert layer(inputs_of()).shape == (ROWS, UNITS)
+    assert num_runs == []

@@ -110,6 +110,18 @@ def test_what_a_version_lacks_is_named_and_nothing_is_replaced(
     assert dict(vars(Upstream)) == before
 
 
+def test_what_only_saves_time_is_left_out_with_a_warning(
+    rows: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    rows(changed(row("build", "input_shape"), is_required=False), row("call", "inputs"))
+    for _ in range(2):
+        replacing.replace(Stage.PLAN)
+    one = Upstream()
+    assert (one.call(1), one.build((2,))) == ((1, False), (2,))
+    assert vars(one) == {"num_calls": 1}
+    assert caplog.text.count("Upstream.build is not replaced, so training may be slower: it takes (self, shape)") == 1
+
+
 def test_a_version_that_was_not_tested_is_said(
     rows: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

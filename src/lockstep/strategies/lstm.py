@@ -10,8 +10,9 @@ Keras writes a step as two products, and JAX derives its gradient step by step. 
 The gradient is written as a rule for tangents (``jax.custom_jvp``), which JAX transposes. So forward mode and second
 derivatives work as well.
 
-A layer with a mask, ``unroll=True``, ``recurrent_dropout`` or other activations runs as Keras has it. So does a
-``keras.layers.GRU``: Keras multiplies all of its inputs at once already, and a loop like this one was not faster.
+A layer with a mask, ``use_cudnn=False``, ``unroll=True``, ``implementation=1``, ``recurrent_dropout`` or other
+activations runs as Keras has it. So does a ``keras.layers.GRU``: Keras multiplies all of its inputs at once already,
+and a loop like this one was not faster.
 """
 
 # JAX and Keras are only partly typed, so the type checker does not know the types of their values in this file.
@@ -31,34 +32,45 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 
-def wrap_lstm(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the function that runs all steps of a ``keras.layers.LSTM``."""
+def wrap_inner_loop(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps ``keras.layers.RNN.inner_loop``, which a ``keras.layers.LSTM`` calls where it cannot use cuDNN."""
 
     @functools.wraps(original)
-    def wrapper(inputs: Any, hidden: Any, cell: Any, mask: Any, **options: Any) -> Any:
-        try:
-            return original(inputs, hidden, cell, mask, **options)
-        except NotImplementedError:  # no cuDNN: Keras would run its loop for all recurrent layers
-            kernel, recurrent = (jnp.asarray(options[name]) for name in ("kernel", "recurrent_kernel"))
-            has_one_dtype = len({jnp.result_type(one) for one in (inputs, hidden, cell, kernel, recurrent)}) == 1
-            if mask is not None or not has_one_dtype or not _is_usual(options):
-                raise
-        bias = jnp.zeros(kernel.shape[1:], kernel.dtype) if options["bias"] is None else jnp.asarray(options["bias"])
-        steps = jnp.swapaxes(inputs, 0, 1)
-        if options["go_backwards"]:
+    def wrapper(self: Any, sequences: Any, initial_state: Any, mask: Any, training: Any = False, **options: Any) -> Any:
+        cell = self.cell
+        is_usual = _is_usual(self) and mask is None and not options
+        arrays = (
+            (sequences, *initial_state, jnp.asarray(cell.kernel), jnp.asarray(cell.recurrent_kernel))
+            if is_usual
+            else ()
+        )
+        if len({jnp.result_type(array) for array in arrays}) != 1:
+            return original(self, sequences, initial_state, mask, training=training, **options)
+        sequences, hidden, state, kernel, recurrent = arrays
+        if training and cell.dropout:
+            sequences = sequences * cell.get_dropout_mask(sequences[:, 0])[:, None]
+        bias = jnp.zeros(kernel.shape[1:], kernel.dtype) if cell.bias is None else jnp.asarray(cell.bias)
+        steps = jnp.swapaxes(sequences, 0, 1)
+        if self.go_backwards:
             steps = jnp.flip(steps, axis=0)
-        outputs, hidden, cell = run_steps(steps, kernel, recurrent, bias, hidden, cell)
-        shown = jnp.swapaxes(outputs, 0, 1) if options["return_sequences"] else hidden[:, None]
-        return hidden, shown, [hidden, cell]
+        outputs, hidden, state = run_steps(steps, kernel, recurrent, bias, hidden, state)
+        shown = jnp.swapaxes(outputs, 0, 1) if self.return_sequences else hidden[:, None]
+        return hidden, shown, [hidden, state]
 
     return wrapper
 
 
-def _is_usual(options: dict[str, Any]) -> bool:
+def _is_usual(layer: Any) -> bool:
+    cell = layer.cell
     return (
-        not options["unroll"]
-        and options["activation"] is keras.activations.tanh
-        and options["recurrent_activation"] is keras.activations.sigmoid
+        isinstance(layer, keras.layers.LSTM)
+        and type(cell) is keras.layers.LSTMCell
+        and layer.use_cudnn is not False
+        and not layer.unroll
+        and cell.implementation == 2  # 1 draws dropout anew for each gate
+        and not cell.recurrent_dropout
+        and cell.activation is keras.activations.tanh
+        and cell.recurrent_activation is keras.activations.sigmoid
     )
 
 

@@ -1,4 +1,4 @@
-"""Replaces functions of Keras and JAX: all rows of `table` of one stage, or none of them."""
+"""Replaces functions of Keras and JAX: all required rows of `table` of one stage, or none of the stage."""
 
 # Keras is only partly typed, so the type checker does not know the types of its values in this file.
 # pyright: reportUnknownMemberType=false, reportMissingTypeStubs=false, reportUnknownVariableType=false
@@ -32,9 +32,11 @@ _applied: set[Stage] = set()
 def replace(stage: Stage) -> None:
     """Applies the rows of a stage, once in a process. A second call does nothing.
 
+    Warns of rows that only save time and do not fit this version of Keras or JAX, and leaves them out.
+
     Raises:
-        BackendError: this version of Keras or JAX lacks a function that a row replaces, or the function takes other
-            arguments. Then nothing is replaced.
+        BackendError: this version of Keras or JAX lacks a function that a required row replaces, or the function takes
+            other arguments. Then nothing is replaced.
     """
     if stage in _applied:
         return
@@ -43,9 +45,10 @@ def replace(stage: Stage) -> None:
             return
         rows = [row for row in REPLACEMENTS if row.stage is stage]
         _warn_of_versions()
-        places = check(rows)
-        wrapped = [_wrapped(row, place) for row, place in zip(rows, places, strict=True)]
-        for (owner, original), row, wrapper in zip(places, rows, wrapped, strict=True):
+        fitting = [row for row in rows if row.is_required or _fits(row)]
+        places = check(fitting)
+        wrapped = [_wrapped(row, place) for row, place in zip(fitting, places, strict=True)]
+        for (owner, original), row, wrapper in zip(places, fitting, wrapped, strict=True):
             _put(owner, row, original=original, wrapper=wrapper)
         _applied.add(stage)
 
@@ -72,6 +75,21 @@ def check(rows: Sequence[Replacement]) -> list[tuple[Any, Any]]:
             action="install one of these versions, or a newer lockstep-train",
         )
     return found
+
+
+def _fits(row: Replacement) -> bool:
+    place = _find(row)
+    if isinstance(place, str):
+        logger.warning(
+            "%s is not replaced, so training may be slower: %s (keras %s, jax %s); tested versions: %s",
+            row.title,
+            place,
+            _version("keras"),
+            _version("jax"),
+            _tested(),
+        )
+        return False
+    return True
 
 
 def _find(row: Replacement) -> tuple[Any, Any] | str:

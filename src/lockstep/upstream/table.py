@@ -35,6 +35,8 @@ class Replacement:
         removable_when: the change of Keras or JAX that would make the row unnecessary.
         is_cached: for a primitive, whether JAX may lower equal uses of it once. False if the rule looks at what its
             operands come from.
+        is_required: False if the replacement only saves time. With a version of Keras or JAX that lacks the function,
+            Lockstep then warns, and goes on without the replacement.
     """
 
     stage: Stage
@@ -45,6 +47,7 @@ class Replacement:
     effect: str
     removable_when: str
     is_cached: bool = True
+    is_required: bool = True
 
     @property
     def title(self) -> str:
@@ -123,7 +126,9 @@ def _optimizes(owner: str) -> tuple[Replacement, ...]:
     )
 
 
-def _lowers(name: str, wrapper: str, effect: str, removable_when: str, *, is_cached: bool = True) -> Replacement:
+def _lowers(
+    name: str, wrapper: str, effect: str, removable_when: str, *, is_cached: bool = True, is_required: bool = False
+) -> Replacement:
     return Replacement(
         stage=Stage.BACKEND,
         owner="lowering",
@@ -133,6 +138,7 @@ def _lowers(name: str, wrapper: str, effect: str, removable_when: str, *, is_cac
         effect=effect,
         removable_when=removable_when,
         is_cached=is_cached,
+        is_required=is_required,
     )
 
 
@@ -145,6 +151,7 @@ def _ends_batches(kind: str) -> Replacement:
         wrapper="lockstep.strategies.callback_lists:wrap_batch_end",
         effect="does not read logs from the devices that no callback asks for",
         removable_when="Keras calls only the callbacks that have the method",
+        is_required=False,
     )
 
 
@@ -254,12 +261,13 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
     ),
     Replacement(
         stage=Stage.STRATEGY,
-        owner="keras.src.backend",
-        name="lstm",
-        parameters=(),
-        wrapper="lockstep.strategies.lstm:wrap_lstm",
+        owner="keras.layers:RNN",
+        name="inner_loop",
+        parameters=("self", "sequences", "initial_state", "mask", "training"),
+        wrapper="lockstep.strategies.lstm:wrap_inner_loop",
         effect="without cuDNN: runs an LSTM's steps with one product each, and computes its kernels' gradients in one",
         removable_when="Keras has such a loop on JAX",
+        is_required=False,
     ),
     Replacement(
         stage=Stage.STRATEGY,
@@ -314,6 +322,7 @@ REPLACEMENTS: Final[tuple[Replacement, ...]] = (
         "computes depthwise convolutions on CPUs as sums of products, because XLA runs them as scalar loops",
         "https://github.com/openxla/xla/issues/47945 and the partitioner's sum over copies are fixed, and XLA has a "
         "kernel for depthwise convolutions on CPUs",
+        is_required=True,
     ),
     Replacement(
         stage=Stage.MEETING,
