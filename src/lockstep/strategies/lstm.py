@@ -37,25 +37,11 @@ def wrap_inner_loop(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def wrapper(self: Any, sequences: Any, initial_state: Any, mask: Any, training: Any = False, **options: Any) -> Any:
-        cell = self.cell
-        is_usual = _is_usual(self) and mask is None and not options
-        arrays = (
-            (sequences, *initial_state, jnp.asarray(cell.kernel), jnp.asarray(cell.recurrent_kernel))
-            if is_usual
-            else ()
-        )
-        if len({jnp.result_type(array) for array in arrays}) != 1:
-            return original(self, sequences, initial_state, mask, training=training, **options)
-        sequences, hidden, state, kernel, recurrent = arrays
-        if training and cell.dropout:
-            sequences = sequences * cell.get_dropout_mask(sequences[:, 0])[:, None]
-        bias = jnp.zeros(kernel.shape[1:], kernel.dtype) if cell.bias is None else jnp.asarray(cell.bias)
-        steps = jnp.swapaxes(sequences, 0, 1)
-        if self.go_backwards:
-            steps = jnp.flip(steps, axis=0)
-        outputs, hidden, state = run_steps(steps, kernel, recurrent, bias, hidden, state)
-        shown = jnp.swapaxes(outputs, 0, 1) if self.return_sequences else hidden[:, None]
-        return hidden, shown, [hidden, state]
+        if mask is None and not options and _is_usual(self):
+            kernel, recurrent = jnp.asarray(self.cell.kernel), jnp.asarray(self.cell.recurrent_kernel)
+            if len({jnp.result_type(one) for one in (sequences, *initial_state, kernel, recurrent)}) == 1:
+                return _run_layer(self, sequences, initial_state, (kernel, recurrent), training=training)
+        return original(self, sequences, initial_state, mask, training=training, **options)
 
     return wrapper
 
@@ -65,13 +51,26 @@ def _is_usual(layer: Any) -> bool:
     return (
         isinstance(layer, keras.layers.LSTM)
         and type(cell) is keras.layers.LSTMCell
-        and layer.use_cudnn is not False
+        and bool(layer.use_cudnn)
         and not layer.unroll
         and cell.implementation == 2  # 1 draws dropout anew for each gate
         and not cell.recurrent_dropout
         and cell.activation is keras.activations.tanh
         and cell.recurrent_activation is keras.activations.sigmoid
     )
+
+
+def _run_layer(layer: Any, sequences: Any, initial_state: Any, kernels: tuple[Any, Any], *, training: Any) -> Any:
+    cell, (kernel, recurrent) = layer.cell, kernels
+    if training and cell.dropout:
+        sequences = sequences * cell.get_dropout_mask(sequences[:, 0])[:, None]
+    bias = jnp.zeros(kernel.shape[1:], kernel.dtype) if cell.bias is None else jnp.asarray(cell.bias)
+    steps = jnp.swapaxes(sequences, 0, 1)
+    if layer.go_backwards:
+        steps = jnp.flip(steps, axis=0)
+    outputs, hidden, state = run_steps(steps, kernel, recurrent, bias, *initial_state)
+    shown = jnp.swapaxes(outputs, 0, 1) if layer.return_sequences else hidden[:, None]
+    return hidden, shown, [hidden, state]
 
 
 @jax.custom_jvp
