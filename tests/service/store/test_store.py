@@ -143,6 +143,7 @@ def test_webhooks_of_an_earlier_version_are_notified_of_what_they_were_not(url: 
         for name in ("webhooks_behind", "jobs_limited_wait", "jobs_awaiting_machines", "jobs_kind_state"):
             connection.execute(text(f"DROP INDEX ix_{name}"))
         connection.execute(text("ALTER TABLE webhooks DROP COLUMN event_seq"))
+        connection.execute(text("ALTER TABLE jobs DROP COLUMN revision"))
         connection.execute(text("UPDATE alembic_version SET version_num = '0004'"))
     again = open_database(url)
     due = WebhookStore(again).due_of_jobs(time.time(), without=(), limit=9)

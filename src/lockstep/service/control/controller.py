@@ -26,6 +26,7 @@ from lockstep.service.control.ends import JobEnds
 from lockstep.service.control.evidence import Evidence
 from lockstep.service.control.job_inputs import current_order_of, training_input_of
 from lockstep.service.control.pass_times import PassTimes
+from lockstep.service.control.placed_jobs import PlacedJobs
 from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.control.replicas import record_displaced, record_replicas
 from lockstep.service.control.schedule import Schedule
@@ -126,8 +127,9 @@ class Controller:
             spending=spending,
             clock=clock,
         )
+        self._placed = PlacedJobs(store)
         self.schedule = self._make_schedule()
-        self._schedule_generation: int | None = None
+        self._generation: int | None = None
         self._is_engine_healthy = True
         self.passes = PassTimes()
         self._problems = problems
@@ -177,7 +179,8 @@ class Controller:
     def _process_jobs(self) -> None:
         """Acts on running jobs first, then on the queue, then on machines."""
         measured: list[ReplicaChange] = []
-        for job in self._store.placed_jobs():
+        self._forget_if_taken_over()
+        for job in self._placed.read():
             self._isolate_errors(job, partial(self._advance, measured=measured))
         self._record_measured(measured)
         for job in self._store.overdue():
@@ -187,6 +190,13 @@ class Controller:
         self._start_queued()
         if self._provisioner is not None:
             self._provisioner.step(self._held_slots())
+
+    def _forget_if_taken_over(self) -> None:
+        """Forgets what this service knew before it got the lease: it may have missed moves of jobs."""
+        if self.lease.generation != self._generation:
+            self._placed.forget()
+            self.schedule = self._make_schedule()
+            self._generation = self.lease.generation
 
     def _isolate_errors(self, job: JobRecord, act: Callable[[JobRecord], object]) -> None:
         """Acts on one job, so that its errors do not affect other jobs."""
@@ -214,15 +224,14 @@ class Controller:
             return
         try:
             self._store.update_replicas(measured)
+            self._placed.note_measured(measured)
         except (LeaseLostError, *DATABASE_FAULTS):
             raise
         except Exception:
             LOGGER.exception("what running jobs use cannot be recorded")
 
     def _start_queued(self) -> None:
-        if self.lease.generation != self._schedule_generation:
-            self.schedule = self._make_schedule()  # without the lease, it may have missed moves of jobs
-            self._schedule_generation = self.lease.generation
+        self._forget_if_taken_over()
         starts, unreadable = self.schedule.decide()
         for found in unreadable:
             message = f"this version of the service cannot read the job: {found.error}"
@@ -295,7 +304,7 @@ class Controller:
     def _held_slots(self) -> dict[str, str]:
         """Returns the slots that jobs hold, each with the job's uid."""
         held: dict[str, str] = {}
-        for job in self._store.placed_jobs():
+        for job in self._placed.read():
             order = current_order_of(job)
             if order is not None:
                 held.update(dict.fromkeys((replica.node for replica in order.replicas), job.uid))

@@ -34,6 +34,7 @@ from lockstep.jobs.scheduling import (
 from lockstep.service.billing.spending import Spending
 from lockstep.service.control.job_inputs import order_of, training_input_of
 from lockstep.service.control.orders import is_simulated
+from lockstep.service.control.placed_jobs import PlacedJobs
 from lockstep.service.control.provisioner import Provisioner
 from lockstep.service.control.queue_records import QueuePage, QueuePosition, Unreadable
 from lockstep.service.settings import Settings
@@ -99,6 +100,7 @@ class Schedule:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
+        self._placed = PlacedJobs(store)
         self._cluster = cluster
         self._catalogue = catalogue
         self._settings = settings
@@ -281,7 +283,7 @@ class Schedule:
     def _own_use(self) -> dict[str, Counter[str]]:
         """Returns what the service's jobs use of each node, as far as the engine has placed them."""
         own: dict[str, Counter[str]] = {}
-        for job in self._store.placed_jobs():
+        for job in self._placed.read():
             order = order_of(job)
             if order is None or not job.replicas or job.state in TERMINAL:
                 continue

@@ -62,6 +62,7 @@ JOBS = Table(
     Column("labels", JSON, nullable=False),
     Column("state", String(16), nullable=False),
     Column("version", Integer, nullable=False, default=1),
+    Column("revision", Integer, nullable=False, default=0),
     Column("attempt", Integer, nullable=False, default=0),
     Column("priority", Integer, nullable=False),
     Column("max_wait_time_s", Float),

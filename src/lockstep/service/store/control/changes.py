@@ -1,4 +1,4 @@
-"""Counts the changes of each project's jobs in the database, so that an unchanged list is not read again.
+"""Counts the changes of jobs in the database, each job's and each project's, so that nothing unchanged is read again.
 
 What a program reports while it runs, in its replicas, is not counted: it changes nothing of a job that is over.
 """
@@ -14,6 +14,9 @@ from lockstep.service.store.database import POSTGRESQL
 from lockstep.service.store.tables import JOBS, PROJECT_CHANGES
 
 _NUMBER: Final = PROJECT_CHANGES.c.number
+
+REVISED: Final = {"revision": JOBS.c.revision + 1}
+"""What each change of a job's columns or replicas also sets, except of what running replicas report."""
 
 
 def count_change(connection: Connection, uid: str) -> None:

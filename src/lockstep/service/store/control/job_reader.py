@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from sqlalchemy import ColumnElement, Engine, and_, func, or_, select, true, tuple_
+from sqlalchemy import ColumnElement, Engine, Text, and_, cast, func, or_, select, true, tuple_
 
 from lockstep.jobs.running.states import TERMINAL, JobState
 from lockstep.service.store.control.job_rows import GangPart, read_jobs
 from lockstep.service.store.control.records import JobKind, JobRecord, UnfinishedJob
+from lockstep.service.store.control.replicas import split_uids
 from lockstep.service.store.database import reading
 from lockstep.service.store.tables import JOBS
 
@@ -18,6 +19,7 @@ SUBMITTED: Final = JOBS.c.is_submitted.is_(True)
 """The condition for jobs that somebody submitted."""
 HAS_GANG: Final = JOBS.c.kind != JobKind.SEARCH.value
 """The condition for jobs with replicas."""
+_SEPARATOR: Final = ":"
 _QUEUED: Final = JobState.QUEUED.value
 _UNFINISHED: Final = tuple(state.value for state in JobState if state not in TERMINAL)
 _PLACED: Final = tuple(state for state in _UNFINISHED if state != _QUEUED)
@@ -43,7 +45,7 @@ class JobReader:
         query = select(JOBS.c.state, func.aggregate_strings(JOBS.c.uid, ",")).where(active, HAS_GANG)
         with reading(self._engine) as connection:
             rows = connection.execute(query.group_by(JOBS.c.state)).all()
-        return {uid: JobState(state) for state, uids in rows for uid in uids.split(",")}
+        return {uid: state for name, uids in rows for state in (JobState(name),) for uid in uids.split(",")}
 
     def overdue(self) -> list[JobRecord]:
         """Returns the queued jobs that have exceeded their maximum wait time."""
@@ -60,12 +62,26 @@ class JobReader:
         """Returns the queued jobs that wait again because their machines were unavailable."""
         return self._oldest_first(and_(JOBS.c.state == _QUEUED, JOBS.c.provisioning_time_s.is_not(None)))
 
-    def placed_jobs(self) -> list[JobRecord]:
+    def placed_jobs(self, *, known: Mapping[str, JobRecord] | None = None) -> list[JobRecord]:
         """Returns every job past the queue that the controller still has to handle, the oldest first.
 
         These are the jobs that are not over, and the jobs whose gang the engine still holds.
+
+        Args:
+            known: records that were read earlier, by uid. Those of the same revision are returned as they are, so what
+                their replicas report may have changed.
         """
-        return self._oldest_first(placed())
+        if known is None:
+            return self._oldest_first(placed())
+        # One row, because a row each takes long to read beside other threads.
+        query = select(func.aggregate_strings(JOBS.c.uid + _SEPARATOR + cast(JOBS.c.revision, Text), ","))
+        with reading(self._engine) as connection:
+            found = connection.execute(query.where(placed())).scalar() or ""
+            revisions = dict(pair.split(_SEPARATOR) for pair in found.split(",") if pair)
+            same = [job for uid, number in revisions.items() if (job := known.get(uid)) and job.revision == int(number)]
+            others = sorted(revisions.keys() - {job.uid for job in same})
+            read = [job for some in split_uids(others) for job in read_jobs(connection, some)]
+        return sorted([*same, *read], key=lambda job: (job.create_time_s, job.uid))
 
     def unfinished(self) -> list[UnfinishedJob]:
         """Returns every submitted job that is not over, including queued ones, the oldest first."""

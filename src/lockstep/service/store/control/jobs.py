@@ -28,7 +28,7 @@ from lockstep.jobs.lists.filters import JobBounds
 from lockstep.jobs.running.order_parts import FileOrder
 from lockstep.jobs.running.states import JobEvent, JobState, next_state
 from lockstep.jobs.security.access import HOME_LABEL
-from lockstep.service.store.control.changes import count_change, read_changes
+from lockstep.service.store.control.changes import REVISED, count_change, read_changes
 from lockstep.service.store.control.job_reader import HAS_GANG, SUBMITTED, JobReader
 from lockstep.service.store.control.job_rows import (
     GangPart,
@@ -247,7 +247,7 @@ class JobStore(JobReader):
                 matched = connection.execute(
                     update(JOBS)
                     .where(JOBS.c.uid == uid, JOBS.c.state == before.value)
-                    .values({**changes, "state": state.value})
+                    .values({**changes, **REVISED, "state": state.value})
                 )
                 if matched.rowcount == 1:
                     if ended is not None:
@@ -262,7 +262,7 @@ class JobStore(JobReader):
             # The state was changed between the two statements: check again whether the event is still possible.
 
     def update_replicas(self, changed: Sequence[ReplicaChange]) -> None:
-        """Records replicas of some jobs in one transaction."""
+        """Records what running replicas of some jobs have reported, in one transaction. The jobs' revisions stay."""
         with writing(self._engine, guard=self._guard) as connection:
             change_replicas(connection, changed)
 
@@ -296,8 +296,8 @@ class JobStore(JobReader):
             **changes: the columns to set.
         """
         with writing(self._engine, guard=self._guard) as connection:
-            if changes:
-                connection.execute(update(JOBS).where(JOBS.c.uid == uid).values(**changes))
+            if changes or replicas is not None:
+                connection.execute(update(JOBS).where(JOBS.c.uid == uid).values({**changes, **REVISED}))
             if ended is not None:
                 add_attempt(connection, uid, ended)
             if replicas is not None:
@@ -315,7 +315,9 @@ class JobStore(JobReader):
         if version is not None:
             query = query.where(JOBS.c.version == version)
         with writing(self._engine, guard=self._guard) as connection:
-            changed = connection.execute(query.values(labels=dict(labels), version=JOBS.c.version + 1))
+            changed = connection.execute(
+                query.values({**REVISED, "labels": dict(labels), "version": JOBS.c.version + 1})
+            )
             if changed.rowcount == 1:
                 count_change(connection, uid)
             return changed.rowcount == 1

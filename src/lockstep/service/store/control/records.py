@@ -49,6 +49,7 @@ class JobRecord:
         labels: the labels of the job.
         state: the state of the job.
         version: the number of changes by its owner; the contract's etag is computed from it.
+        revision: the number of all changes of the job and its replicas, except of what running replicas report.
         attempt: the number of the current attempt, from 0.
         priority: the priority in the queue; jobs with a higher number start earlier.
         max_wait_time_s: the maximum time in the queue, in seconds; None for no limit.
@@ -86,6 +87,7 @@ class JobRecord:
     labels: Mapping[str, str]
     state: JobState
     version: int
+    revision: int = 0
     attempt: int = 0
     priority: int = 0
     max_wait_time_s: float | None = None

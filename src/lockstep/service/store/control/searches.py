@@ -11,6 +11,7 @@ from sqlalchemy import Engine, and_, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from lockstep.jobs.running.states import TERMINAL, JobEvent, JobState
+from lockstep.service.store.control.changes import REVISED
 from lockstep.service.store.control.job_rows import read_jobs, record_event
 from lockstep.service.store.control.records import JobKind, JobRecord
 from lockstep.service.store.control.trials import TrialRecord
@@ -101,7 +102,7 @@ class SearchStore:
     def set_trial(self, uid: str, trial: TrialRecord) -> None:
         """Records what is known of a trial, by the uid of its job."""
         with writing(self._engine, guard=self._guard) as connection:
-            connection.execute(update(JOBS).where(JOBS.c.uid == uid).values(trial=trial))
+            connection.execute(update(JOBS).where(JOBS.c.uid == uid).values({**REVISED, "trial": trial}))
 
 
 def trial_job_id(search: str, *, number: int) -> str:
