@@ -1,12 +1,12 @@
 """Clients of a service that read, each every five seconds: ``python -m workloads.readers ORDER`` (JSON).
 
-Prints the seconds that each request took, by what was requested, as JSON.
+Prints the seconds that each request took, by what was requested, as JSON. The clients begin once all of them have
+connected; it prints that time, too.
 """
 
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -20,6 +20,7 @@ from lockstep.client import Client, find_service
 from lockstep.home import Home
 
 INTERVAL_S: Final = 5.0
+OPENING_S: Final = 120.0
 PAGE_SIZE: Final = 20
 
 
@@ -51,20 +52,25 @@ def main() -> None:
     assert found is not None
     seconds: dict[str, list[float]] = defaultdict(list)
     errors: list[str] = []
-    lock, end = threading.Lock(), time.monotonic() + order["seconds"]
+    began_time_s: list[float] = []
+    lock = threading.Lock()
+    opened = threading.Barrier(order["clients"], action=lambda: began_time_s.append(time.time()))
 
     def read(number: int) -> None:
         choose = random.Random(number)  # noqa: S311
-        time.sleep(INTERVAL_S * number / order["clients"])
         with Client(found.address) as client:
-            requests: list[tuple[str, Callable[[], Any]]] = []
+            try:
+                requests = list(requests_of(client, choose=choose, num_queued=order["queued"]).items())
+            except Exception:
+                opened.abort()
+                raise
+            opened.wait(OPENING_S)  # a hundred clients take a processor for seconds to begin
+            time.sleep(INTERVAL_S * number / order["clients"])
+            end = time.monotonic() + order["seconds"]
             while time.monotonic() < end:
-                name, started = "a job that runs, to request it later", time.perf_counter()
+                name, request = choose.choice(requests)
+                started = time.perf_counter()
                 try:
-                    if not requests:
-                        requests = list(requests_of(client, choose=choose, num_queued=order["queued"]).items())
-                        started = time.perf_counter()
-                    name, request = choose.choice(requests)
                     request()
                 except Exception as error:
                     with lock:
@@ -79,9 +85,10 @@ def main() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    say({"seconds": seconds, "errors": errors})
+    if opened.broken:
+        raise SystemExit("a client could not begin")
+    say({"seconds": seconds, "errors": errors, "began_time_s": began_time_s[0]})
 
 
 if __name__ == "__main__":
     main()
-    sys.exit(0)

@@ -4,7 +4,7 @@
 interface, the controller, the database, the webhooks. A replica reports what it uses as often as a real runner does. A
 gang ends after the seconds that its program's first argument names.
 
-The duration of each pass of the controller is written to the file `PASSES` in the home.
+When each pass of the controller ended, and how long it took, is written to the file `PASSES` in the home.
 """
 
 from __future__ import annotations
@@ -204,13 +204,13 @@ def open_simulated(*, home: Home, choice: EngineChoice, catalogue: Catalogue) ->
 
 
 def _write_passes() -> None:
-    """Has each pass's duration written to the home's file."""
+    """Has each pass's end and duration written to the home's file, in seconds."""
     home = next(argument for argument in sys.argv if argument.startswith("--home=")).removeprefix("--home=")
     file, note = (Path(home) / PASSES).open("a", buffering=1), PassTimes.note
 
     def noted(self: PassTimes, took_s: float) -> None:
         note(self, took_s)
-        file.write(f"{took_s}\n")
+        file.write(f"{time.time()} {took_s}\n")
 
     patched: Any = PassTimes
     patched.note = noted

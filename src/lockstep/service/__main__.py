@@ -81,6 +81,12 @@ FLUSH_S: Final = 10.0
 """How long the end of the service waits until sampled requests are written, in seconds."""
 SHUTDOWN_S: Final = 3
 """How long open requests are answered after SIGTERM, in seconds."""
+GC_THRESHOLDS: Final = (5000, 20, 50)
+"""When garbage is collected. With 10,000 queued jobs, a full collection takes 0.15 s, and Python makes one every ten
+seconds.
+"""
+KEEP_ALIVE_S: Final = 15
+"""How long a connection stays open without a request: longer than clients pause that look every 5 or 10 seconds."""
 MAX_CONNECTIONS: Final = 1000
 """The maximum number of open connections. Requests beyond it are answered with status 503."""
 
@@ -381,6 +387,7 @@ def _server(context: ServiceContext) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=SHUTDOWN_S,
+        timeout_keep_alive=KEEP_ALIVE_S,
         limit_concurrency=MAX_CONNECTIONS,
         ssl_certfile=context.settings.tls_certificate,
         ssl_keyfile=context.settings.tls_key,
@@ -467,6 +474,7 @@ def main() -> int:
     start_log()
     try:
         settings, lifecycle_descriptor = _parse(sys.argv[1:])
+        gc.set_threshold(*GC_THRESHOLDS)
         serve(settings, lifecycle_descriptor=lifecycle_descriptor)
     except LockstepError as error:
         sys.stderr.write(f"lockstep.service: {error}\n")

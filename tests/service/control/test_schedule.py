@@ -98,22 +98,22 @@ def test_a_preview_does_not_put_back_what_a_pass_has_started_meanwhile(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.create("first", WAIT)
-    schedule, read = make_schedule(bench), bench.store.active_states
+    schedule, read = make_schedule(bench), bench.store.active_uids
     schedule.refresh()
     passes: list[threading.Thread] = []
     readers: list[threading.Thread] = []
 
-    def read_before_a_pass() -> dict[str, JobState]:
+    def read_before_a_pass() -> dict[JobState, set[str]]:
         readers.append(threading.current_thread())
-        states = read()
+        uids = read()
         if not passes:
             passes.append(threading.Thread(target=schedule.decide))
             passes[0].start()
             passes[0].join(0.5)
             assert readers == [threading.current_thread()], "the pass read while a preview had read and not applied"
-        return states
+        return uids
 
-    monkeypatch.setattr(bench.store, "active_states", read_before_a_pass)
+    monkeypatch.setattr(bench.store, "active_uids", read_before_a_pass)
     schedule.preview(replace(bench.job("first"), uid="new", job_id="new"))
     passes[0].join(30)
     assert readers[1:] == passes

@@ -310,7 +310,7 @@ def test_placed_jobs_are_those_past_the_queue_until_their_gang_is_gone(database:
         return [job.job_id for job in store.placed_jobs()]
 
     def counted() -> list[str]:
-        return sorted(store.get_by_uid(uid).job_id for uid in store.active_states())
+        return sorted(store.get_by_uid(uid).job_id for uids in store.active_uids().values() for uid in uids)
 
     def unfinished() -> list[str]:
         return [job.job_id for job in store.unfinished()]
@@ -323,7 +323,7 @@ def test_placed_jobs_are_those_past_the_queue_until_their_gang_is_gone(database:
     ended = store.advance(uid, JobEvent.CANCELLED, detail="")
     assert ended.state in TERMINAL
     assert (placed(), unfinished(), counted()) == (["j"], ["waits"], ["j", "waits"])
-    assert store.active_states()[uid] is JobState.CANCELLED
+    assert store.active_uids()[JobState.CANCELLED] == {uid}
     store.update(uid, gang_released=True)
     assert (placed(), counted()) == ([], ["waits"])
 
@@ -345,16 +345,18 @@ def test_no_pass_of_the_controller_reads_every_job_there_ever_was(sqlite: Engine
 
     store.get_by_uid(job.uid)
     store.overdue()
-    store.active_states()
+    store.active_uids()
     store.placed_jobs()
+    store.placed_jobs(known={})
     store.unfinished()
     store.count_unfinished()
     store.running()
+    store.first_running(limit=20)
     store.servers()
     store.last_server("nobody")
     event.remove(sqlite, "before_cursor_execute", _note)
     selects = [(statement, parameters) for statement, parameters in queries if statement.startswith("SELECT")]
-    assert len(selects) == 10, "nine, and the replicas of the job that one of them finds"
+    assert len(selects) == 12, "eleven, and the replicas of the job that one of them finds"
     with reading(sqlite) as connection:
         for statement, parameters in selects:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()

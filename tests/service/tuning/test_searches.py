@@ -176,7 +176,7 @@ def test_a_search_runs_its_trials_and_ends_with_the_sum_of_their_bills(world: Wo
     kinds = [event.kind for event in world.jobs.events(search.uid)]
     assert kinds == ["enqueued", "preparing", "started", "succeeded"]
     assert world.jobs.unfinished() == []
-    assert world.jobs.active_states() == {}, "a search never waits for a place of its own"
+    assert world.jobs.active_uids() == {}, "a search never waits for a place of its own"
 
 
 @pytest.mark.heavy

@@ -9,7 +9,7 @@ such figure for each region. Each is rounded separately, and the bill is their s
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final, final
@@ -61,6 +61,10 @@ class ReplicaUsage:
     def hours(self) -> Fraction:
         """The length in hours, to the microsecond; 0 if it is negative because a clock was set back."""
         return Fraction(self.length_us, HOUR_US)
+
+
+_Priced = tuple[str, AcceleratorConfig | None, str | None]
+"""What a price depends on: machine type, accelerators, region."""
 
 
 @final
@@ -151,28 +155,21 @@ def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue) -> Bill:
     lines: list[BillLine] = []
     unpriced: dict[str, None] = {}
     sources: dict[str, None] = {}
+    charged: dict[tuple[_Priced, int], tuple[Fraction | None, BillLine]] = {}
     for usage in usages:
-        machine = describe_machine(usage.machine_type, accelerator=usage.accelerator)
-        price_region = catalogue.price_region(usage.region)
-        unit_usd = catalogue.ml_unit_usd(usage.region)
-        units_per_hour = catalogue.units_per_hour(
-            usage.machine_type, accelerator=usage.accelerator, region=usage.region
-        )
-        units = None if units_per_hour is None else units_per_hour * usage.hours
+        kind = (usage.machine_type, usage.accelerator, usage.region)
+        # Replicas of a job are mostly alike, and fractions take long.
+        found = charged.get((kind, usage.length_us))
+        if found is None:
+            found = charged[kind, usage.length_us] = _charge(usage, catalogue=catalogue)
+        units, line = found
         if units is None:
-            unpriced[machine] = None
+            unpriced[line.machine] = None
         else:
             sources |= dict.fromkeys(catalogue.price_list_names(usage.machine_type, accelerator=usage.accelerator))
+            price_region = catalogue.price_region(usage.region)
             totals[price_region] = totals.get(price_region, Fraction(0)) + units
-        lines.append(
-            BillLine(
-                replica=usage.replica,
-                machine=machine,
-                hours=round_half_up(usage.hours, decimals=LINE_DECIMALS),
-                ml_units=None if units is None else round_half_up(units, decimals=LINE_DECIMALS),
-                cost_usd=None if units is None else round_half_up(units * unit_usd, decimals=LINE_DECIMALS),
-            )
-        )
+        lines.append(replace(line, replica=usage.replica))
     # A job without any interval consumed nothing. The consumption of a job on unpriced machines only is unknown.
     known = not unpriced or any(line.ml_units is not None for line in lines)
     reported = {region: round_half_up(units, decimals=UNIT_DECIMALS) for region, units in totals.items()}
@@ -188,6 +185,20 @@ def bill(usages: Iterable[ReplicaUsage], *, catalogue: Catalogue) -> Bill:
         sources=tuple(sources),
         has_own_prices=Source.OPERATOR in catalogue.price_lists
         and catalogue.price_lists[Source.OPERATOR].name in sources,
+    )
+
+
+def _charge(usage: ReplicaUsage, *, catalogue: Catalogue) -> tuple[Fraction | None, BillLine]:
+    """Returns the ML units of an interval, exactly, and its line; None for the units if the machine is unpriced."""
+    units_per_hour = catalogue.units_per_hour(usage.machine_type, accelerator=usage.accelerator, region=usage.region)
+    units = None if units_per_hour is None else units_per_hour * usage.hours
+    cost = None if units is None else units * catalogue.ml_unit_usd(usage.region)
+    return units, BillLine(
+        replica=usage.replica,
+        machine=describe_machine(usage.machine_type, accelerator=usage.accelerator),
+        hours=round_half_up(usage.hours, decimals=LINE_DECIMALS),
+        ml_units=None if units is None else round_half_up(units, decimals=LINE_DECIMALS),
+        cost_usd=None if cost is None else round_half_up(cost, decimals=LINE_DECIMALS),
     )
 
 

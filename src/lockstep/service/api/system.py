@@ -86,7 +86,7 @@ def _recorded(context: Context) -> RecordedForm:
     try:
         holder = lease.holder()
         unfinished, versions = context.jobs.count_unfinished(), context.models.list_versions()
-        running = context.jobs.running(limit=NUM_SHOWN_MAX)
+        running = context.jobs.first_running(limit=NUM_SHOWN_MAX)
         context.webhooks.refresh()
     except DATABASE_FAULTS as error:
         context.problems.note(Part.DATABASE, describe_fault(error))

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from lockstep.jobs.billing.bills import Bill, ReplicaUsage, bill
 from lockstep.jobs.billing.costs import JobUsage
 from lockstep.jobs.billing.served_models import served_model
-from lockstep.jobs.input.gangs import resolve
 from lockstep.jobs.machines.catalogue import Catalogue
 from lockstep.jobs.running.evidence import billable_until_s
-from lockstep.service.control.job_inputs import order_of, training_input_of
+from lockstep.service.control.job_inputs import gang_of, order_of, training_input_of
 from lockstep.service.store import AttemptRecord, JobKind, JobRecord, machine_stays
 
 
@@ -100,14 +99,14 @@ def replica_usages(job: JobRecord, *, attempts: Sequence[AttemptRecord], catalog
     for attempt in attempts:
         if attempt.start_time_s is None:
             continue
-        asked = training_input_of(job, candidate=attempt.candidate)
-        gang = resolve(asked, catalogue=catalogue)
+        region = training_input_of(job, candidate=attempt.candidate).region
+        gang = gang_of(job, candidate=attempt.candidate, catalogue=catalogue)
         usages.extend(
             ReplicaUsage(
                 replica=replica.name,
                 machine_type=replica.machine_type,
                 accelerator=replica.accelerator,
-                region=asked.region,
+                region=region,
                 start_time_s=stay.start_time_s,
                 end_time_s=stay.end_time_s,
                 machine=stay.machine,

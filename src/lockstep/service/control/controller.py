@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, final
 
@@ -43,6 +43,7 @@ from lockstep.service.store import (
     LeaseLostError,
     ModelStore,
     ReplicaChange,
+    ReplicaRecord,
     describe_fault,
 )
 
@@ -284,18 +285,29 @@ class Controller:
         self, job: JobRecord, status: GangStatus, *, measured: list[ReplicaChange] | None = None
     ) -> JobRecord:
         """Records the status of a job's replicas, and RUNNING once they have started; returns the job after that."""
-        job = record_replicas(job, status=status, store=self._store, catalogue=self._catalogue, measured=measured)
-        if job.state is JobState.PREPARING and _has_started(status):
+        begins = job.state is JobState.PREPARING and _has_started(status)
+        job = record_replicas(
+            job, status=status, store=self._store, catalogue=self._catalogue, measured=measured, begins=begins
+        )
+        if begins:
             started_s = max(replica.started_time_s or 0.0 for replica in status.replicas)
-            return self._record_start(job, started_s, detail="every program has started")
+            return self._record_start(job, started_s, detail="every program has started", replicas=job.replicas)
         return job
 
-    def _record_start(self, job: JobRecord, started_s: float, *, detail: str) -> JobRecord:
+    def _record_start(
+        self,
+        job: JobRecord,
+        started_s: float,
+        *,
+        detail: str,
+        replicas: Sequence[ReplicaRecord] | None = None,
+    ) -> JobRecord:
         return self._store.advance(
             job.uid,
             JobEvent.STARTED,
             detail=detail,
             time_s=started_s,
+            replicas=replicas,
             start_time_s=job.start_time_s or started_s,
             run_start_time_s=started_s,
             provisioning_time_s=None,

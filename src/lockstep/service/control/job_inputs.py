@@ -1,4 +1,4 @@
-"""Parses the training inputs and gang orders of recorded jobs, and caches the parsed ones."""
+"""Parses the training inputs, gangs and gang orders of recorded jobs, and caches the parsed ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lockstep.jobs.running.orders import GANG_ORDER, GangOrder
 from lockstep.service.store import JobRecord
 
 CACHE_SIZE: Final = 2048
-"""The number of training inputs, and of orders, that are cached; the least recently used are evicted."""
+"""The number of training inputs, of gangs, and of orders that are cached; the least recently used are evicted."""
 
 
 def training_input_of(job: JobRecord, *, candidate: int | None = None) -> TrainingInput:
@@ -29,17 +29,21 @@ def training_input_of(job: JobRecord, *, candidate: int | None = None) -> Traini
     Raises:
         ConfigError: If this version cannot read the job.
     """
-    number = job.candidate if candidate is None else candidate
-    return _parse_input(_Stored(uid=job.uid, number=number, name=job.job_id, document=job.training_input))
+    return _parse_input(_stored_input(job, candidate))
 
 
-def gang_of(job: JobRecord, *, catalogue: Catalogue) -> Gang:
-    """Returns the gang of a job, on the machines of its current candidate.
+def gang_of(job: JobRecord, *, candidate: int | None = None, catalogue: Catalogue) -> Gang:
+    """Returns the gang of a job, on the machines of one of its candidates.
+
+    Args:
+        job: the job.
+        candidate: the number of the candidate; the job's current one if omitted.
+        catalogue: the available machines.
 
     Raises:
         ConfigError: If this version cannot read the job.
     """
-    return resolve(training_input_of(job), catalogue=catalogue)
+    return _resolve(_Resolved(stored=_stored_input(job, candidate), catalogue=catalogue))
 
 
 def order_of(job: JobRecord) -> GangOrder | None:
@@ -64,6 +68,25 @@ class _Stored:
     number: int
     name: str
     document: Mapping[str, Any] = field(hash=False)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class _Resolved:
+    """A cache key for a gang: the stored training input, and the machines that were available."""
+
+    stored: _Stored
+    catalogue: Catalogue = field(hash=False)
+
+
+def _stored_input(job: JobRecord, candidate: int | None) -> _Stored:
+    number = job.candidate if candidate is None else candidate
+    return _Stored(uid=job.uid, number=number, name=job.job_id, document=job.training_input)
+
+
+@lru_cache(maxsize=CACHE_SIZE)
+def _resolve(key: _Resolved) -> Gang:
+    return resolve(_parse_input(key.stored), catalogue=key.catalogue)
 
 
 @lru_cache(maxsize=CACHE_SIZE)

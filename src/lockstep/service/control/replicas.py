@@ -29,7 +29,13 @@ REPLICA_RESTARTED: Final = "replica_restarted"
 
 
 def record_replicas(
-    job: JobRecord, *, status: GangStatus, store: JobStore, catalogue: Catalogue, measured: list[ReplicaChange] | None
+    job: JobRecord,
+    *,
+    status: GangStatus,
+    store: JobStore,
+    catalogue: Catalogue,
+    measured: list[ReplicaChange] | None,
+    begins: bool = False,
 ) -> JobRecord:
     """Records the status of a job's replicas. Each new launch of a replica adds an event, and a restart of the job.
 
@@ -42,9 +48,10 @@ def record_replicas(
         store: the store of jobs.
         catalogue: the catalogue of machines.
         measured: receives the changed replicas of a job that goes on running; None to record these, too.
+        begins: whether the caller records the replicas together with the job's start, unless one was launched again.
 
     Returns:
-        The job, with the new number of restarts.
+        The job, with the new number of restarts, and with the replicas that the caller records.
 
     Raises:
         ConfigError: If this version cannot read the job.
@@ -61,6 +68,8 @@ def record_replicas(
         for replica in status.replicas
     ]
     notes = _new_restarts(job, status)
+    if begins and not notes:
+        return replace(job, replicas=tuple(replicas))
     if not notes:
         is_running = job.state is JobState.RUNNING and len(job.replicas) == len(replicas)
         if measured is not None and is_running and status.end is None:

@@ -163,12 +163,11 @@ class Schedule:
                 except ConfigError as error:
                     return Waiting(position=self._scheduler.num_queued + 1, reason=f"it cannot be read: {error}")
             waits = self._scheduler.explain(job.uid)
-            totals = {node.name: node.resources for node in self._nodes.values()}
-            beside = [
-                text
-                for text in (self._describe_stock_outs(job), describe_foreign_usage(self._others, totals=totals))
-                if text
-            ]
+            foreign = ""
+            if self._others:
+                totals = {node.name: node.resources for node in self._nodes.values()}
+                foreign = describe_foreign_usage(self._others, totals=totals)
+            beside = [text for text in (self._describe_stock_outs(job), foreign) if text]
         return replace(waits, reason="; ".join([waits.reason, *beside]))
 
     def preview(self, job: JobRecord) -> QueuePosition:
@@ -358,48 +357,43 @@ class Schedule:
             The queued jobs that cannot be read.
         """
         with self._update_lock:
-            states, jobs = self._read_jobs()
+            uids, jobs = self._read_jobs()
             with self._lock:
                 self._update_nodes()
                 self._update_holds()
-                yield self._update_jobs(states, jobs)
+                yield self._update_jobs(uids, jobs)
 
-    def _read_jobs(self) -> tuple[dict[str, JobState], dict[str, JobRecord]]:
-        """Returns the states of all active jobs, and those jobs that the scheduler has to add, by uid."""
+    def _read_jobs(self) -> tuple[Mapping[JobState, set[str]], list[JobRecord]]:
+        """Returns the uids of all active jobs by state, and those jobs that the scheduler has to add."""
         with self._lock:
             queued, running = set(self._scheduler.queued), set(self._scheduler.running)
-        states = self._store.active_states()
-        new = [
-            uid
-            for uid, state in states.items()
-            if (uid not in queued if state is JobState.QUEUED else uid not in running)
-        ]
-        return states, {job.uid: job for job in self._store.get_by_uids(new, gang=GangPart.ORDER)}
+        uids = self._store.active_uids()
+        new = uids.get(JobState.QUEUED, set()) - queued
+        new |= {uid for state, own in uids.items() if state is not JobState.QUEUED for uid in own} - running
+        return uids, self._store.get_by_uids(new, gang=GangPart.ORDER)
 
-    def _update_jobs(self, states: Mapping[str, JobState], jobs: Mapping[str, JobRecord]) -> list[Unreadable]:
+    def _update_jobs(self, uids: Mapping[JobState, set[str]], jobs: Sequence[JobRecord]) -> list[Unreadable]:
         """Updates the scheduler's jobs by what `_read_jobs` has returned.
 
         Returns:
             The queued jobs that cannot be read.
         """
-        for uid in [uid for uid in self._scheduler.queued if states.get(uid) is not JobState.QUEUED]:
+        queued = uids.get(JobState.QUEUED, set())
+        placed = {uid for state, own in uids.items() if state is not JobState.QUEUED for uid in own}
+        for uid in set(self._scheduler.queued) - queued:
             self._scheduler.withdraw(uid)
-        for uid in [uid for uid in self._scheduler.running if uid not in states]:
+        # The scheduler may have chosen a queued job to start, but that was never recorded.
+        for uid in set(self._scheduler.running) - placed:
             if not uid.startswith((STOCK_OUT, OTHERS)):
                 self._scheduler.end(uid)
         unreadable: list[Unreadable] = []
-        for uid, state in states.items():
-            if uid in self._scheduler.queued:
+        for job in jobs:
+            if job.uid in self._scheduler.queued or job.uid in self._scheduler.running:
                 continue
-            if uid in self._scheduler.running:
-                if state is not JobState.QUEUED:
-                    continue
-                self._scheduler.end(uid)  # the scheduler chose it to start, but that was never recorded
-            job = jobs[uid]
             try:
                 self._add(job)
             except ConfigError as error:
-                if state is JobState.QUEUED:
+                if job.uid in queued:
                     unreadable.append(Unreadable(job=job, error=error))
         return unreadable
 

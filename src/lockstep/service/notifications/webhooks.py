@@ -32,9 +32,18 @@ from lockstep.jobs.notifications.webhooks import (
 )
 from lockstep.jobs.parsing.yaml_documents import read_yaml
 from lockstep.jobs.running.states import TERMINAL
+from lockstep.service.notifications.feeds import FeedScan
 from lockstep.service.notifications.posting import Post, PostResult, post
 from lockstep.service.security.vault import Vault
-from lockstep.service.store import DATABASE_FAULTS, Delivery, LeaseLostError, NewWebhook, WebhookRecord, WebhookStore
+from lockstep.service.store import (
+    DATABASE_FAULTS,
+    Delivery,
+    Feed,
+    LeaseLostError,
+    NewWebhook,
+    WebhookRecord,
+    WebhookStore,
+)
 
 LOGGER: Final = logging.getLogger(__name__)
 
@@ -45,6 +54,8 @@ RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 """The pauses after consecutive failures. The last one repeats until the event is too old."""
 NUM_EVENTS_MAX: Final = 20
 """The maximum number of events of one queue that are delivered before other queues get a thread."""
+SAVE_S: Final = 0.5
+"""The time between two records of a queue's progress. A service that starts again may send as many messages again."""
 NUM_THREADS: Final = 12
 """The maximum number of threads for jobs' webhooks. The operator's webhooks have additional threads."""
 NUM_THREADS_OF_PROJECT: Final = 4
@@ -190,6 +201,8 @@ class Webhooks:
         self._restricted_post = restricted_post
         self._post = post
         self._clock = clock
+        webhooks = {name: webhook for name, (webhook, _) in operators.items()}
+        self._feeds = [FeedScan(feed, webhooks=webhooks, store=store, clock=clock) for feed in (Feed.JOBS, Feed.ALERTS)]
         self._failing: Mapping[str, WebhookRecord] = {}
         self._busy: dict[tuple[str, str], str | None] = {}
         self._ended = threading.Condition()
@@ -265,8 +278,12 @@ class Webhooks:
         return self._store.deliveries(webhooks[number].name)
 
     def deliver(self, queue: WebhookRecord) -> None:
-        """Delivers the next events of a queue, up to the first that the receiver does not accept."""
-        saved = queue
+        """Delivers the next events of a queue, up to the first that the receiver does not accept.
+
+        What was delivered is recorded every `SAVE_S` seconds and at the end, so a receiver of many messages does not
+        make many transactions.
+        """
+        saved, saved_s, unsaved = queue, time.monotonic(), list[Delivery]()
         events = self._store.events_for(queue, limit=NUM_EVENTS_MAX)
         if queue.job_uid is None:
             events = without_gaps(events, cursor=queue.seq, now_s=self._clock())
@@ -280,15 +297,18 @@ class Webhooks:
                 LOGGER.error("webhook %s was never notified of event %d, which is too old", queue.name, event.seq)
                 queue = replace(after, num_dropped=queue.num_dropped + 1)
             elif (delivery := self._send(queue, event)).problem is not None:
-                self._save_failure(queue, delivery)
+                self._save_failure(queue, [*unsaved, delivery])
                 return
             else:
                 if queue.problem is not None:
                     LOGGER.warning("webhook %s accepts messages again", queue.name)
-                queue = saved = replace(after, num_failures=0, problem=None, since_s=None)
-                self._store.save(queue, delivery=delivery)
+                queue = replace(after, num_failures=0, problem=None, since_s=None)
+                unsaved.append(delivery)
+                if time.monotonic() - saved_s >= SAVE_S:
+                    self._store.save(queue, deliveries=unsaved)
+                    saved, saved_s, unsaved = queue, time.monotonic(), []
         if queue is not saved:
-            self._store.save(queue)
+            self._store.save(queue, deliveries=unsaved)
 
     def _wants(self, queue: WebhookRecord, event: HookEvent) -> bool:
         if queue.job_uid is None:
@@ -325,8 +345,9 @@ class Webhooks:
             send = self._restricted_post
         return send(url, build_message(event), build_headers(event, name=queue.name, key=key, time_s=time_s))
 
-    def _save_failure(self, queue: WebhookRecord, delivery: Delivery) -> None:
-        now_s = self._clock()
+    def _save_failure(self, queue: WebhookRecord, deliveries: Sequence[Delivery]) -> None:
+        """Records that the last of some deliveries failed."""
+        now_s, delivery = self._clock(), deliveries[-1]
         if queue.problem is None:
             shown_url = queue.display_url or self._operators[queue.name][0].display_url
             LOGGER.warning("webhook %s at %s: %s", queue.name, shown_url, delivery.problem)
@@ -339,7 +360,7 @@ class Webhooks:
                 since_s=now_s if queue.since_s is None else queue.since_s,
                 next_time_s=now_s + pause_s,
             ),
-            delivery=delivery,
+            deliveries=deliveries,
         )
 
     def _run(self, stop: threading.Event, has_lease: Callable[[], bool]) -> None:
@@ -359,7 +380,8 @@ class Webhooks:
             busy = dict(self._busy)
         counts = Counter(project for project in busy.values() if project is not None)
         now_s = self._clock()
-        due = self._store.due(now_s, names=self._operators)
+        queues = self._store.due(now_s, names=self._operators)
+        due = [queue for feed in self._feeds for queue in feed.look(queues)]
         if counts.total() < NUM_THREADS:
             full = [project for project, number in counts.items() if number >= NUM_THREADS_OF_PROJECT]
             due += self._store.due_of_jobs(now_s, without=full, limit=PAGE_SIZE)

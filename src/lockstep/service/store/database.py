@@ -13,11 +13,13 @@ from alembic import command
 from alembic.config import Config
 from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from lockstep.errors import UnavailableError
 from lockstep.service.store.json_texts import parse_json
 from lockstep.service.store.postgres import allow_long, connect_postgres
 from lockstep.service.store.tables import JOBS
+from lockstep.service.store.turns import FairLock
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_S: Final = 10.0
@@ -38,6 +40,7 @@ Connections stay open, because opening one takes longer than most transactions. 
 if there were fewer.
 """
 
+_HAS_TURN: Final = "lockstep_has_turn"
 _READING: Final = "lockstep_reading"
 
 
@@ -68,7 +71,7 @@ def connect_database(url: str, *, password: str | None = None) -> Engine:
         parsed, json_deserializer=parse_json, pool_size=NUM_CONNECTIONS, max_overflow=0, pool_use_lifo=True
     )
     event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
+    _take_turns(engine)
     return engine
 
 
@@ -179,7 +182,29 @@ def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
         time.sleep(BUSY_PAUSE_S)
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that reads first and acquires the lock when it writes would fail if another one wrote in between.
-    is_reading = connection.get_execution_options().get(_READING, False)
-    connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")
+def _take_turns(engine: Engine) -> None:
+    """Has the threads of this process write to SQLite in the order in which they ask for it.
+
+    SQLite has those that wait sleep, up to 0.1 s at a time, while others come and write. The controller would wait
+    for seconds beside many others. Processes wait for each other as SQLite has it.
+    """
+    turns = FairLock()
+
+    def begin(connection: Connection) -> None:
+        # A transaction that reads first and acquires the lock when it writes would fail if another one wrote in
+        # between.
+        if connection.get_execution_options().get(_READING, False):
+            connection.exec_driver_sql("BEGIN")
+            return
+        # Without its turn, it waits as processes do, and fails as they do.
+        if not connection.info.get(_HAS_TURN, False):
+            connection.info[_HAS_TURN] = turns.acquire(timeout_s=BUSY_TIMEOUT_S)
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def end(_connection: object, record: ConnectionPoolEntry, *_reason: object) -> None:
+        if record.info.pop(_HAS_TURN, False):
+            turns.release()
+
+    event.listen(engine, "begin", begin)
+    event.listen(engine, "checkin", end)
+    event.listen(engine, "invalidate", end)

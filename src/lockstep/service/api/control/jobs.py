@@ -164,9 +164,7 @@ def _resource(
     if job.state is JobState.QUEUED and job.kind is not JobKind.SEARCH:
         waits = context.controller.schedule.explain(job)
     missing_machines = None
-    is_displaced = job.state is JobState.RUNNING and any(move.time_s is None for move in job.moves)
-    awaits = job.state is JobState.PREPARING or is_displaced
-    if awaits and context.provisioner is not None and (order := order_of(job)) is not None:
+    if _awaits_machines(job) and context.provisioner is not None and (order := order_of(job)) is not None:
         missing_machines = context.provisioner.describe_missing([replica.node for replica in order.replicas])
     accrued = _accrued(job, context)
     return job_resource(
@@ -295,7 +293,7 @@ def list_jobs(
             page_size=page_size,
             page_token=page_token,
             order_by=order_by,
-            read=context.jobs.get_by_uids,
+            read=lambda uids: _read_listed(uids, context=context),
             make=lambda job: _resource(job, context),
         )
     )
@@ -356,6 +354,24 @@ def _list(
         order="" if order == NEWEST_FIRST else str(order),
         is_text=order.is_of_text,
     )
+
+
+def _read_listed(uids: Collection[str], *, context: ServiceContext) -> list[JobRecord]:
+    """Returns jobs, without the orders of those whose resource does not depend on it: an order takes long to read."""
+    jobs = context.jobs.get_by_uids(uids, gang=GangPart.REPLICAS)
+    with_order = [job.uid for job in jobs if _shows_order(job)]
+    whole = {job.uid: job for job in context.jobs.get_by_uids(with_order)} if with_order else {}
+    return [whole.get(job.uid, job) for job in jobs]
+
+
+def _shows_order(job: JobRecord) -> bool:
+    is_shell_open = job.state is JobState.RUNNING and bool(job.training_input.get("enableWebAccess"))
+    return is_shell_open or _awaits_machines(job)
+
+
+def _awaits_machines(job: JobRecord) -> bool:
+    is_displaced = job.state is JobState.RUNNING and any(move.time_s is None for move in job.moves)
+    return job.state is JobState.PREPARING or is_displaced
 
 
 def _order(text: str) -> JobOrder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from sqlalchemy import ColumnElement, Engine, Text, and_, cast, func, or_, select, true, tuple_
@@ -11,7 +12,7 @@ from sqlalchemy import ColumnElement, Engine, Text, and_, cast, func, or_, selec
 from lockstep.jobs.running.states import TERMINAL, JobState
 from lockstep.service.store.control.job_rows import GangPart, read_jobs
 from lockstep.service.store.control.records import JobKind, JobRecord, UnfinishedJob
-from lockstep.service.store.control.replicas import split_uids
+from lockstep.service.store.control.replicas import read_first_reports, split_uids
 from lockstep.service.store.database import reading
 from lockstep.service.store.tables import JOBS
 
@@ -37,15 +38,15 @@ class JobReader:
         self._engine = engine
         self._clock = clock
 
-    def active_states(self) -> dict[str, JobState]:
-        """Returns the states of all queued jobs with replicas, and of those that `placed_jobs` returns, by uid."""
+    def active_uids(self) -> dict[JobState, set[str]]:
+        """Returns the uids of all queued jobs with replicas, and of those that `placed_jobs` returns, by state."""
         held = and_(JOBS.c.gang_released.is_(False), JOBS.c.state != _QUEUED)
         active = or_(JOBS.c.state.in_(_UNFINISHED), held)
         # A row for each state: thousands of rows take long to read beside other threads.
         query = select(JOBS.c.state, func.aggregate_strings(JOBS.c.uid, ",")).where(active, HAS_GANG)
         with reading(self._engine) as connection:
             rows = connection.execute(query.group_by(JOBS.c.state)).all()
-        return {uid: state for name, uids in rows for state in (JobState(name),) for uid in uids.split(",")}
+        return {JobState(state): set(uids.split(",")) for state, uids in rows}
 
     def overdue(self) -> list[JobRecord]:
         """Returns the queued jobs that have exceeded their maximum wait time."""
@@ -96,16 +97,21 @@ class JobReader:
         with reading(self._engine) as connection:
             return {JobState(state): number for state, number in connection.execute(query.group_by(JOBS.c.state))}
 
-    def running(self, *, limit: int | None = None) -> list[JobRecord]:
-        """Returns the submitted jobs that run, the oldest first, without the orders of their gangs.
+    def running(self) -> list[JobRecord]:
+        """Returns the submitted jobs that run, the oldest first, without the orders of their gangs."""
+        with reading(self._engine) as connection:
+            return read_jobs(connection, _oldest_running(None), gang=GangPart.REPLICAS)
+
+    def first_running(self, *, limit: int) -> list[JobRecord]:
+        """Returns the first submitted jobs that run, the oldest first, each with the replica that reports its progress.
 
         Args:
-            limit: the maximum number of jobs; None for all.
+            limit: the maximum number of jobs.
         """
-        running = select(JOBS.c.uid).where(JOBS.c.state == JobState.RUNNING.value, SUBMITTED)
-        oldest = JOBS.c.uid.in_(running.order_by(JOBS.c.create_time_s, JOBS.c.uid).limit(limit))
         with reading(self._engine) as connection:
-            return read_jobs(connection, oldest, gang=GangPart.REPLICAS)
+            found = read_jobs(connection, _oldest_running(limit), gang=GangPart.NONE)
+            reports = read_first_reports(connection, [job.uid for job in found]) if found else {}
+        return [replace(job, replicas=reports.get(job.uid, ())) for job in found]
 
     def servers(self, *, version_uid: str | None = None) -> list[JobRecord]:
         """Returns the prediction servers that are not over or whose gang the engine still holds, the oldest first.
@@ -150,6 +156,11 @@ class JobReader:
     def _oldest_first(self, condition: ColumnElement[bool]) -> list[JobRecord]:
         with reading(self._engine) as connection:
             return read_jobs(connection, condition)
+
+
+def _oldest_running(limit: int | None) -> ColumnElement[bool]:
+    running = select(JOBS.c.uid).where(JOBS.c.state == JobState.RUNNING.value, SUBMITTED)
+    return JOBS.c.uid.in_(running.order_by(JOBS.c.create_time_s, JOBS.c.uid).limit(limit))
 
 
 def placed() -> ColumnElement[bool]:

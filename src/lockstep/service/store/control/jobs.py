@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, Final, final
 
 from sqlalchemy import (
-    Connection,
     Engine,
     Row,
     and_,
@@ -209,7 +208,8 @@ class JobStore(JobReader):
     def get_by_uid(self, uid: str) -> JobRecord:
         """Returns a job by its uid. The job must exist."""
         with reading(self._engine) as connection:
-            return _job(connection, uid)
+            [job] = read_jobs(connection, JOBS.c.uid == uid)
+        return job
 
     def advance(
         self,
@@ -258,7 +258,8 @@ class JobStore(JobReader):
                         connection, uid, kind, state=state, detail=detail, time_s=self._clock(), happened_time_s=time_s
                     )
                     count_change(connection, uid)
-                    return _job(connection, uid)
+            if matched.rowcount == 1:
+                return self.get_by_uid(uid)
             # The state was changed between the two statements: check again whether the event is still possible.
 
     def update_replicas(self, changed: Sequence[ReplicaChange]) -> None:
@@ -389,8 +390,3 @@ class JobStore(JobReader):
         """Returns a job's events, the oldest first."""
         with reading(self._engine) as connection:
             return read_events(connection, uid)
-
-
-def _job(connection: Connection, uid: str) -> JobRecord:
-    [job] = read_jobs(connection, JOBS.c.uid == uid)
-    return job

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, final
 
 from sqlalchemy import (
@@ -23,6 +24,7 @@ from sqlalchemy import (
 
 from lockstep.jobs.input.spec import AcceleratorConfig, AcceleratorType
 from lockstep.jobs.running.orders import STATUS, ReplicaStatus
+from lockstep.service.store.database import POSTGRESQL
 from lockstep.service.store.tables import JOB_REPLICAS, JOBS
 
 _USAGE: Final = ("cpu_s", "wall_s", "peak_memory_bytes")
@@ -31,11 +33,14 @@ _MACHINE: Final = ("machine_type", "accelerator_type", "accelerator_count")
 _STATUS: Final = tuple(
     column.name for column in JOB_REPLICAS.columns if not column.primary_key and column.name not in (*_USAGE, *_MACHINE)
 )
+_CHANGED: Final = (*_STATUS, *_USAGE, *_MACHINE)
 _UPDATE: Final = (
     update(JOB_REPLICAS)
     .where(JOB_REPLICAS.c.job_uid == bindparam("of_job"), JOB_REPLICAS.c.number == bindparam("of_number"))
-    .values({name: bindparam(name) for name in (*_STATUS, *_USAGE, *_MACHINE)})
+    .values({name: bindparam(name) for name in _CHANGED})
 )
+_NUM_ROWS: Final = 100
+"""The number of replicas that one statement changes in SQLite."""
 _NUM_UIDS: Final = 500
 """The maximum number of jobs in one query by uid."""
 
@@ -105,9 +110,48 @@ def changes_of(
 
 def change_replicas(connection: Connection, changes: Sequence[ReplicaChange]) -> None:
     """Records replicas that are recorded already, in a transaction for writing."""
-    if changes:
+    if not changes:
+        return
+    if connection.dialect.name == POSTGRESQL:  # the driver sends all rows together
         rows = [{"of_job": uid, "of_number": number, **_values(replica)} for uid, number, replica in changes]
         connection.execute(_UPDATE, rows)
+        return
+    # Python's driver for SQLite gives other threads the interpreter at each row.
+    binds = [_bind(connection, name) for name in _CHANGED]
+    for start in range(0, len(changes), _NUM_ROWS):
+        some = changes[start : start + _NUM_ROWS]
+        found = ((change, _values(change.replica)) for change in some)
+        parameters = [
+            value
+            for change, values in found
+            for value in (
+                change.uid,
+                change.number,
+                *(bind(values[name]) for name, bind in zip(_CHANGED, binds, strict=True)),
+            )
+        ]
+        connection.exec_driver_sql(_update_of(len(some)), tuple(parameters))
+
+
+def _bind(connection: Connection, name: str) -> Callable[[Any], Any]:
+    """Returns the function that converts a column's value to what the driver takes."""
+    dialect = connection.dialect
+    return JOB_REPLICAS.c[name].type.dialect_impl(dialect).bind_processor(dialect) or _as_it_is
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+@lru_cache(maxsize=_NUM_ROWS)
+def _update_of(num_rows: int) -> str:
+    """Returns a statement for SQLite that changes so many replicas. It has no values: all are parameters."""
+    row = f"({', '.join('?' * (2 + len(_CHANGED)))})"
+    columns = ", ".join(f'"{name}" = new.column{number}' for number, name in enumerate(_CHANGED, start=3))
+    rows = ", ".join([row] * num_rows)
+    table = JOB_REPLICAS.name
+    where = f"{table}.job_uid = new.column1 AND {table}.number = new.column2"
+    return f"UPDATE {table} SET {columns} FROM (VALUES {rows}) AS new WHERE {where}"  # noqa: S608
 
 
 def read_replicas(connection: Connection, of: ColumnElement[bool]) -> dict[str, tuple[ReplicaRecord, ...]]:

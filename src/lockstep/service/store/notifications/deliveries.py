@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, final
 
@@ -45,10 +46,10 @@ class Delivery:
     duration_s: float
 
 
-def add_delivery(connection: Connection, delivery: Delivery) -> None:
-    """Records a delivery, and removes those of its webhook that are more than `NUM_DELIVERIES_MAX` back."""
-    connection.execute(insert(WEBHOOK_DELIVERIES).values(asdict(delivery)))
-    is_of_webhook = WEBHOOK_DELIVERIES.c.webhook == delivery.webhook
+def add_deliveries(connection: Connection, deliveries: Sequence[Delivery]) -> None:
+    """Records deliveries of one webhook, and removes those that are more than `NUM_DELIVERIES_MAX` back."""
+    connection.execute(insert(WEBHOOK_DELIVERIES), [asdict(delivery) for delivery in deliveries])
+    is_of_webhook = WEBHOOK_DELIVERIES.c.webhook == deliveries[0].webhook
     first_old = (
         select(WEBHOOK_DELIVERIES.c.seq)
         .where(is_of_webhook)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,7 +30,7 @@ from lockstep.jobs.billing.budgets import Alert
 from lockstep.jobs.notifications.webhooks import ALERT, HookEvent
 from lockstep.jobs.running.states import JobEvent, JobState
 from lockstep.service.store.database import Guard, reading, unguarded, writing
-from lockstep.service.store.notifications.deliveries import Delivery, add_delivery, read_deliveries
+from lockstep.service.store.notifications.deliveries import Delivery, add_deliveries, read_deliveries
 from lockstep.service.store.tables import BUDGET_ALERTS, JOB_EVENTS, JOBS, WEBHOOKS
 
 
@@ -47,6 +49,7 @@ class Feed(StrEnum):
 # Changes of state of one job are committed in the order of their numbers, since each locks the job's row. Notes are
 # not, so a queue that has advanced to a note could miss a change with a lower number.
 _IS_CHANGE: Final = JOB_EVENTS.c.kind.in_([kind.value for kind in JobEvent])
+_PROGRESS: Final = ("seq", "num_failures", "num_dropped", "next_time_s", "problem", "since_s")
 _IS_OPERATORS: Final = WEBHOOKS.c.job_uid.is_(None)
 _IS_BEHIND: Final = WEBHOOKS.c.event_seq > WEBHOOKS.c.seq
 _SUBMITTED: Final = JOBS.alias()  # the queries that ask for events join the webhook's own job as well
@@ -123,6 +126,17 @@ class WebhookRecord:
         return self.name, self.feed
 
 
+@final
+@dataclass(kw_only=True)
+class _Saving:
+    """A queue's progress that is to be recorded, and whether that was tried."""
+
+    webhook: WebhookRecord
+    deliveries: Sequence[Delivery]
+    is_over: bool = False
+    error: BaseException | None = None
+
+
 def add_job_webhooks(connection: Connection, uid: str, *, webhooks: Sequence[NewWebhook], now_s: float) -> None:
     """Records a job's webhooks, in the transaction that records the job."""
     for number, webhook in enumerate(webhooks):
@@ -154,6 +168,8 @@ class WebhookStore:
     def __init__(self, engine: Engine, *, guard: Guard = unguarded) -> None:
         self._engine = engine
         self._guard = guard
+        self._unsaved: deque[_Saving] = deque()
+        self._saves = threading.Lock()
 
     def register(self, name: str, *, now_s: float) -> None:
         """Creates or resumes the queues of a webhook of the operator. New queues begin with the next event.
@@ -211,18 +227,29 @@ class WebhookStore:
 
     def events_for(self, webhook: WebhookRecord, *, limit: int) -> list[HookEvent]:
         """Returns the next events of a queue, the oldest first, at most `limit`."""
-        if webhook.feed is Feed.ALERTS:
-            query = select(BUDGET_ALERTS).where(BUDGET_ALERTS.c.seq > webhook.seq).order_by(BUDGET_ALERTS.c.seq)
+        return self.events_after(webhook.feed, webhook.seq, job_uid=webhook.job_uid, limit=limit)
+
+    def events_after(self, feed: Feed, seq: int, *, job_uid: str | None = None, limit: int) -> list[HookEvent]:
+        """Returns the events of a feed after a number, the oldest first.
+
+        Args:
+            feed: the feed.
+            seq: the number.
+            job_uid: the uid of the job whose feed it is; None for a feed of all jobs.
+            limit: the maximum number of events.
+        """
+        if feed is Feed.ALERTS:
+            query = select(BUDGET_ALERTS).where(BUDGET_ALERTS.c.seq > seq).order_by(BUDGET_ALERTS.c.seq)
             read = _alert
         else:
             query = (
                 select(JOB_EVENTS, _SUBMITTED.c.project, _SUBMITTED.c.job_id)
                 .join(_SUBMITTED, _IS_SUBMITTED)
-                .where(JOB_EVENTS.c.seq > webhook.seq)
+                .where(JOB_EVENTS.c.seq > seq)
                 .order_by(JOB_EVENTS.c.seq)
             )
-            if webhook.feed is Feed.JOB:
-                query = query.where(JOB_EVENTS.c.job_uid == webhook.job_uid, _IS_CHANGE)
+            if feed is Feed.JOB:
+                query = query.where(JOB_EVENTS.c.job_uid == job_uid, _IS_CHANGE)
             read = _change
         with reading(self._engine) as connection:
             return [read(row) for row in connection.execute(query.limit(limit)).mappings()]
@@ -232,20 +259,46 @@ class WebhookStore:
         with reading(self._engine) as connection:
             return read_deliveries(connection, name)
 
-    def save(self, webhook: WebhookRecord, *, delivery: Delivery | None = None) -> None:
+    def save(self, webhook: WebhookRecord, *, deliveries: Sequence[Delivery] = ()) -> None:
         """Records the progress of a queue: `seq` and all attributes after it.
+
+        What other threads save meanwhile is recorded in one transaction, after this one. With a transaction for each,
+        they would keep others from writing.
 
         Args:
             webhook: the queue.
-            delivery: the delivery that made the progress, or failed; None if nothing was sent.
+            deliveries: the deliveries that made the progress, or failed, in order; none if nothing was sent.
         """
-        names = ("seq", "num_failures", "num_dropped", "next_time_s", "problem", "since_s")
-        changes = {name: getattr(webhook, name) for name in names}
-        key = (WEBHOOKS.c.name == webhook.name, WEBHOOKS.c.feed == webhook.feed)
+        saving = _Saving(webhook=webhook, deliveries=deliveries)
+        self._unsaved.append(saving)
+        with self._saves:
+            if not saving.is_over:
+                self._save_all([self._unsaved.popleft() for _ in range(len(self._unsaved))])
+        if saving.error is not None:
+            raise saving.error
+
+    def skip(self, feed: Feed, names: Collection[str], *, seq: int) -> None:
+        """Records that some of the operator's webhooks want no event of a feed up to the number `seq`."""
+        own = (_IS_OPERATORS, WEBHOOKS.c.feed == feed, WEBHOOKS.c.name.in_(names), WEBHOOKS.c.seq < seq)
         with writing(self._engine, guard=self._guard) as connection:
-            connection.execute(update(WEBHOOKS).where(*key).values(changes))
-            if delivery is not None:
-                add_delivery(connection, delivery)
+            connection.execute(update(WEBHOOKS).where(*own).values(seq=seq))
+
+    def _save_all(self, savings: Sequence[_Saving]) -> None:
+        try:
+            with writing(self._engine, guard=self._guard) as connection:
+                for saving in savings:
+                    webhook = saving.webhook
+                    changes = {name: getattr(webhook, name) for name in _PROGRESS}
+                    key = (WEBHOOKS.c.name == webhook.name, WEBHOOKS.c.feed == webhook.feed)
+                    connection.execute(update(WEBHOOKS).where(*key).values(changes))
+                    if saving.deliveries:
+                        add_deliveries(connection, saving.deliveries)
+        except BaseException as error:  # those who wait for it have to know
+            for saving in savings:
+                saving.error = error
+        finally:
+            for saving in savings:
+                saving.is_over = True
 
 
 def _insert(name: str, feed: Feed, now_s: float) -> Any:
