@@ -58,8 +58,9 @@ class FeedScan:
         """
         own = [queue for queue in queues if queue.feed is self._feed]
         if self._seq is None:
-            first = [queue.seq for queue in self._store.of_operator() if queue.feed is self._feed]
-            self._seq = min(first, default=0)
+            # A removed webhook keeps its queue, which may be far behind.
+            present = [queue for queue in self._store.of_operator() if queue.name in self._webhooks]
+            self._seq = min((queue.seq for queue in present if queue.feed is self._feed), default=0)
         if own:
             self._scan()
         due = [found for queue in own if (found := self._next(queue)) is not None]

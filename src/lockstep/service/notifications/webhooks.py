@@ -55,7 +55,7 @@ RETRY_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 NUM_EVENTS_MAX: Final = 20
 """The maximum number of events of one queue that are delivered before other queues get a thread."""
 SAVE_S: Final = 0.5
-"""The time between two records of a queue's progress. A service that starts again may send as many messages again."""
+"""The time between two records of a queue's progress. A service that was killed sends again what was not recorded."""
 NUM_THREADS: Final = 12
 """The maximum number of threads for jobs' webhooks. The operator's webhooks have additional threads."""
 NUM_THREADS_OF_PROJECT: Final = 4
@@ -288,27 +288,30 @@ class Webhooks:
         if queue.job_uid is None:
             events = without_gaps(events, cursor=queue.seq, now_s=self._clock())
             queue = queue if events else replace(queue, next_time_s=self._clock() + POLL_S)
-        for event in events:
-            is_last = queue.job_uid is not None and event.state in TERMINAL
-            after = replace(queue, seq=event.seq, next_time_s=None if is_last else self._clock())
-            if not self._wants(queue, event):
-                queue = after
-            elif self._clock() - event.time_s > MAX_AGE_S:
-                LOGGER.error("webhook %s was never notified of event %d, which is too old", queue.name, event.seq)
-                queue = replace(after, num_dropped=queue.num_dropped + 1)
-            elif (delivery := self._send(queue, event)).problem is not None:
-                self._save_failure(queue, [*unsaved, delivery])
-                return
-            else:
-                if queue.problem is not None:
-                    LOGGER.warning("webhook %s accepts messages again", queue.name)
-                queue = replace(after, num_failures=0, problem=None, since_s=None)
-                unsaved.append(delivery)
-                if time.monotonic() - saved_s >= SAVE_S:
+        try:
+            for event in events:
+                is_last = queue.job_uid is not None and event.state in TERMINAL
+                after = replace(queue, seq=event.seq, next_time_s=None if is_last else self._clock())
+                if not self._wants(queue, event):
+                    queue = after
+                elif self._clock() - event.time_s > MAX_AGE_S:
+                    LOGGER.error("webhook %s was never notified of event %d, which is too old", queue.name, event.seq)
+                    queue = replace(after, num_dropped=queue.num_dropped + 1)
+                else:
+                    delivery = self._send(queue, event)
+                    unsaved.append(delivery)
+                    if delivery.problem is not None:
+                        queue = self._after_failure(queue, delivery.problem)
+                        break
+                    if queue.problem is not None:
+                        LOGGER.warning("webhook %s accepts messages again", queue.name)
+                    queue = replace(after, num_failures=0, problem=None, since_s=None)
+                if unsaved and time.monotonic() - saved_s >= SAVE_S:
                     self._store.save(queue, deliveries=unsaved)
                     saved, saved_s, unsaved = queue, time.monotonic(), []
-        if queue is not saved:
-            self._store.save(queue, deliveries=unsaved)
+        finally:  # if a message cannot be made, the ones before are not sent again
+            if queue is not saved:
+                self._store.save(queue, deliveries=unsaved)
 
     def _wants(self, queue: WebhookRecord, event: HookEvent) -> bool:
         if queue.job_uid is None:
@@ -345,22 +348,19 @@ class Webhooks:
             send = self._restricted_post
         return send(url, build_message(event), build_headers(event, name=queue.name, key=key, time_s=time_s))
 
-    def _save_failure(self, queue: WebhookRecord, deliveries: Sequence[Delivery]) -> None:
-        """Records that the last of some deliveries failed."""
-        now_s, delivery = self._clock(), deliveries[-1]
+    def _after_failure(self, queue: WebhookRecord, problem: str) -> WebhookRecord:
+        """Returns a queue after a failed delivery: it waits, longer after each."""
+        now_s = self._clock()
         if queue.problem is None:
             shown_url = queue.display_url or self._operators[queue.name][0].display_url
-            LOGGER.warning("webhook %s at %s: %s", queue.name, shown_url, delivery.problem)
+            LOGGER.warning("webhook %s at %s: %s", queue.name, shown_url, problem)
         pause_s = RETRY_S[min(queue.num_failures, len(RETRY_S) - 1)]
-        self._store.save(
-            replace(
-                queue,
-                problem=delivery.problem,
-                num_failures=queue.num_failures + 1,
-                since_s=now_s if queue.since_s is None else queue.since_s,
-                next_time_s=now_s + pause_s,
-            ),
-            deliveries=deliveries,
+        return replace(
+            queue,
+            problem=problem,
+            num_failures=queue.num_failures + 1,
+            since_s=now_s if queue.since_s is None else queue.since_s,
+            next_time_s=now_s + pause_s,
         )
 
     def _run(self, stop: threading.Event, has_lease: Callable[[], bool]) -> None:

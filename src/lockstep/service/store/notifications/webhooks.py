@@ -26,10 +26,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from lockstep.errors import UnavailableError
 from lockstep.jobs.billing.budgets import Alert
 from lockstep.jobs.notifications.webhooks import ALERT, HookEvent
 from lockstep.jobs.running.states import JobEvent, JobState
-from lockstep.service.store.database import Guard, reading, unguarded, writing
+from lockstep.service.store.database import POSTGRESQL, Guard, reading, unguarded, writing
+from lockstep.service.store.faults import DATABASE_FAULTS
 from lockstep.service.store.notifications.deliveries import Delivery, add_deliveries, read_deliveries
 from lockstep.service.store.tables import BUDGET_ALERTS, JOB_EVENTS, JOBS, WEBHOOKS
 
@@ -262,18 +264,22 @@ class WebhookStore:
     def save(self, webhook: WebhookRecord, *, deliveries: Sequence[Delivery] = ()) -> None:
         """Records the progress of a queue: `seq` and all attributes after it.
 
-        What other threads save meanwhile is recorded in one transaction, after this one. With a transaction for each,
-        they would keep others from writing.
+        On SQLite, what other threads save meanwhile is recorded in one transaction, after this one. With a transaction
+        for each, they would keep others from writing. On PostgreSQL, writers do not wait for each other, and a
+        transaction that changes several queues could be in a deadlock with another one.
 
         Args:
             webhook: the queue.
             deliveries: the deliveries that made the progress, or failed, in order; none if nothing was sent.
         """
         saving = _Saving(webhook=webhook, deliveries=deliveries)
-        self._unsaved.append(saving)
-        with self._saves:
-            if not saving.is_over:
-                self._save_all([self._unsaved.popleft() for _ in range(len(self._unsaved))])
+        if self._engine.dialect.name == POSTGRESQL:
+            self._save_all([saving])
+        else:
+            self._unsaved.append(saving)
+            with self._saves:
+                if not saving.is_over:
+                    self._save_all([self._unsaved.popleft() for _ in range(len(self._unsaved))])
         if saving.error is not None:
             raise saving.error
 
@@ -293,9 +299,13 @@ class WebhookStore:
                     connection.execute(update(WEBHOOKS).where(*key).values(changes))
                     if saving.deliveries:
                         add_deliveries(connection, saving.deliveries)
-        except BaseException as error:  # those who wait for it have to know
+        except BaseException as error:
+            is_of_all = len(savings) == 1 or isinstance(error, (*DATABASE_FAULTS, UnavailableError))
             for saving in savings:
-                saving.error = error
+                if is_of_all:
+                    saving.error = error
+                else:  # one of them cannot be recorded, and the others are not affected
+                    self._save_all([saving])
         finally:
             for saving in savings:
                 saving.is_over = True
