@@ -176,8 +176,11 @@ def test_what_cannot_be_recorded_is_not_started_and_left_open_nowhere(
 
 
 def test_the_jobs_replicas_say_where_their_shells_are(bench: Bench, service: Served, job: str) -> None:
-    uris = service.google().jobs().get(name=f"projects/local/jobs/{job}").execute()["trainingOutput"]["webAccessUris"]
-    assert uris == {MASTER: f"/v1/projects/local/jobs/{job}/replicas/{MASTER}:exec"}
+    jobs = service.google().jobs()
+    (listed,) = jobs.list(parent="projects/local").execute()["jobs"]
+    for found in (jobs.get(name=f"projects/local/jobs/{job}").execute(), listed):
+        uris = found["trainingOutput"]["webAccessUris"]
+        assert uris == {MASTER: f"/v1/projects/local/jobs/{job}/replicas/{MASTER}:exec"}
 
 
 def test_no_service_no_shell(service: Served, job: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from lockstep.service.control import provisioner as provisioner_module
 from lockstep.service.control.job_inputs import training_input_of
 from lockstep.service.control.provisioner import release_all
 from lockstep.service.problems import Part
+from lockstep.testing.served import Served
 
 WAIT = "import time; time.sleep(600)"
 
@@ -62,6 +64,9 @@ def test_a_job_that_is_cancelled_while_its_machines_come_up_gives_them_back(lab:
     lab.step_until(lambda: len(lab.bench.provisioner.ready()) == 4)  # type: ignore[union-attr]
     coming = lab.bench.provisioner.describe_missing([replica["node"] for replica in job.gang_order["replicas"]])
     assert coming == "4 of 6 machines are ready; 2 x n1-highmem-2 pending"
+    with closing(Served(lab.bench)) as service:
+        (listed,) = service.http.get("/v1/projects/local/jobs").json()["jobs"]
+        assert listed["lockstep"]["waitingFor"] == coming
     lab.bench.store.advance(lab.bench.job("six").uid, _cancel(), detail="test")
     assert lab.bench.step_until_over("six").state is JobState.CANCELLED
     lab.step_until(lambda: not any(kind == "mem" for kind in _kinds(lab)))
