@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, text
 
 from lockstep.jobs.notifications.webhooks import GAP_S, Webhook
 from lockstep.jobs.running.states import JobEvent, JobState
@@ -162,7 +162,7 @@ def test_an_event_behind_a_gap_waits_for_what_may_appear_in_it(
     hooks.save(replace(queue, seq=queue.seq + 1))
     uid = create(jobs, "behind")
     with database.begin() as connection:  # as if a transaction with a lower number were open
-        connection.exec_driver_sql("UPDATE job_events SET seq = seq + 1 WHERE job_uid = ?", (uid,))
+        connection.execute(text("UPDATE job_events SET seq = seq + 1 WHERE job_uid = :uid"), {"uid": uid})
     assert scan.look() == []
     scan.clock.time_s += GAP_S + 1
     assert scan.names() == ["everything"]
